@@ -30,7 +30,7 @@ chromium:
 	@scripts/ensure-chromium
 
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
-	@$(BIN)/python -m quire.admin.demo
+	@$(BIN)/python -m quire.cli.demo
 
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)

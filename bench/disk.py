@@ -54,9 +54,9 @@ from harness.filling import (
     told_rate_mb_per_s,
 )
 from quire._runtime.heap import collect_on_demand, keep_heap
-from quire.admin import bench_core
-from quire.admin.bench_core import Load, Shape
 from quire.bookie.main import SWITCH_INTERVAL_S
+from quire.cli.bench import core as bench_core
+from quire.cli.bench.core import Load, Shape
 from quire.storage.config import MIB, SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment import sealed_rows
@@ -75,7 +75,7 @@ SCATTERED_ENTRIES = 4_000
 COMPACTION_LIMIT_S = 300.0
 COMPACTION_BEGINS_S = 30.0
 DROP_INTERVAL_S = 0.5
-QUIRE = sys.executable, "-c", "from quire.admin.main import main; main()"
+QUIRE = sys.executable, "-c", "from quire.cli.main import main; main()"
 SETTLE_S = 1.0
 
 

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import quire
-from quire.admin.bench_core import Load, Result, Shape, add_paced, create
+from quire.cli.bench.core import Load, Result, Shape, add_paced, create
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.testing.cluster import LocalCluster
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import quire
 from quire._runtime.heap import collect_on_demand
-from quire.admin.bench_core import Load, Result, Shape, add_many, ledgers
-from quire.admin.bench_tail import open_all, tail_paced
-from quire.admin.options import run_async
+from quire.cli.bench.core import Load, Result, Shape, add_many, ledgers
+from quire.cli.bench.tail import open_all, tail_paced
+from quire.cli.common.options import run_async
 from quire.testing.cluster import LocalCluster
 
 SHAPE = Shape()

@@ -16,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {

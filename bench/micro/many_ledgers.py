@@ -27,8 +27,8 @@ import uvloop
 
 from quire._runtime.clock import SystemClock
 from quire._runtime.heap import collect_on_demand, keep_heap
-from quire.admin import bench_core
-from quire.admin.bench_core import Load, Shape
+from quire.cli.bench import core as bench_core
+from quire.cli.bench.core import Load, Shape
 from quire.client import Client, LedgerWriter
 from quire.codec.wire.v2 import ADD_WORD, RESPONSE, add_columns, equal_frames
 from quire.metadata.interface import BookieAddress

@@ -1,6 +1,6 @@
 """`python -m quire` is the command `quire`."""
 
-from quire.admin.main import main
+from quire.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import quire
-from quire.admin.main import cli
+from quire.cli.main import cli
 from tests.interop.apache_cluster import Cluster
 
 pytestmark = pytest.mark.interop

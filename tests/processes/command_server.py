@@ -140,11 +140,11 @@ if __name__ == "__main__":
         sys.exit(run(sys.argv[1], sys.argv[2:]))
     import uvloop  # noqa: F401
 
-    import quire.admin.configuration
+    import quire.cli.common.configuration
     import quire.client.client
     import quire.metadata.sqlite.store
     import quire.streams.namespace.namespace  # noqa: F401
-    from quire.admin.main import main
+    from quire.cli.main import main
 
     gc.freeze()  # else each command copies what its collector touches
     serve(sys.argv[2])

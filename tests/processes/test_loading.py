@@ -46,7 +46,7 @@ LoadProgress.advance = held
 server.SERVE_EARLY_AFTER_S = 0.0
 early_store.WAIT_S = 0.2
 server.LOADING_SHOWN_S = server.LOADING_TOLD_S = 0.01
-from quire.admin.main import main
+from quire.cli.main import main
 main()
 """
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import quire
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.admin.bench_core import Load, Shape
-from quire.admin.bench_rereplicate import rereplicate
+from quire.cli.bench.core import Load, Shape
+from quire.cli.bench.rereplicate import rereplicate
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.testing.simulation.world import World
 

@@ -627,21 +627,21 @@ def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
 Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
-    "admin/autorecovery.py _list": (autorecovery_lists_go_on,),
-    "admin/bookie_cookie.py _cluster_s": (cookies_are_kept,),
-    "admin/bookie_disk_replace.py _loss": (bookies_that_are_named_are_found,),
-    "admin/bookie_identity.py pages_naming": (bookies_that_are_named_are_found,),
-    "admin/bookie_identity.py ledgers_naming": (cookies_are_kept,),
-    "admin/bookie_identity.py check_not_needed": (cookies_are_kept,),
-    "admin/ledger_list.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
-    "admin/shell_ledgers.py each_metadata": (shell_lists_go_on,),
-    "admin/shell_ledgers.py list_ledgers.work": (
+    "cli/autorecovery.py _list": (autorecovery_lists_go_on,),
+    "cli/bookie/cookie.py _cluster_s": (cookies_are_kept,),
+    "cli/bookie/disk_replace.py _loss": (bookies_that_are_named_are_found,),
+    "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),
+    "cli/bookie/identity.py ledgers_naming": (cookies_are_kept,),
+    "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
+    "cli/ledger/list.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
+    "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
+    "cli/shell/ledgers.py list_ledgers.work": (
         shell_lists_go_on,
         shell_restores_metadata_that_cannot_be_read,
     ),
-    "admin/shell_rename.py _rename_all": (shell_lists_go_on,),
-    "admin/shell_replicas.py _query.work": (shell_lists_go_on,),
-    "admin/shell_replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
+    "cli/shell/rename.py _rename_all": (shell_lists_go_on,),
+    "cli/shell/replicas.py _query.work": (shell_lists_go_on,),
+    "cli/shell/replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
     "bookie/background/damage.py DamageReports._look_at_everything": (
         bookie_keeps_what_it_cannot_judge,
     ),
@@ -689,10 +689,10 @@ PASSES: dict[str, tuple[Play, ...]] = {
 """The functions that list items and read them, and what is played for each."""
 
 NAMES_ONLY = {
-    "admin/cluster_erase.py erase_now": "it deletes nodes by name, and reads none",
-    "admin/demo.py Watch.__init__": "the demo lists ids of its own cluster",
-    "admin/demo.py entries_of": "the demo reads what it wrote itself",
-    "admin/shell_cluster.py list_bookies.work": "names of cookies",
+    "cli/cluster/erase.py erase_now": "it deletes nodes by name, and reads none",
+    "cli/demo.py Watch.__init__": "the demo lists ids of its own cluster",
+    "cli/demo.py entries_of": "the demo reads what it wrote itself",
+    "cli/shell/cluster.py list_bookies.work": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.admin.main import cli as program
+from quire.cli.main import cli as program
 from quire.testing.simulation import WORKLOADS, Plan, dump_plan, load_plan, run_plan
 from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
 
@@ -144,7 +144,7 @@ def defective(monkeypatch: pytest.MonkeyPatch) -> Plan:
             future.set_result(function(*arguments))
             return future
 
-    monkeypatch.setattr("quire.admin.simulate.ProcessPoolExecutor", Inline)
+    monkeypatch.setattr("quire.cli.simulate.ProcessPoolExecutor", Inline)
     return failing_plan("recovery")
 
 

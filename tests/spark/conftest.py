@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from workers import write_python
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.spark import local_session, worker

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from quire.admin import demo
+from quire.cli import demo
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +21,7 @@ ROWS = 60_000
 
 def test_the_demo(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "quire.admin.demo", "--rows", str(ROWS)],
+        [sys.executable, "-m", "quire.cli.demo", "--rows", str(ROWS)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

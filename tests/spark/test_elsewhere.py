@@ -126,7 +126,7 @@ def test_spark_submit(cluster: LocalCluster, client: blocking.Client, tmp_path: 
     """The command runs in the session of the spark-submit that started it."""
     forget(client, "submitted")
     (tmp_path / "rows.csv").write_text("id\n1\n2\n")
-    (tmp_path / "run_quire.py").write_text("from quire.admin.main import main\n\nmain()\n")
+    (tmp_path / "run_quire.py").write_text("from quire.cli.main import main\n\nmain()\n")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [
         str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false", "run_quire.py",

@@ -15,7 +15,7 @@ from offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
 from pyspark.sql import SparkSession
 from streams import append, numbered
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.client import blocking
 from quire.client.background import call
 from quire.errors import (

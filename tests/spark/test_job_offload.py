@@ -25,7 +25,7 @@ from offloads import (
 from pyspark.sql import SparkSession
 from streams import append, numbered
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.client import blocking
 from quire.errors import (
     HistoryDamagedError,

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from tests.support.waiting import wait_for
 
 from quire import blocking
-from quire.admin.cluster_init import init as cluster_init
-from quire.admin.pipeline_replicate import replicate as command
+from quire.cli.cluster.init import init as cluster_init
+from quire.cli.pipeline.replicate import replicate as command
 from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment, Truncation

@@ -27,8 +27,8 @@ import click
 import yaml
 from click.testing import CliRunner
 
-from quire.admin.groups import DefaultGroup
-from quire.admin.main import cli
+from quire.cli.common.groups import DefaultGroup
+from quire.cli.main import cli
 from quire.configuration.layers import file_layer, merged
 from quire.testing._process import free_ports, is_free
 

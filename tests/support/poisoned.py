@@ -15,7 +15,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.underreplication import mark_path

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.apache_conf import Machine, Outcome, as_layer, parse_properties, translate
-from quire.admin.apache_keys import GROUPS, PREFIXES, RULES, rule_of
-from quire.admin.configuration import checked
-from quire.admin.main import cli
+from quire.cli.apache.conf import Machine, Outcome, as_layer, parse_properties, translate
+from quire.cli.apache.keys import GROUPS, PREFIXES, RULES, rule_of
+from quire.cli.common.configuration import checked
+from quire.cli.main import cli
 from quire.configuration.fields import keys
 from quire.configuration.layers import Configuration, merged, options_layer, toml_layer
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire._runtime.clock import SystemClock
-from quire.admin.autorecovery import default_name
-from quire.admin.main import cli
+from quire.cli.autorecovery import default_name
+from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.status import (

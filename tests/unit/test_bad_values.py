@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import quire
-from quire.admin.main import cli
 from quire.bookie.main import BookieOptions, run_bookie
+from quire.cli.main import cli
 from quire.client import Client
 from quire.config import BookieConfig, ClientConfig, PlacementConfig, TlsClientConfig
 from quire.errors import TlsConfigError, UsageError

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
 from quire.bookie.directories.identity import (
     check_identity,
     check_not_registered,
     create_identity,
     remembered_id,
 )
+from quire.cli.main import cli
 from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.registration import is_bookie_id

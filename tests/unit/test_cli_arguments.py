@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.bookie import bookie_config
-from quire.admin.main import cli
+from quire.cli.bookie.start import bookie_config
+from quire.cli.main import cli
 from quire.config import BookieConfig
 
 
@@ -330,7 +330,7 @@ def test_settings_that_cannot_be(setting: str) -> None:
 def test_help_is_quick_because_it_loads_little() -> None:
     program = (
         "import sys\n"
-        "from quire.admin.main import cli\n"
+        "from quire.cli.main import cli\n"
         "try:\n    cli.main(['--help'])\n"
         "except SystemExit as end:\n    assert end.code == 0\n"
         "print(sorted({'rich', 'kazoo', 'sqlite3', 'pyspark', 'uvloop'} & set(sys.modules)))\n"

@@ -10,11 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quire.admin.completion import SHELLS
-from quire.admin.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_USAGE
-from quire.admin.main import cli
-from quire.admin.options import EXIT_INTERRUPTED
-from quire.admin.shell import REFUSED, VERBS, shell
+from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_USAGE
+from quire.cli.common.options import EXIT_INTERRUPTED
+from quire.cli.completion import SHELLS
+from quire.cli.main import cli
+from quire.cli.shell.shell import REFUSED, VERBS, shell
 
 from .test_cli_arguments import ALL
 

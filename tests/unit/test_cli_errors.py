@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire import errors
-from quire.admin.groups import RootGroup, exit_status
+from quire.cli.common.groups import RootGroup, exit_status
 
 RAISED: list[BaseException] = []
 
@@ -104,7 +104,7 @@ def logging_as_it_was() -> Iterator[None]:
 def test_a_closed_standard_error_is_no_error() -> None:
     program = (
         "import sys, os\n"
-        "from quire.admin.groups import exit_status\n"
+        "from quire.cli.common.groups import exit_status\n"
         "from quire.errors import ReadError\n"
         "os.close(2)\n"
         "sys.exit(exit_status(ReadError('nobody listens')))\n"
@@ -117,7 +117,7 @@ def test_after_a_broken_pipe_nothing_is_flushed_into_it() -> None:
     """Otherwise the interpreter complains when it ends."""
     program = (
         "import sys\n"
-        "from quire.admin.groups import exit_status\n"
+        "from quire.cli.common.groups import exit_status\n"
         "sys.stdout.write('x' * 100)\n"
         "try:\n    sys.stdout.flush()\n"
         "except OSError as error:\n    sys.exit(exit_status(error))\n"

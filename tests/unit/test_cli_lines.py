@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.admin import lines
-from quire.admin.lines import LineSource, LineSplitter
+from quire.cli.common import lines
+from quire.cli.common.lines import LineSource, LineSplitter
 from quire.errors import EntryTooLargeError
 
 LIMIT = 1_000_000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.admin.bench_core import Load, Result
-from quire.admin.output import OutputThread, ledger_as_json
+from quire.cli.bench.core import Load, Result
+from quire.cli.common.output import OutputThread, ledger_as_json
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 
 TIMEOUT_S = 30.0

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quire as quire_package
-from quire.admin.configuration import assignments_layer, checked, configuration_file
-from quire.admin.http import DEFAULT_ADDRESS
-from quire.admin.main import cli
+from quire.cli.common.configuration import assignments_layer, checked, configuration_file
+from quire.cli.http import DEFAULT_ADDRESS
+from quire.cli.main import cli
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.configuration.fields import TABLES, Key, inner_tables, keys
 from quire.configuration.layers import (
@@ -314,7 +314,7 @@ def test_the_file_names_the_cluster(file: Any, tmp_path: Path) -> None:
 
 
 def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
-    from quire.admin.tls import client_config
+    from quire.cli.common.tls import client_config
 
     path = file("[client]\nread_windows = 7\n[client.tls]\nca = 'ca.pem'\n")
     seen: list[ClientConfig] = []

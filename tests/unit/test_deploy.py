@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from quire.admin.main import cli
 from quire.bookie.main import EXIT_DISK_FAILED
+from quire.cli.main import cli
 from quire.config import BookieConfig
 from quire.configuration.layers import environment_layer, file_layer, merged, toml_layer
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
 from quire.storage.catalogue import Catalogue
 from quire.storage.disk import RealDisk

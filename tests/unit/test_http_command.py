@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quire.admin import http as admin_http
-from quire.admin.http import DEFAULT_ADDRESS, PORTS_TRIED
-from quire.admin.main import cli
+from quire.cli import http as admin_http
+from quire.cli.http import DEFAULT_ADDRESS, PORTS_TRIED
+from quire.cli.main import cli
 from quire.errors import StartError
 from quire.http.server.security import HttpOptions
 from quire.metadata import open_metadata

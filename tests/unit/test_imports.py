@@ -231,7 +231,7 @@ REFUSED = [
     ("streams/x.py", "from quire.net.network import Network", "streams must not import net"),
     ("spark/x.py", "from quire.metadata import base", "spark must not import metadata"),
     ("testing/x.py", "from quire.spark import source", "testing must not import spark"),
-    ("testing/x.py", "from quire.admin import main", "testing must not import admin"),
+    ("testing/x.py", "from quire.cli import main", "testing must not import admin"),
     ("codec/x.py", "import quire", "codec must not import (package)"),
     ("__init__.py", "from quire.bookie import server", "(package) must not import bookie"),
     ("core/x.py", "m = importlib.import_module('quire.net')", "core must not import net"),
@@ -286,7 +286,7 @@ ACCEPTED = [
     ("spark/x.py", "import pyspark.sql\nfrom quire.client import api\nimport quire"),
     ("admin/x.py", "from quire.spark import source\nfrom quire.testing import cluster"),
     ("admin/x.py", "importlib.util.find_spec('pyspark')"),
-    ("__main__.py", "from quire.admin.main import main"),
+    ("__main__.py", "from quire.cli.main import main"),
     ("__init__.py", "from quire.client import Client\nfrom quire.errors import QuireError"),
 ]
 

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
 from quire.bookie.directories.identity import COOKIE_FILE
 from quire.bookie.directories.lost import holder_of, replace_directory
 from quire.bookie.server import Bookie
+from quire.cli.main import cli
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.cookie import Cookie, decode, encode, split_directories

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
 from quire.bookie.directories.identity import COOKIE_FILE
+from quire.cli.main import cli
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError
 from quire.metadata.bookies.directories import (

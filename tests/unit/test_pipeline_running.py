@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import quire
-from quire.admin import pipeline_running
-from quire.admin.main import cli
-from quire.admin.pipeline import Bar, Job
-from quire.admin.pipeline_running import told
+from quire.cli.main import cli
+from quire.cli.pipeline import running as pipeline_running
+from quire.cli.pipeline.common import Bar, Job
+from quire.cli.pipeline.running import told
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.replication.marks import running

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.metadata import open_metadata
 from quire.metadata.tree import Put
 

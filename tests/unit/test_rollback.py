@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
 from quire.bookie.directories.rollback import expected_of, why_behind
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
+from quire.cli.main import cli
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code
 from quire.errors import StorageError

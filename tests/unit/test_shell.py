@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.main import cli
-from quire.admin.shell import REFUSED, VERBS, shell
-from quire.admin.shell_ledgers import metadata_text
-from quire.admin.shell_options import Shell, bookie_line, hex_dump, readable
+from quire.cli.main import cli
+from quire.cli.shell.ledgers import metadata_text
+from quire.cli.shell.options import Shell, bookie_line, hex_dump, readable
+from quire.cli.shell.shell import REFUSED, VERBS, shell
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.metadata import open_metadata

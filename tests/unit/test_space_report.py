@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from quire.admin.main import cli
+from quire.cli.main import cli
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 from quire.storage.inspect.space_report import look

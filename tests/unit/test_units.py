@@ -55,7 +55,7 @@ ALLOWED = {
     "codec/metadata/registration.py",  # ids, which are names
     "_runtime/units.py",
     "metadata/uri.py",  # has its brackets from the URI
-    "admin/shell_rename.py",  # ids of Apache's bookies
+    "cli/shell/rename.py",  # ids of Apache's bookies
     "testing/cluster.py",  # 127.0.0.1
     "testing/network.py",  # names of simulated hosts
 }

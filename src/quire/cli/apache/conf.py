@@ -1,0 +1,155 @@
+"""From Apache's `bk_server.conf` to the keys of Quire's configuration.
+
+`apache_keys` has the table of keys: what is taken, what holds in any case, what is left out and
+why, and what must not be left out silently. This module reads the file and applies the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quire.configuration.layers import Given, Layer
+
+Verdict = Literal["taken", "implied", "ignored", "refused"]
+FILE_BYTES_MAX = 1024 * 1024
+MEANS_UNSET = ("", "null")
+
+_SEPARATOR = re.compile(r"(?<!\\)(\s*[=:]\s*|\s+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the translation asks of the machine; handed in, so that it can be tried."""
+
+    own_host: Callable[[bool, bool], str]
+    """(host name rather than address, short): how Apache's bookie would call itself."""
+    own_user: Callable[[], str]
+    disk_bytes: Callable[[str], int | None]
+    """The size of the disk that a directory is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one key."""
+
+    verdict: Verdict
+    why: str
+    keys: Mapping[str, object] = field(default_factory=dict)
+    """Of Quire, with their values. Of what is refused: which of them, said elsewhere, would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One key of the file."""
+
+    name: str
+    value: str
+    line: int
+    outcome: Outcome
+
+
+def taken(why: str = "", **keys: object) -> Outcome:
+    """`__` in a name stands for the dot: bookie__port."""
+    return Outcome("taken", why, {name.replace("__", "."): value for name, value in keys.items()})
+
+
+def implied(why: str) -> Outcome:
+    return Outcome("implied", why)
+
+
+def ignored(why: str) -> Outcome:
+    return Outcome("ignored", why)
+
+
+def refused(why: str) -> Outcome:
+    return Outcome("refused", why)
+
+
+def parse_properties(text: str) -> dict[str, Property]:
+    """Java's properties: comments, continued lines, `=`, `:` or blanks between. The last one
+    counts. ValueError names the line."""
+    found: dict[str, Property] = {}
+    whole, first = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        stripped = line.strip()
+        if not whole:
+            if not stripped or stripped[0] in "#!":
+                continue
+            first = number
+        whole += stripped
+        if _continues(whole):
+            whole = whole[:-1]
+            continue
+        name, value = _split(whole)
+        if "${" in value:
+            raise ValueError(
+                f"line {first}: {name}: Java would replace {value!r} at its start: write the value"
+            )
+        found[name] = Property(value, first)
+        whole = ""
+    return found
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    separator = _SEPARATOR.search(line)
+    if separator is None:
+        return line, ""
+    value = line[separator.end() :].replace("\\\\", "\\").replace("\\,", ",")
+    return line[: separator.start()], value.strip()
+
+
+def translate(properties: Mapping[str, Property], machine: Machine) -> list[Line]:
+    """In the order of the file; at the end what Apache would do though the file does not say it."""
+    from quire.cli.apache.keys import RULES, rule_of
+    from quire.cli.apache.rules import unsaid
+
+    values = {name: one.value for name, one in properties.items() if one.value not in MEANS_UNSET}
+    lines: list[Line] = []
+    for name, one in properties.items():
+        rule = rule_of(name)
+        if one.value in MEANS_UNSET:
+            outcome = ignored("it has no value")
+        elif rule is None:
+            near = difflib.get_close_matches(name, RULES, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            outcome = ignored(f"Apache BookKeeper 4.17 has no such key{hint}")
+        else:
+            try:
+                outcome = rule.apply(one.value, values, machine)
+            except ValueError as error:
+                outcome = refused(f"{error}: correct it, or remove the key")
+        lines.append(Line(name, one.value, one.line, outcome))
+    lines += [Line("", "", 0, outcome) for outcome in unsaid(values, machine)]
+    return lines
+
+
+def as_layer(lines: list[Line], source: str) -> Layer:
+    """What is taken; what is refused is a problem."""
+    layer = Layer()
+    for one in lines:
+        where = f"{source}:{one.line}" if one.line else source
+        name = f"{one.name}={one.value}: " if one.name else ""
+        if one.outcome.verdict == "refused":
+            problem = f"{where}: {name}{one.outcome.why}"
+            if one.outcome.keys:
+                layer.needed |= dict.fromkeys(one.outcome.keys, problem)
+            else:
+                layer.problems.append(problem)
+            continue
+        for key, value in one.outcome.keys.items():
+            layer.given[key] = Given(value, f"{where} ({one.name})" if one.name else where)
+    return layer

@@ -1,0 +1,4 @@
+"""The command `quire bench`.
+
+Start with `bench`.
+"""

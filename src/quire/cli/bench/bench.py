@@ -1,0 +1,504 @@
+"""`quire bench`: what is asked for, and how results are printed. The measuring is in `bench_core`.
+
+One line of results a round on standard output. Only the rate of operations is followed by `/s`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.groups import say
+from quire.cli.common.options import (
+    EXPLICIT_LAC_MAX_MS,
+    LEDGER_ID_MAX,
+    FiniteRange,
+    check_quorums,
+    json_option,
+    metadata_option,
+    password_option,
+    placement_option,
+    quorum_options,
+    run_async,
+)
+from quire.cli.common.output import print_json
+from quire.cli.common.tls import connect, tls_options
+
+if TYPE_CHECKING:
+    from quire.cli.bench.core import Load, Result, Shape
+    from quire.client import Client
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+DEFAULT_ENTRIES = 100_000
+DEFAULT_SIZE_BYTES = 1_024
+DEFAULT_OUTSTANDING = 1_000
+DEFAULT_ROUNDS = 3
+DEFAULT_TAIL_RATE = 2_000
+READERS_MAX = 1_000
+DEFAULT_WARM_UP_ENTRIES = 2_000
+WARM_UP_OUTSTANDING = 100
+LEDGERS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the options said."""
+
+    verb: str
+    uri: str
+    load: Load
+    shape: Shape
+    rounds: int
+    warm_up: int
+    keep: bool
+    as_json: bool
+
+
+def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:
+    return click.option(
+        name, type=click.IntRange(min=least), default=default, show_default=True, help=text
+    )
+
+
+_ENTRIES = partial(_count, "--entries", DEFAULT_ENTRIES)
+_SIZE = _count("--size", DEFAULT_SIZE_BYTES, "Payload bytes of an entry.", least=0)
+_ROUNDS = _count("--rounds", DEFAULT_ROUNDS, "Measured rounds: one line of results each.")
+_WARM_UP = _count(
+    "--warm-up",
+    DEFAULT_WARM_UP_ENTRIES,
+    "Entries appended before the first round; they do not count.",
+    least=0,
+)
+_OUTSTANDING = _count("--outstanding", DEFAULT_OUTSTANDING, "Unacknowledged appends at any time.")
+_MODE = click.option(
+    "--mode",
+    type=click.Choice(["many", "one"]),
+    default="many",
+    show_default=True,
+    help="append_many in pieces, or a task for each outstanding append.",
+)
+_KEEP = click.option("--keep", is_flag=True, help="Keep the ledgers; they are deleted otherwise.")
+_JSON = json_option("One JSON object a round.")
+
+
+def _options(*decorators: Decorator) -> Decorator:
+    every: tuple[Decorator, ...] = (
+        metadata_option,
+        *decorators,
+        quorum_options,
+        placement_option,
+        tls_options,
+        _KEEP,
+        _JSON,
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(every):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def _work(verb: str, given: dict[str, Any]) -> Work:
+    from quire.cli.bench.core import Load, Shape
+
+    quorums = given["ensemble"], given["write_quorum"], given["ack_quorum"]
+    check_quorums(*quorums)
+    _check_size(given["size"], given["digest"])
+    return Work(
+        verb,
+        given["uri"],
+        Load(given["entries"], given["size"], given.get("outstanding", DEFAULT_OUTSTANDING)),
+        Shape(*quorums, given["digest"]),
+        given["rounds"],
+        given.get("warm_up", 0),
+        given["keep"],
+        given["as_json"],
+    )
+
+
+def _check_size(size: int, digest: str) -> None:
+    from quire.codec.entry.digest import DigestType
+    from quire.codec.entry.entry import max_payload_bytes
+
+    most = max_payload_bytes(DigestType.parse(digest))
+    if size > most:
+        raise click.UsageError(f"--size {size}: an entry holds at most {most} bytes")
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+@click.command()
+@_options(
+    _ENTRIES("Appends in a round."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 1, "Ledgers that take entries in turn."),
+    _MODE,
+    _WARM_UP,
+)
+def add(ledgers: int, mode: str, **given: Any) -> None:
+    """Appends, many outstanding: rate, and latency of a piece or of an append."""
+    run_async(_add(_work("add", given), ledgers, mode))
+
+
+@click.command("ledgers")
+@_options(
+    _ENTRIES("Appends in a round."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 1_000, "Ledgers that take entries in turn."),
+    _MODE,
+    _WARM_UP,
+)
+def ledgers(ledgers: int, mode: str, **given: Any) -> None:
+    """Appends to many ledgers in turn (`bench add --ledgers N`)."""
+    run_async(_add(_work("ledgers", given), ledgers, mode))
+
+
+@click.command()
+@_options(
+    _count("--entries", 2_000, "Appends in a round."),
+    _SIZE,
+    _count("--outstanding", 1, "Unacknowledged appends at any time."),
+    click.option(
+        "--rate",
+        type=FiniteRange(min=0, min_open=True),
+        help="Appends a second, whatever is outstanding, instead of --outstanding.",
+    ),
+    _ROUNDS,
+    _WARM_UP,
+)
+def latency(rate: float | None, **given: Any) -> None:
+    """Latency of single appends: one outstanding, or some, or at a given rate."""
+    run_async(_latency(_work("latency", given), rate))
+
+
+@click.command()
+@_options(
+    _ENTRIES("Entries of the ledger that is written first."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    click.option(
+        "--ledger",
+        "ledger_id",
+        metavar="ID",
+        type=click.IntRange(0, LEDGER_ID_MAX),
+        help="Read this one instead.",
+    ),
+    password_option,
+)
+def read(ledger_id: int | None, password: bytes, **given: Any) -> None:
+    """Sequential read of a whole ledger, digests verified."""
+    run_async(_read(_work("read", given), ledger_id, password))
+
+
+@click.command()
+@_options(
+    _count("--entries", 1_000, "Entries in flight of each ledger."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 20, "Ledgers opened in a round."),
+)
+def recover(ledgers: int, **given: Any) -> None:
+    """Time to open a ledger with recovery after its writer is gone.
+
+    All entries are in flight at once and acknowledged; --outstanding changes nothing here.
+    """
+    run_async(_recover(_work("recover", given), ledgers))
+
+
+@click.command()
+@_options(
+    _count("--entries", 5_000, "Entries of each ledger."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 20, "Ledgers, each of which gets another bookie if it names that one."),
+)
+def rereplicate(ledgers: int, **given: Any) -> None:
+    """Entries copied when a bookie is taken out of closed ledgers.
+
+    The cluster needs one bookie more than --ensemble.
+    """
+    run_async(_rereplicate(_work("rereplicate", given), ledgers))
+
+
+@click.command()
+@_options(
+    _count("--entries", 20_000, "Appends in a round."),
+    _SIZE,
+    click.option(
+        "--rate",
+        type=FiniteRange(min=0, min_open=True),
+        default=DEFAULT_TAIL_RATE,
+        show_default=True,
+        help="Appends a second.",
+    ),
+    _count("--readers", 1, "Readers that follow the ledger while it is written."),
+    click.option(
+        "--clients",
+        type=click.IntRange(min=1),
+        help="Clients that they are spread over.  [default: one for each]",
+    ),
+    click.option(
+        "--explicit-lac",
+        "explicit_lac_ms",
+        type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+        default=0,
+        show_default=True,
+        help="The writer tells the LAC by itself after so many milliseconds without an append.",
+    ),
+    _ROUNDS,
+    _WARM_UP,
+)
+def tail(
+    rate: float, readers: int, clients: int | None, explicit_lac_ms: int, **given: Any
+) -> None:
+    """Time from an append, and from its acknowledgement, to its delivery at readers that follow the
+    ledger."""
+    if readers > READERS_MAX:
+        raise click.UsageError(f"--readers {readers}: at most {READERS_MAX}")
+    clients = readers if clients is None else clients
+    if clients > readers:
+        raise click.UsageError(f"--clients {clients}: more than --readers {readers}")
+    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_ms))
+
+
+@click.command()
+@_options(
+    click.argument("what", type=click.Choice(["write", "read", "tail"])),
+    _count("--entries", 1_000_000, "Records of a stream in a round (tail: 500 are plenty)."),
+    _count("--size", 100, "Payload bytes of a record."),
+    _ROUNDS,
+    _count("--streams", 1, "Streams that are written at once (write)."),
+    _count("--readers", 1, "Readers that follow (tail)."),
+    click.option("--lz4", is_flag=True, help="Compress entries."),
+)
+def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
+    """Records through streams: written, read back, or followed one by one."""
+    run_async(_stream(_work(f"stream {what}", given), what, streams, readers, lz4))
+
+
+# -- rounds -----------------------------------------------------------------------------------
+
+
+async def _add(work: Work, count: int, mode: str) -> None:
+    import quire
+    from quire._runtime.heap import collect_on_demand
+    from quire.cli.bench import core as bench_core
+
+    if count > LEDGERS_MAX:
+        raise click.UsageError(f"--ledgers {count}: at most {LEDGERS_MAX}")
+
+    def appends(writers: list[quire.LedgerWriter], load: Load) -> bench_core.Measured:
+        if mode == "one":
+            return partial(bench_core.add_one_by_one, writers, load)
+        if count == 1:
+            return partial(bench_core.add_many, writers[0], load)
+        return partial(bench_core.add_in_turn, writers, load)
+
+    async with connect(work.uri) as client:
+        await _warm_up(client, work)
+        collect_on_demand()  # else every look at thousands of writers shows as late entries
+
+        async def round_() -> Result:
+            gc.collect()  # what the round before has left
+            made = bench_core.ledgers(client, work.shape, count, keep=work.keep)
+            async with made as writers:
+                return await bench_core.measure(work.load, appends(writers, work.load))
+
+        await _rounds(work, round_)
+
+
+async def _latency(work: Work, rate: float | None) -> None:
+    from quire.cli.bench import core as bench_core
+
+    async with connect(work.uri) as client:
+        await _warm_up(client, work)
+
+        async def round_() -> Result:
+            async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
+                if rate is None:
+                    appends = partial(bench_core.add_one_by_one, writers, work.load)
+                else:
+                    appends = partial(bench_core.add_paced, writers[0], work.load, rate)
+                return await bench_core.measure(work.load, appends)
+
+        await _rounds(work, round_)
+
+
+async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_ms: int) -> None:
+    from contextlib import AsyncExitStack
+
+    from quire._runtime.heap import collect_on_demand
+    from quire.cli.bench import core as bench_core
+    from quire.cli.bench import tail as bench_tail
+
+    writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
+    async with writing as client, AsyncExitStack() as stack:
+        await _warm_up(client, work)
+        following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
+        collect_on_demand()  # else each look at all objects shows as late entries
+
+        async def round_() -> Result:
+            gc.collect()  # what the round before has left
+            async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
+                readers = await bench_tail.open_all(following, writers[0].ledger_id, count)
+                return await bench_tail.tail_paced(writers[0], readers, work.load, rate)
+
+        await _rounds(work, round_)
+
+
+async def _stream(work: Work, what: str, streams: int, readers: int, lz4: bool) -> None:
+    from quire.cli.bench import stream as bench_stream
+
+    settings: dict[str, object] = {"compression": "lz4" if lz4 else "none"}
+    async with connect(work.uri) as client:
+        gc.collect()
+        gc.freeze()
+
+        async def round_() -> Result:
+            made = bench_stream.namespace(client, work.shape, settings, keep=work.keep)
+            async with made as namespace:
+                if what == "tail":
+                    return await bench_stream.tail(namespace, work.load, readers)
+                written = await bench_stream.write(namespace, work.load, streams)
+                if what == "write":
+                    return written
+                return await bench_stream.read(namespace, "s0", work.load)
+
+        await _rounds(work, round_)
+
+
+async def _warm_up(client: Client, work: Work) -> None:
+    from quire.cli.bench import core as bench_core
+
+    if work.warm_up:
+        load = bench_core.Load(work.warm_up, work.load.size_bytes, WARM_UP_OUTSTANDING)
+        async with bench_core.ledgers(client, work.shape) as writers:
+            await bench_core.add_many(writers[0], load)
+    # What is loaded now stays: a collection that looked at it all would show as a late entry.
+    gc.collect()
+    gc.freeze()
+
+
+async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
+    from quire.cli.bench import core as bench_core
+
+    async with connect(work.uri) as client:
+        if ledger_id is not None:
+            await _rounds(work, partial(bench_core.read_whole, client, ledger_id, password))
+            return
+        writer = await bench_core.create(client, work.shape)
+        try:
+            await bench_core.add_many(writer, work.load)
+            await writer.close()
+            await _rounds(work, partial(bench_core.read_whole, client, writer.ledger_id))
+        finally:
+            if not work.keep:
+                await bench_core.delete(client, writer.ledger_id)
+
+
+async def _recover(work: Work, count: int) -> None:
+    from quire.cli.bench import core as bench_core
+
+    async with connect(work.uri) as client, connect(work.uri) as other:
+        await _rounds(
+            work,
+            partial(
+                bench_core.recover_each,
+                client,
+                other,
+                work.shape,
+                work.load,
+                count,
+                keep=work.keep,
+            ),
+        )
+
+
+async def _rereplicate(work: Work, count: int) -> None:
+    from quire.cli.bench.rereplicate import rereplicate as measured
+
+    async with connect(work.uri) as client, connect(work.uri) as other:
+        await _rounds(
+            work,
+            partial(measured, client, other, work.shape, work.load, count, keep=work.keep),
+        )
+
+
+async def _rounds(work: Work, round_: Callable[[], Awaitable[Result]]) -> None:
+    if sys.stderr.isatty():
+        shape, load = work.shape, work.load
+        say(
+            f"{work.verb}: {load.entries} entries of {load.size_bytes} bytes, "
+            f"E={shape.ensemble} Wq={shape.write_quorum} Aq={shape.ack_quorum}, {shape.digest}"
+        )
+    for number in range(1, work.rounds + 1):
+        _print(work, number, await round_())
+
+
+# -- results ----------------------------------------------------------------------------------
+
+
+def _print(work: Work, number: int, result: Result) -> None:
+    p50, p99 = result.percentile_ms(50), result.percentile_ms(99)
+    acked = [result.percentile_ms(percent, since_acked=True) for percent in (50, 99)]
+    # Openings of ledgers are told by their time; a rate of them would mislead.
+    rated = work.verb != "recover"
+    if work.as_json:
+        print_json(
+            {
+                "verb": work.verb,
+                "round": number,
+                "rate_per_s": round(result.rate_per_s, 1) if rated else None,
+                "mb_per_s": round(result.mb_per_s, 3) if rated else None,
+                "p50_ms": _rounded(p50),
+                "p99_ms": _rounded(p99),
+                **_of_readers(result, acked),
+                "cpu_s": round(result.cpu_seconds, 3),
+                "seconds": round(result.seconds, 4),
+                "entries": work.load.entries if not rated else result.operations,
+                "size": work.load.size_bytes,
+                "outstanding": work.load.outstanding,
+            }
+        )
+        return
+    parts = [f"{result.rate_per_s:.0f}/s"] if rated else [f"{result.operations} openings"]
+    if p50 is not None and p99 is not None:
+        parts += [f"p50 {p50:.2f} ms", f"p99 {p99:.2f} ms"]
+    if acked[0] is not None and acked[1] is not None:
+        parts.append(f"from acknowledgement p50 {acked[0]:.2f} ms, p99 {acked[1]:.2f} ms")
+    if result.delivery_cpu_us is not None:
+        parts.append(f"{result.delivery_cpu_us:.1f} us a delivery")
+    parts.append(f"client CPU {result.cpu_seconds:.2f} s of {result.seconds:.2f} s")
+    sys.stdout.write(f"{work.verb} {number} of {work.rounds}: {', '.join(parts)}\n")
+    sys.stdout.flush()
+
+
+def _of_readers(result: Result, acked: list[float | None]) -> dict[str, float | None]:
+    if not result.deliveries:
+        return {}
+    return {
+        "acked_p50_ms": _rounded(acked[0]),
+        "acked_p99_ms": _rounded(acked[1]),
+        "delivery_cpu_us": _rounded(result.delivery_cpu_us),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

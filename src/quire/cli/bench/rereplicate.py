@@ -1,0 +1,60 @@
+"""What `quire bench rereplicate` measures: one bookie taken out of ledgers, as jobs and workers do
+it, without a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+
+from quire.cli.bench.core import Load, Result, Shape, add_many, ledgers
+from quire.client import Client, LedgerWriter
+from quire.errors import ReadError
+from quire.replication import ReplicationLocks, Work, take_out
+
+LEDGERS_AT_ONCE = 4
+OWNER = "quire bench"
+
+
+async def rereplicate(
+    client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
+) -> Result:
+    """`count` closed ledgers of `load.entries` each; then the bookie that is in most of them is
+    replaced in all of them by another client. Only that is measured: what was copied, and how long
+    it took. The bookie lives, and may be read from."""
+    async with ledgers(client, shape, count, keep=keep) as writers:
+        for writer in writers:
+            await add_many(writer, load)
+            await writer.close()
+        lost, held = _in_most(writers)
+        locks = ReplicationLocks(other.metadata, OWNER, other.clock)
+        result = Result()
+        waiting = deque(held)
+
+        async def worker() -> None:
+            while waiting:
+                ledger_id = waiting.popleft()
+                done = await take_out(other, locks, ledger_id, [lost])
+                if done.work is not Work.DONE:
+                    raise ReadError(
+                        f"ledger {ledger_id} still names bookie {lost}: {done.reason}",
+                        ledger_id=ledger_id,
+                    )
+                result.operations += done.entries
+                result.payload_bytes += done.entries * load.size_bytes
+
+        cpu, began = time.process_time(), time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(LEDGERS_AT_ONCE):
+                group.create_task(worker())
+        result.seconds = time.perf_counter() - began
+        result.cpu_seconds = time.process_time() - cpu
+        return result
+
+
+def _in_most(writers: list[LedgerWriter]) -> tuple[str, list[int]]:
+    """A bookie, and the ledgers that it is in."""
+    ensembles = {w.ledger_id: w.metadata.last_segment.ensemble for w in writers}
+    counted = Counter(bookie for ensemble in ensembles.values() for bookie in ensemble)
+    (bookie, _), *_ = counted.most_common(1)
+    return bookie, [ledger for ledger, ensemble in ensembles.items() if bookie in ensemble]

@@ -1,0 +1,138 @@
+"""What `quire bench stream` measures: records through the writers of streams, and back.
+
+write: appends of pieces, as fast as they are taken; the time is up to the last acknowledgement.
+read: the whole stream, record by record decoded, without an object for each.
+tail: one record at a time, from just before its append until a reader that follows has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from quire.cli.bench.core import Load, Result, Shape
+from quire.client import Client
+from quire.errors import StreamError
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.read.positions import LATEST
+from quire.streams.read.records import RecordBatch
+from quire.streams.write.writer import StreamWriter
+
+PATH = "/quire-bench"
+PIECE_RECORDS = 1_000
+TAIL_PAUSE_S = 0.002
+TAIL_LIMIT_S = 60.0
+"""Behind the last append."""
+
+
+@asynccontextmanager
+async def namespace(
+    client: Client, shape: Shape, settings: dict[str, object], *, keep: bool
+) -> AsyncIterator[Namespace]:
+    """One of its own, removed at the end with all its streams."""
+    path = f"{PATH}/{secrets.token_hex(4)}"
+    quorums = {
+        "ensemble_size": shape.ensemble,
+        "write_quorum": shape.write_quorum,
+        "ack_quorum": shape.ack_quorum,
+        "digest": shape.digest,
+    }
+    async with await Namespace.create(client, path, settings={**quorums, **settings}) as made:
+        try:
+            yield made
+        finally:
+            if not keep:
+                for name in await made.streams():
+                    await made.delete_stream(name)
+                await client.metadata.tree.delete_tree(path)
+
+
+async def write(streams: Namespace, load: Load, count: int) -> Result:
+    """`load.entries` records to each of `count` streams at once. `outstanding` is the writer's own
+    affair."""
+    names = [f"s{number}" for number in range(count)]
+    writers = [await streams.open_writer(name, create=True) for name in names]
+    for writer in writers:  # the first segment is begun before the clock runs
+        await writer.append(b"")
+    cpu, began = time.process_time(), time.perf_counter()
+    latencies: list[tuple[float, int]] = []
+    async with asyncio.TaskGroup() as group:
+        for writer in writers:
+            group.create_task(_fill(writer, load, latencies))
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    for writer in writers:
+        await writer.close()
+    records = load.entries * count
+    return Result(records, records * load.size_bytes, seconds, used, latencies)
+
+
+async def _fill(writer: StreamWriter, load: Load, latencies: list[tuple[float, int]]) -> None:
+    piece = [load.payload()] * PIECE_RECORDS
+    sent = 0
+    while sent < load.entries:
+        some = piece[: min(PIECE_RECORDS, load.entries - sent)]
+        sent += len(some)
+        began = time.perf_counter()
+        appended = await writer.submit_many(some)
+        if sent == load.entries:
+            await appended.wait()
+            latencies.append((time.perf_counter() - began, len(some)))
+        else:
+            await asyncio.sleep(0)
+
+
+async def read(streams: Namespace, name: str, load: Load) -> Result:
+    """The whole of a stream that `write` has filled."""
+    cpu, began = time.process_time(), time.perf_counter()
+    records = payload_bytes = 0
+    reader = await streams.open_reader(name)
+    async with aclosing(reader.batches()) as batches:
+        async for batch in batches:
+            assert isinstance(batch, RecordBatch)
+            records += len(batch)
+            payload_bytes += sum(map(len, batch.payloads()))
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    if records <= load.entries:
+        raise StreamError(f"stream {name} gave {records} records instead of {load.entries + 1}")
+    return Result(records, payload_bytes, seconds, used)
+
+
+async def tail(streams: Namespace, load: Load, count: int) -> Result:
+    """`load.entries` lone records of one stream, seen by `count` readers."""
+    writer = await streams.open_writer("tail", create=True)
+    await writer.append(b"")
+    await asyncio.sleep(0.5)
+    sent: list[float] = []
+    latencies: list[tuple[float, int]] = []
+    ready = [asyncio.Event() for _ in range(count)]
+
+    async def follow(began: asyncio.Event) -> None:
+        reader = await streams.open_reader("tail", start=LATEST, follow=True)
+        seen = 0
+        async for record in reader:
+            if not record.payload:
+                began.set()
+                continue
+            latencies.append((time.perf_counter() - sent[seen], 1))
+            seen += 1
+            if seen == load.entries:
+                return
+
+    cpu, start = time.process_time(), time.perf_counter()
+    async with asyncio.timeout(load.entries + TAIL_LIMIT_S), asyncio.TaskGroup() as group:
+        for event in ready:
+            group.create_task(follow(event))
+        while not all(event.is_set() for event in ready):
+            await writer.append(b"")  # until every reader follows
+            await asyncio.sleep(0.05)
+        start = time.perf_counter()
+        for _ in range(load.entries):
+            sent.append(time.perf_counter())
+            await writer.append(load.payload())
+            await asyncio.sleep(TAIL_PAUSE_S)
+    seconds, used = time.perf_counter() - start, time.process_time() - cpu
+    await writer.close()
+    return Result(load.entries, load.entries * load.size_bytes, seconds, used, latencies)

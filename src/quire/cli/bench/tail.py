@@ -1,0 +1,126 @@
+"""What `quire bench tail` measures: one writer at a given rate, and readers that follow it.
+
+The time of an entry ends when a reader has it, digest verified. It begins just before the entry is
+appended, and a second one when the writer hears that it is acknowledged: before that nobody may see
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from contextlib import aclosing
+
+from quire.cli.bench.core import PACE_S, Load, Result
+from quire.client import Client, LedgerReader, LedgerWriter
+from quire.errors import ReadError
+
+LAG_LIMIT_S = 60.0
+"""Behind the last append; a reader that has not seen everything by then has failed."""
+
+
+async def tail_paced(
+    writer: LedgerWriter,
+    readers: list[LedgerReader],
+    load: Load,
+    rate_per_s: float,
+    *,
+    lag_limit_s: float = LAG_LIMIT_S,
+) -> Result:
+    """`load.entries` appends at the given rate, seen by every reader. The ledger is closed.
+    TimeoutError: a reader had not seen all of them `lag_limit_s` behind the last."""
+    # Numbers, and no objects that a look at all objects would meet, again and again.
+    sent, acked, seen = array("d"), array("d"), Seen()
+    pushed: asyncio.Queue[int] = asyncio.Queue()
+
+    async def follow(reader: LedgerReader) -> None:
+        note, now = seen.note, time.perf_counter
+        async with aclosing(reader.tail_runs(1)) as runs:
+            async for run in runs:
+                note(now(), run.first, run.last)
+
+    # Known to every bookie before the clock runs: else a reader cannot wait for the first entry.
+    await writer.append(load.payload())
+    cpu, start = time.process_time(), time.perf_counter()
+    async with (
+        asyncio.timeout(load.entries / rate_per_s + lag_limit_s),
+        asyncio.TaskGroup() as group,
+    ):
+        for reader in readers:
+            group.create_task(follow(reader))
+        group.create_task(_note_acks(writer, load.entries, acked, pushed))
+        await _append_paced(writer, load, rate_per_s, sent, pushed)
+        await writer.close()
+    seconds = time.perf_counter() - start
+    used = time.process_time() - cpu
+    delivered = sum(seen.last) - sum(seen.first) + len(seen.first)
+    if delivered != load.entries * len(readers):
+        raise ReadError(
+            f"ledger {writer.ledger_id}: the readers saw {delivered} entries instead of "
+            f"{load.entries * len(readers)}",
+            ledger_id=writer.ledger_id,
+        )
+    return Result(
+        load.entries, load.entries * load.size_bytes, seconds, used,
+        latencies=_since(sent, seen), since_acked=_since(acked, seen), deliveries=delivered,
+    )  # fmt: skip
+
+
+class Seen:
+    """Runs of entries, and when readers got them."""
+
+    def __init__(self) -> None:
+        self.at, self.first, self.last = array("d"), array("q"), array("q")
+
+    def note(self, at: float, first: int, last: int) -> None:
+        self.at.append(at)
+        self.first.append(first)
+        self.last.append(last)
+
+
+def _since(began: array[float], seen: Seen) -> list[tuple[float, int]]:
+    """Never less than 0: a reader in this process may run before the writer in the same turn of the
+    event loop."""
+    return [
+        (max(at - since, 0.0), 1)
+        for at, first, last in zip(seen.at, seen.first, seen.last)
+        for since in began[first - 1 : last]
+    ]
+
+
+async def _append_paced(
+    writer: LedgerWriter,
+    load: Load,
+    rate_per_s: float,
+    sent: array[float],
+    pushed: asyncio.Queue[int],
+) -> None:
+    payload, entries = load.payload(), load.entries
+    now = time.perf_counter
+    start = now()
+    while len(sent) < entries:
+        due = min(int((now() - start) * rate_per_s) + 1, entries) - len(sent)
+        for _ in range(due):
+            sent.append(now())
+            writer.submit(payload)
+        pushed.put_nowait(len(sent))
+        await writer.room()
+        await asyncio.sleep(PACE_S)
+
+
+async def _note_acks(
+    writer: LedgerWriter, entries: int, acked: array[float], pushed: asyncio.Queue[int]
+) -> None:
+    """When each of entries 1.. was acknowledged."""
+    while len(acked) < entries:
+        last = await pushed.get()
+        while len(acked) < last:
+            await writer.wait(len(acked) + 1)
+            now = time.perf_counter()
+            acked.extend([now] * (writer.last_add_confirmed - len(acked)))
+
+
+async def open_all(clients: list[Client], ledger_id: int, count: int) -> list[LedgerReader]:
+    """`count` readers, of the clients in turn."""
+    return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

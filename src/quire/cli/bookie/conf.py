@@ -1,0 +1,160 @@
+"""`quire bookie conf`, and `--bk-server-conf` of `quire bookie start`."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import Command, json_option
+
+if TYPE_CHECKING:
+    from quire.cli.apache.conf import Line
+
+_LINES = "quire.bk_server_conf"
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", type=_FILE)
+@click.option("--toml", "as_toml", is_flag=True, help="Print it as Quire's own configuration.")
+@json_option("One JSON object a key.")
+def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
+    """Say what becomes of each key of Apache's bk_server.conf: taken, implied, ignored, refused.
+
+    The status is 1 where a key is refused: the bookie would not start.
+    """
+    from quire.cli.apache.conf import as_layer
+    from quire.cli.common.output import print_json
+    from quire.configuration.layers import merged
+
+    if as_toml and as_json:
+        raise click.UsageError("--toml and --json are two answers: choose one")
+    lines = read(file)
+    layer = as_layer(lines, file)
+    if as_toml:
+        from quire.cli.common.configuration import checked
+        from quire.cli.config.show import toml_lines
+
+        found = checked(merged([layer]))
+        click.echo("\n".join(toml_lines(found, changed=True, origin=True)))
+        return None
+    for one in lines:
+        if as_json:
+            print_json(_as_json(one))
+        else:
+            click.echo(_as_text(one))
+    problems = merged([layer]).problems
+    for problem in problems:
+        say(f"refused: {problem}")
+    return EXIT_ERROR if problems else None
+
+
+def bk_server_conf_option(command: Command) -> Command:
+    """What the file says counts less than Quire's own configuration."""
+
+    def keep(context: click.Context, parameter: click.Parameter, file: str | None) -> None:
+        if file is None:
+            return
+        from quire.cli.apache.conf import as_layer
+        from quire.cli.common.configuration import BELOW
+
+        context.meta[_LINES] = lines = read(file)
+        context.meta[BELOW] = as_layer(lines, file)
+
+    return click.option(
+        "--bk-server-conf",
+        metavar="FILE",
+        type=_FILE,
+        is_eager=True,
+        expose_value=False,
+        callback=keep,
+        help="Apache's configuration, for what is said nowhere else. `quire bookie conf FILE` says "
+        "what becomes of each key.",
+    )(command)
+
+
+def announce(log: Any) -> None:
+    """One event that says what became of the file, if there is one."""
+    lines: list[Line] = click.get_current_context().meta.get(_LINES, [])
+    if not lines:
+        return
+    log(
+        "bk_server_conf",
+        taken={
+            key: value
+            for one in lines
+            if one.outcome.verdict == "taken"
+            for key, value in one.outcome.keys.items()
+        },
+        implied=[one.name for one in lines if one.outcome.verdict == "implied"],
+        ignored={one.name: one.outcome.why for one in lines if one.outcome.verdict == "ignored"},
+    )
+
+
+def read(file: str) -> list[Line]:
+    """`click.UsageError` for what is no file of properties."""
+    from quire.cli.apache.conf import FILE_BYTES_MAX, parse_properties, translate
+
+    with Path(file).open("rb") as opened:
+        raw = opened.read(FILE_BYTES_MAX + 1)
+    if len(raw) > FILE_BYTES_MAX:
+        raise click.UsageError(f"{file}: larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return translate(parse_properties(raw.decode()), this_machine())
+    except ValueError as error:
+        raise click.UsageError(f"{file}: {error}") from None
+
+
+def this_machine() -> Any:
+    from quire.cli.apache.conf import Machine
+
+    return Machine(_own_host, getpass.getuser, _disk_bytes)
+
+
+def _own_host(by_name: bool, short: bool) -> str:
+    try:
+        if not by_name:
+            return socket.gethostbyname(socket.gethostname())
+        name = socket.getfqdn()
+    except OSError:
+        return ""
+    return name.partition(".")[0] if short else name
+
+
+def _disk_bytes(directory: str) -> int | None:
+    """Of the nearest directory above that is there."""
+    place = Path(directory).absolute()
+    for one in (place, *place.parents):
+        try:
+            return shutil.disk_usage(one).total
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
+def _as_text(one: Line) -> str:
+    outcome = one.outcome
+    given = f"{one.name}={one.value}" if one.name else "(not in the file)"
+    taken = outcome.keys.items() if outcome.verdict == "taken" else ()
+    keys = ", ".join(f"{key} = {value}" for key, value in taken)
+    rest = ": ".join(part for part in (keys, outcome.why) if part)
+    return f"{outcome.verdict:8} {given}" + (f" -> {rest}" if keys else f": {rest}" if rest else "")
+
+
+def _as_json(one: Line) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "value": one.value,
+        "line": one.line or None,
+        "verdict": one.outcome.verdict,
+        "why": one.outcome.why,
+        "keys": dict(one.outcome.keys) if one.outcome.verdict == "taken" else {},
+    }

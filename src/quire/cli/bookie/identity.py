@@ -1,0 +1,207 @@
+"""What the commands about a bookie's identity share: its directories, its cookies, and who still
+needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.cli.common.job_progress import JobBar
+    from quire.codec.metadata.cookie import Cookie
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
+    from quire.metadata.bookies.directories import BookieDirectories
+    from quire.metadata.interface import MetadataStore
+    from quire.metadata.ledgers.unreadable import Unread
+    from quire.storage.disk import RealDisk
+    from quire.storage.interfaces import Disk
+    from quire.storage.recovery.incarnation import Expected
+
+NAMED_MAX = 5
+"""Ledgers that are named where a bookie is still needed."""
+
+
+@asynccontextmanager
+async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+    from quire.metadata import open_metadata
+
+    store = await open_metadata(uri, create=create)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def held(directory: str) -> Iterator[RealDisk]:
+    """The directory, which nobody else uses meanwhile. `StartError` where a bookie runs on it."""
+    from quire.errors import StartError
+    from quire.storage.disk import RealDisk
+
+    with errors_of(directory):
+        disk = RealDisk(directory)
+        try:
+            disk.lock()
+        except BlockingIOError:
+            raise StartError(
+                f"a bookie runs on {directory}: nothing was changed", remedy="Stop it first"
+            ) from None
+        try:
+            yield disk
+        finally:
+            disk.close()
+
+
+@contextmanager
+def errors_of(directory: str) -> Iterator[None]:
+    """What the system says about files, in the words of a directory."""
+    from quire.errors import StorageError
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever reads the output has enough of it
+    except OSError as error:
+        raise StorageError(
+            f"{directory} cannot be used: {error.strerror or error}",
+            remedy="Run this as the user of the bookie",
+        ) from None
+
+
+async def old_directory(store: MetadataStore, disk: Disk) -> str:
+    """Return why the cluster rejects this directory, or '' if it does not.
+
+    A directory is rejected if another one replaced it, if it was removed from the bookie, or if it
+    is an older copy. The log is not read. Raises MetadataError.
+    """
+    from quire.bookie.directories.identity import check_current
+    from quire.bookie.directories.rollback import expected_in
+    from quire.errors import CookieError
+    from quire.storage.directory import read_identity
+
+    bookie_id, known = await _known_of(store, disk)
+    identity = read_identity(disk)
+    if identity is None:
+        return ""
+    try:
+        check_current(known, disk.path, identity.name, bookie_id, store.uri)
+    except CookieError as error:
+        return str(error)
+    why = expected_in(disk, known).went_back
+    return behind(disk.path, why) if why else ""
+
+
+async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
+    """Return how far the log of this directory should go, according to the cluster. Raises
+    MetadataError."""
+    from quire.bookie.directories.rollback import expected_in
+
+    return expected_in(disk, (await _known_of(store, disk))[1])
+
+
+async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
+    """Return the bookie that this directory belongs to, and what the cluster knows about its
+    directories. The result is empty for a directory without a cookie or of another cluster."""
+    from quire.bookie.directories.identity import stored_cookie, value_of
+    from quire.errors import CookieError
+    from quire.metadata.bookies.directories import BookieDirectories, read_directories
+
+    try:
+        cookie = stored_cookie(disk)
+    except CookieError:
+        cookie = None  # the owner is unknown
+    if cookie is None or (cookie.instance_id or "") != await store.instance_id():
+        return "", BookieDirectories()
+    return cookie.bookie_id, value_of(await read_directories(store, cookie.bookie_id))
+
+
+def behind(path: str, why: str) -> str:
+    """Return the message for a directory that went back in time."""
+    return (
+        f"{path} {why}. You may start the bookie with it: entries that the directory lacks "
+        "count as lost until autorecovery has copied them back. If the right directory still "
+        "exists, use that one instead"
+    )
+
+
+def absolute(directories: Sequence[str]) -> list[str]:
+    """As the bookie writes them into its cookie."""
+    return [os.path.abspath(one) for one in directories]
+
+
+def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
+    from quire.codec.metadata.cookie import split_directories
+
+    if cookie is None:
+        return None
+    return {
+        "bookie": cookie.bookie_id,
+        "journal_directories": cookie.journal_dirs.split(","),
+        "ledger_directories": list(split_directories(cookie.ledger_dirs)),
+        "index_directories": list(split_directories(cookie.index_dirs))
+        if cookie.index_dirs
+        else None,
+        "instance_id": cookie.instance_id,
+        "layout_version": cookie.layout_version,
+    }
+
+
+def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
+    """It begins; to be called with how many more were looked at."""
+    progress.begin("looking at ledgers", 0, 0)
+    return lambda count: progress.done(count, 0)
+
+
+def pages_naming(
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
+) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
+    """`metadata.naming.pages_naming`, with progress."""
+    from quire.metadata.ledgers import naming
+
+    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
+
+
+async def ledgers_naming(
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
+) -> list[int]:
+    """Return some of the ledgers whose metadata names the bookie: the first page that has any.
+
+    If the result is empty, all ledgers were examined, and those that could not be read are in
+    `unread`. Raises MetadataError.
+    """
+    async for page in pages_naming(store, bookie_id, progress, unread):
+        if page:
+            return [ledger_id for ledger_id, _ in page]
+    return []
+
+
+async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
+    """Raise UsageError if ledgers name the bookie, or may name it. `shown` reports progress.
+
+    A ledger whose metadata cannot be read counts as one that may name it.
+    """
+    from quire.bookie.directories.identity import repair
+    from quire.cli.common.job_progress import JobBar
+    from quire.errors import UsageError
+    from quire.metadata.ledgers.unreadable import REMEDY, Unread
+
+    unread = Unread()
+    with JobBar(shown=shown) as progress:
+        needing = await ledgers_naming(store, bookie_id, progress, unread)
+    if needing:
+        some = ", ".join(map(str, needing[:NAMED_MAX]))
+        more = ", ..." if len(needing) > NAMED_MAX else ""
+        raise UsageError(
+            f"ledgers name bookie {bookie_id} ({some}{more}): nothing was changed",
+            remedy="Replicate them and free the id: "
+            + repair("decommission", bookie_id, uri=store.uri)
+            + "; --force gives these copies up",
+        )
+    if unread:
+        raise UsageError(
+            f"no ledger that can be read names bookie {bookie_id}, but the metadata of {unread} "
+            f"cannot be read and may name it ({unread.why}): nothing was changed",
+            remedy=REMEDY,
+        )

@@ -1,0 +1,199 @@
+"""`quire bookie`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.autorecovery import beside, settings_option
+from quire.cli.bookie.conf import announce, bk_server_conf_option
+from quire.cli.common.options import checked, metadata_option
+from quire.cli.common.tls import server_tls, server_tls_options
+from quire.cli.http import around_bookie, fill_options, given_options, http_options
+
+if TYPE_CHECKING:
+    from quire.config import BookieConfig
+    from quire.http.server.security import HttpOptions
+    from quire.replication.autorecovery.settings import AutorecoverySettings
+
+
+def _check_id(bookie_id: str) -> None:
+    from quire.bookie.options import check_new_id
+
+    check_new_id(bookie_id)
+
+
+def _check_host(host: str) -> None:
+    from quire.bookie.options import check_host
+
+    check_host(host)
+
+
+@click.command()
+@metadata_option
+@click.option(
+    "--dir",
+    "directories",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    help="Where it keeps its entries: its own, or an empty or missing one. May be repeated: one "
+    "for each disk. If one fails or fills, the others go on.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default="3181",
+    help="0: any free one.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    show_default="127.0.0.1",
+    help="The host under which clients reach it.",
+)
+@click.option(
+    "--bookie-id",
+    metavar="ID",
+    callback=checked(_check_id),
+    help="What ledgers call it, for good. [default: the id that its directory was first started "
+    "with; of a new one HOST:PORT]",
+)
+@click.option(
+    "--bind",
+    metavar="HOST",
+    callback=checked(_check_host),
+    help="The address to listen on. [default: that of --advertise]",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A key of the table [bookie] of the configuration, e.g. gc_interval_s=60. May be "
+    "repeated.",
+)
+@bk_server_conf_option
+@click.option(
+    "--autorecovery",
+    is_flag=True,
+    help="Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
+    "start.",
+)
+@settings_option("--set-autorecovery")
+@http_options("--http")
+@server_tls_options
+def bookie(
+    uri: str,
+    directories: tuple[str, ...],
+    port: int | None,
+    advertise: str | None,
+    bookie_id: str | None,
+    bind: str | None,
+    settings: tuple[str, ...],
+    autorecovery: bool,
+    autorecovery_settings: AutorecoverySettings,
+    **tls: Any,
+) -> int:
+    """Run one bookie in the foreground.
+
+    It prints its id on standard output once it serves, and one line of JSON for each event on
+    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    """
+    from quire.bookie.main import BookieOptions, log_event, run_bookie
+    from quire.cli.common.configuration import assignments_layer, configured
+    from quire.configuration.layers import options_layer
+    from quire.replication.autorecovery.settings import AutorecoveryStats
+
+    options = options_layer(
+        {
+            "bookie.directories": (directories, "--dir"),
+            "bookie.port": (port, "--port"),
+            "bookie.advertise": (advertise, "--advertise"),
+            "bookie.bookie_id": (bookie_id, "--bookie-id"),
+            "bookie.bind": (bind, "--bind"),
+            "bookie.autorecovery": (autorecovery or None, "--autorecovery"),
+        }
+    )
+    layers = [assignments_layer("--set", "bookie", settings), options]
+    layers.append(server_tls(configured(*layers), **tls))
+    configuration = configured(*layers)
+    process = configuration.bookie_process()
+    stats = AutorecoveryStats() if process.autorecovery else None
+    if not process.directories:
+        raise click.UsageError("where does it keep its entries? Give --dir DIR")
+    fill_options(configuration.http_side("bookie").options())
+    _check_ports(process.port, given_options())
+    _log_as_events(log_event)
+    announce(log_event)
+    # A supervisor that goes away must not end the bookie by its output.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    return run_bookie(
+        BookieOptions(
+            metadata_uri=uri,
+            directories=process.directories,
+            port=process.port,
+            advertise=process.advertise,
+            bookie_id=process.bookie_id,
+            bind=process.bind,
+            config=configuration.bookie(),
+            on_serving=_print_id,
+            loading_bar=_loading_bar if sys.stderr.isatty() else None,
+            around=around_bookie(uri, log_event, stats),
+            beside=beside(uri, autorecovery_settings, log_event, stats) if stats else None,
+        )
+    )
+
+
+def _check_ports(port: int, http: HttpOptions | None) -> None:
+    if http is not None and port and port == http.port:
+        raise click.UsageError(f"--port and --http cannot both be {port}")
+
+
+def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
+    """What is configured, with NAME=VALUE applied; `click.UsageError` names what is wrong."""
+    from quire.cli.common.configuration import assignments_layer, configured
+
+    return configured(assignments_layer("--set", "bookie", settings)).bookie()
+
+
+@contextmanager
+def _loading_bar() -> Iterator[Callable[[int], None]]:
+    from quire.cli.common.progress import Progress
+
+    with Progress("load the log", total=100, counted="%") as bar:
+        yield lambda percent: bar.advance(percent - bar.entries, 0)
+
+
+def _print_id(bookie_id: str) -> None:
+    try:
+        print(bookie_id, flush=True)
+    except OSError:
+        pass  # nobody listens; it serves all the same
+
+
+class _Events(logging.Handler):
+    """What libraries log, as lines of the bookie's own kind."""
+
+    def __init__(self, log_event: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._log_event = log_event
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            message += f": {record.exc_info[1]!r}"
+        self._log_event(record.levelname.lower(), logger=record.name, message=message)
+
+
+def _log_as_events(log_event: Any) -> None:
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(_Events(log_event))
+    logging.getLogger("kazoo").setLevel(logging.NOTSET)

@@ -1,0 +1,183 @@
+"""Commands of `quire cluster gc`, which control whether bookies delete ledgers that the metadata
+store does not name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.bookie.identity import opened_metadata
+from quire.cli.common.groups import LazyGroup, say
+from quire.cli.common.options import (
+    check_bookie,
+    checked,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    run_async,
+)
+from quire.cli.common.output import print_json, time_text
+
+if TYPE_CHECKING:
+    from quire.metadata.bookies.collection import Refusal, Switch
+
+_COMMANDS = {
+    "status": ("quire.cli.cluster.gc:status", "Show whether garbage is collected."),
+    "off": ("quire.cli.cluster.gc:off", "Stop all bookies from deleting anything."),
+    "on": ("quire.cli.cluster.gc:on", "Let bookies delete deleted ledgers again."),
+    "accept": (
+        "quire.cli.cluster.gc:accept",
+        "Let bookies go on with a metadata store that went back in time.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def gc() -> None:
+    """Garbage collection: bookies delete the ledgers that the metadata store does not name.
+
+    It stops by itself if the store went back in time, for example after a backup was restored.
+    """
+
+
+@click.command()
+@metadata_option
+@json_option("One JSON object: off, since_ms, by, why, refusing.")
+def status(uri: str, as_json: bool) -> None:
+    """Show whether garbage collection is switched off, and which bookies refuse it.
+
+    A bookie refuses when it has proof that the metadata store went back to an older state. Its log
+    names the ledgers that it holds and the store lacks (event garbage_unnamed).
+    """
+    switch, refusing = run_async(_status(uri))
+    if as_json:
+        print_json(
+            {
+                "off": switch is not None,
+                "since_ms": None if switch is None else switch.since_ms,
+                "by": None if switch is None else switch.by,
+                "why": None if switch is None else switch.why,
+                "refusing": {name: one.since_ms for name, one in refusing.items()},
+                "unreadable": {
+                    name: one.unreadable for name, one in refusing.items() if one.unreadable
+                },
+            }
+        )
+        return
+    if switch is None:
+        click.echo("garbage collection is on")
+    else:
+        click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'some time'}")
+    for name, one in sorted(refusing.items()):
+        click.echo(_line(name, one))
+
+
+def _line(name: str, one: Refusal) -> str:
+    if one.unreadable:
+        since = f" since {time_text(one.since_ms)}" if one.since_ms else ""
+        return f"{name} collects nothing{since}: its mark could not be read ({one.unreadable})"
+    return (
+        f"{name} collects nothing: the metadata store went back behind its mark "
+        f"{one.remembered.count}, found at {time_text(one.since_ms)}"
+    )
+
+
+async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
+    from quire.metadata.bookies.collection import read_switch, refusals
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()  # there is a cluster
+        return await read_switch(store), await refusals(store)
+
+
+@click.command()
+@metadata_option
+@click.option("--why", metavar="TEXT", default="", help="The reason, which the status shows.")
+def off(uri: str, why: str) -> None:
+    """Stop all bookies from deleting ledgers or copies, until `quire cluster gc on`.
+
+    Nothing overrides the switch: not a full disk, not a bookie's interval, and not a pass that an
+    operator requests. Compaction still frees the space of ledgers that were deleted before.
+    """
+    changed = run_async(_off(uri, why))
+    was = "" if changed else "was already "
+    say(f"garbage collection {was}switched off")
+
+
+async def _off(uri: str, why: str) -> bool:
+    from quire._runtime.clock import SystemClock
+    from quire.cli.autorecovery import default_name
+    from quire.metadata.bookies.collection import Switch, switch_off
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()
+        return await switch_off(store, Switch(SystemClock().now_ms(), default_name(), why))
+
+
+@click.command()
+@metadata_option
+def on(uri: str) -> None:
+    """Let bookies delete ledgers again that the metadata store does not name.
+
+    A bookie that refuses because the store went back in time still refuses: see `accept`.
+    """
+    changed = run_async(_on(uri))
+    say("garbage collection is on" if changed else "garbage collection was on already")
+
+
+async def _on(uri: str) -> bool:
+    from quire.metadata.bookies.collection import switch_on
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()
+        return await switch_on(store)
+
+
+@click.command()
+@metadata_option
+@click.argument("bookies", nargs=-1, metavar="[BOOKIE]...", callback=checked(check_bookie))
+@dry_run_option("Only print which bookies would resume.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("One JSON object per bookie that resumes: bookie, dry_run.")
+def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Let bookies that refuse to collect garbage resume with this metadata store. [default: all]
+
+    They delete the ledgers that they hold and the store does not name. First find out which ledgers
+    these are, and restore the missing metadata: deleted ledgers cannot be recovered.
+    """
+    _, refusing = run_async(_status(uri))
+    for name in bookies:
+        if name not in refusing:
+            raise click.UsageError(f"bookie {name} does not refuse to collect garbage")
+    wanted = sorted(bookies or refusing)
+    if not wanted:
+        say("no bookie refuses to collect garbage")
+        return
+    if not dry_run and not yes and not _agreed(wanted, refusing):
+        return
+    for name in wanted:
+        done = dry_run or run_async(_accept(uri, name))
+        if done and as_json:
+            print_json({"bookie": name, "dry_run": dry_run})
+        elif done:
+            say(f"{name} {'would resume' if dry_run else 'resumes'} with this metadata store")
+
+
+def _agreed(wanted: list[str], refusing: dict[str, Refusal]) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "nothing was changed: there is no terminal to ask for confirmation, and bookies would "
+            "delete ledgers that this store does not name. Confirm with --yes"
+        )
+    for name in wanted:
+        say(_line(name, refusing[name]))
+    return click.confirm("Let them delete the ledgers that this store does not name?", err=True)
+
+
+async def _accept(uri: str, bookie: str) -> bool:
+    from quire.metadata.bookies.collection import accept as accept_one
+
+    async with opened_metadata(uri) as store:
+        return await accept_one(store, bookie)

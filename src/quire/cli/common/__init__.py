@@ -1,0 +1,1 @@
+"""What several commands share: options, configuration, output, progress and error messages."""

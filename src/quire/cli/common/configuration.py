@@ -1,0 +1,94 @@
+"""What the command at hand is configured to do: its options, the environment, and the one file that
+counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from quire.cli.common.options import CONFIG_VARIABLE
+from quire.configuration.fields import keys
+from quire.configuration.layers import (
+    Configuration,
+    Given,
+    Layer,
+    environment_layer,
+    file_layer,
+    merged,
+    unknown,
+)
+
+FILE_NAME = "quire.toml"
+SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
+BELOW = "quire.configuration.below"
+"""In the context of a command: a layer that counts less than the file."""
+_CACHE = "quire.configuration"
+
+
+def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
+    """Of an option NAME=VALUE for the keys of one table. `click.UsageError`."""
+    layer = Layer()
+    for setting in settings:
+        last, equals, text = setting.partition("=")
+        name = f"{table}.{last}"
+        if not equals:
+            known = sorted(key.removeprefix(f"{table}.") for key in keys() if _under(key, table))
+            raise click.UsageError(
+                f"{option} {setting}: use NAME=VALUE with one of {', '.join(known)}"
+            )
+        if name not in keys():
+            raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
+        layer.given[name] = Given(text, f"{option} {setting}")
+    return layer
+
+
+def _under(name: str, table: str) -> bool:
+    return name.startswith(f"{table}.")
+
+
+def configuration_file(environment: Mapping[str, str]) -> Path | None:
+    """The one file that counts: that of `--config`, else of QUIRE_CONFIG (empty: none), else the
+    user's, else the machine's, if they are there."""
+    context = click.get_current_context(silent=True)
+    chosen = context.meta.get(CONFIG_VARIABLE) if context is not None else None
+    if chosen is None:
+        chosen = environment.get(CONFIG_VARIABLE)
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    home = environment.get("XDG_CONFIG_HOME") or (environment.get("HOME", "") + "/.config")
+    for path in (Path(home, "quire", FILE_NAME), SYSTEM_FILE):
+        if path.is_absolute() and path.is_file():
+            return path
+    return None
+
+
+def _base() -> list[Layer]:
+    """File and environment, read once for a command."""
+    context = click.get_current_context(silent=True)
+    found: list[Layer] | None = context.meta.get(_CACHE) if context is not None else None
+    if found is None:
+        path = configuration_file(os.environ)
+        found = [file_layer(path)] if path is not None else []
+        found.append(environment_layer(os.environ))
+        if context is not None:
+            context.meta[_CACHE] = found
+    below = context.meta.get(BELOW) if context is not None else None
+    return found if below is None else [below, *found]
+
+
+def configured(*options: Layer) -> Configuration:
+    """What the command at hand is to do; its options count most. `click.UsageError`, and
+    `OSError` for a file that cannot be read."""
+    return checked(merged([*_base(), *options]))
+
+
+def checked(found: Configuration) -> Configuration:
+    """`click.UsageError` with its first problem, if there is any."""
+    if found.problems:
+        first, *others = found.problems
+        more = f" (and {len(others)} more; `quire config check` lists them)" if others else ""
+        raise click.UsageError(first + more)
+    return found

@@ -1,0 +1,299 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from quire.config import PlacementConfig
+
+CLEAN_UP_LIMIT_S = 10.0
+"""Of a command that was interrupted; behind it the process simply ends."""
+EXIT_INTERRUPTED = 130
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+CONFIG_VARIABLE = "QUIRE_CONFIG"
+METADATA_VARIABLE = "QUIRE_METADATA"
+WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}"
+PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
+LEDGER_ID_MAX = 2**63 - 1
+ENTRY_ID_MAX = 2**31 - 2
+EXPLICIT_LAC_MAX_MS = 3_600_000
+LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
+DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
+
+
+def _uri(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """A URI that cannot be is a usage error at once."""
+    from quire.errors import MetadataURIError
+    from quire.metadata.uri import parse_uri
+
+    value = value or _configured_uri()
+    if not value:
+        raise click.UsageError(WHICH_CLUSTER, context)
+    try:
+        parse_uri(value)
+    except MetadataURIError as error:
+        raise click.UsageError(str(error), context) from None
+    return value
+
+
+def _configured_uri() -> str:
+    from quire.cli.common.configuration import configured
+
+    return configured().metadata
+
+
+def checked(
+    check: Callable[[str], object],
+) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return an option callback that runs `check` on the value, or on each of several values.
+
+    A UsageError from `check` ends the command before it does anything.
+    """
+
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        from quire.errors import UsageError
+
+        try:
+            for text in (value,) if isinstance(value, str) else value or ():
+                check(text)
+        except UsageError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+        return value
+
+    return callback
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers that excludes `nan` and `inf`."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return float(number)
+
+
+def check_bookie(bookie_id: str) -> None:
+    """Raise UsageError if no bookie can have this id."""
+    from quire.codec.metadata.registration import check_bookie_id
+
+    check_bookie_id(bookie_id)
+
+
+def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
+    """Return the argument BOOKIE. If it is optional and left out, its value is ''."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        if value is None:
+            return ""
+        return str(checked(check_bookie)(context, parameter, value))
+
+    return click.argument("bookie", metavar="BOOKIE", required=required, callback=callback)
+
+
+def size_or_time(kind: Literal["size", "time"]) -> Any:
+    """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        from quire._runtime.units import parse_duration, parse_size
+
+        try:
+            parse = parse_size if kind == "size" else parse_duration
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return parsed
+
+
+def metadata_option(command: Command) -> Command:
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar=METADATA_VARIABLE,
+        callback=_uri,
+        help=f"The cluster: sqlite:///FILE or zk+hierarchical://HOST:PORT/ledgers. "
+        f"[default: {METADATA_VARIABLE}]",
+    )(command)
+
+
+def optional_metadata_option(help_text: str) -> Callable[[Command], Command]:
+    """For commands that can do without a cluster: `uri` is None then."""
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar=METADATA_VARIABLE,
+        callback=lambda context, parameter, value: (
+            _uri(context, parameter, value) if value or _configured_uri() else None
+        ),
+        help=f"{help_text} [default: {METADATA_VARIABLE}]",
+    )
+
+
+def ledger_manager_option(command: Command) -> Command:
+    return click.option(
+        "--ledger-manager",
+        type=click.Choice(LEDGER_MANAGERS),
+        help="How ZooKeeper arranges the ledgers, for good. [default: what the URI names, else "
+        "hierarchical]",
+    )(command)
+
+
+def ledger_argument(command: Command) -> Command:
+    return click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))(command)
+
+
+def password_option(command: Command) -> Command:
+    return click.option(
+        "--password",
+        default="",
+        metavar="TEXT",
+        callback=lambda context, parameter, value: os.fsencode(value),
+        help="The password that the ledger was created with. [default: none]",
+    )(command)
+
+
+def liars_option(command: Command) -> Command:
+    return click.option(
+        "--assume-liars",
+        type=click.IntRange(0, 2**31 - 1),
+        default=0,
+        metavar="COUNT",
+        help="So many bookies of an ensemble may lie: ask more of them, and believe what enough "
+        "agree on. Less than the ack quorum. [default: 0]",
+    )(command)
+
+
+def placement_option(command: Command) -> Command:
+    """`wanted_placement` has what is given."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta[PLACEMENT_VARIABLE] = value
+
+    return click.option(
+        "--placement",
+        metavar="POLICY[,NAME=VALUE...]",
+        expose_value=False,
+        callback=keep,
+        help="On which bookies to write, as rack-aware,min_racks=2,locations=metadata. "
+        f"[default: {PLACEMENT_VARIABLE}, else any, on different hosts]",
+    )(command)
+
+
+def wanted_placement(context: click.Context) -> PlacementConfig | None:
+    """What `--placement` or the environment says, for every command that has a client."""
+    from quire.core.placement.settings import parse_placement
+    from quire.errors import UsageError
+
+    text = context.meta.get(PLACEMENT_VARIABLE) or os.environ.get(PLACEMENT_VARIABLE)
+    if not text:
+        return None
+    try:
+        return parse_placement(text)
+    except UsageError as error:
+        raise click.UsageError(str(error), context) from None
+
+
+def dry_run_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--dry-run", is_flag=True, help=help_text)
+
+
+def json_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
+
+
+def quorum_options(command: Command) -> Command:
+    """--ensemble, --write-quorum, --ack-quorum, --digest."""
+    for option in (
+        click.option(
+            "--digest",
+            type=click.Choice(DIGESTS, case_sensitive=False),
+            default="crc32c",
+            show_default=True,
+            help="How entries are protected.",
+        ),
+        click.option(
+            "--ack-quorum",
+            type=click.IntRange(min=1),
+            default=2,
+            show_default=True,
+            help="So many bookies must have an entry on disk before it is acknowledged.",
+        ),
+        click.option(
+            "--write-quorum",
+            type=click.IntRange(min=1),
+            default=3,
+            show_default=True,
+            help="Each entry goes to so many bookies.",
+        ),
+        click.option(
+            "--ensemble",
+            type=click.IntRange(min=1),
+            default=3,
+            show_default=True,
+            help="Entries are striped over so many bookies.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+    if not ensemble >= write_quorum >= ack_quorum:
+        raise click.UsageError(
+            f"--ensemble {ensemble} >= --write-quorum {write_quorum} >= --ack-quorum {ack_quorum} "
+            "does not hold"
+        )
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; Ctrl-C cancels it and is raised once it has cleaned up."""
+    from quire._runtime.heap import keep_heap
+
+    keep_heap()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_interruptible(work))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_interruptible(work))
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Ctrl-C cancels `work`; its cleaning up is bounded, for a terminal must come back."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            last_resort = threading.Timer(CLEAN_UP_LIMIT_S, os._exit, (EXIT_INTERRUPTED,))
+            last_resort.daemon = True
+            last_resort.start()
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise

@@ -1,0 +1,217 @@
+"""Options about TLS: those of a bookie, and those of every command that talks to bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from quire.cli.common.options import wanted_placement
+
+if TYPE_CHECKING:
+    from quire.client.client import connect as Connecting
+    from quire.config import ClientConfig
+    from quire.configuration.layers import Configuration, Layer
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SYSTEM = "system"
+"""Instead of a file of authorities: those that the operating system trusts."""
+_CLIENT = "quire.tls"
+"""Where the options of a client stand in the context of its command."""
+_FILE = click.Path(dir_okay=False)
+
+
+# -- of a bookie ------------------------------------------------------------------------------
+
+_SERVER_OPTIONS = (
+    click.option(
+        "--tls-cert",
+        type=_FILE,
+        metavar="FILE",
+        help="Offer TLS with this certificate (PEM, with its chain). It must name the host of "
+        "--advertise. Files that change are followed.",
+    ),
+    click.option(
+        "--tls-key",
+        type=_FILE,
+        metavar="FILE",
+        help="Its private key (PEM). [default: in the file of --tls-cert]",
+    ),
+    click.option(
+        "--tls-key-password-file", type=_FILE, metavar="FILE", help="Where the key is encrypted."
+    ),
+    click.option(
+        "--tls-ca",
+        type=_FILE,
+        metavar="FILE",
+        help="The authorities that sign the certificates of clients (PEM).",
+    ),
+    click.option(
+        "--tls-client-certs",
+        type=click.Choice(("none", "optional", "required")),
+        help="Whether clients must show a certificate. [default: required with --tls-ca, else "
+        "none]",
+    ),
+    click.option("--tls-only", is_flag=True, help="Refuse what comes in clear text."),
+    click.option(
+        "--tls-authorized-role",
+        "roles",
+        multiple=True,
+        metavar="ROLE",
+        help="Serve only clients whose certificate has this as its first role (OU=0:ROLE). May be "
+        "repeated; implies --tls-only.",
+    ),
+)
+
+
+def server_tls_options(command: Command) -> Command:
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def server_tls(
+    configured: Configuration,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_key_password_file: str | None,
+    tls_ca: str | None,
+    tls_client_certs: Any,
+    tls_only: bool,
+    roles: tuple[str, ...],
+) -> Layer:
+    """The keys of the configuration that they stand for; `click.UsageError` if they make no sense
+    with what is `configured` without them."""
+    from quire.configuration.layers import options_layer
+
+    if tls_cert is None and "bookie.tls" not in configured.tables:
+        for given, name in [
+            (tls_key, "--tls-key"),
+            (tls_key_password_file, "--tls-key-password-file"),
+            (tls_ca, "--tls-ca"),
+            (tls_client_certs, "--tls-client-certs"),
+            (tls_only, "--tls-only"),
+            (roles, "--tls-authorized-role"),
+        ]:
+            if given:
+                raise click.UsageError(f"{name} needs --tls-cert")
+    authorities = tls_ca or configured.values["bookie.tls.ca"]
+    default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
+    wanted = tls_client_certs or default
+    if wanted != "none" and authorities is None:
+        raise click.UsageError(f"--tls-client-certs {wanted} needs --tls-ca")
+    if roles and wanted == "none":
+        raise click.UsageError("--tls-authorized-role needs --tls-ca, and certificates of clients")
+    return options_layer(
+        {
+            "bookie.tls.certificate": (tls_cert, "--tls-cert"),
+            "bookie.tls.private_key": (tls_key, "--tls-key"),
+            "bookie.tls.key_password_file": (tls_key_password_file, "--tls-key-password-file"),
+            "bookie.tls.ca": (tls_ca, "--tls-ca"),
+            "bookie.tls.client_certificates": (tls_client_certs, "--tls-client-certs"),
+            "bookie.tls_required": (tls_only or None, "--tls-only"),
+            "bookie.authorized_roles": (roles, "--tls-authorized-role"),
+        }
+    )
+
+
+# -- of commands that talk to bookies ---------------------------------------------------------
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_CLIENT, {})[parameter.name] = value
+
+
+_CLIENT_OPTIONS = (
+    click.option(
+        "--tls-ca",
+        envvar="QUIRE_TLS_CA",
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help=f"Talk TLS to bookies, whose certificates these authorities sign (PEM; '{SYSTEM}': "
+        "those that this machine trusts). [default: QUIRE_TLS_CA]",
+    ),
+    click.option(
+        "--tls-cert",
+        envvar="QUIRE_TLS_CERT",
+        type=_FILE,
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
+    ),
+    click.option(
+        "--tls-key",
+        envvar="QUIRE_TLS_KEY",
+        type=_FILE,
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
+    ),
+    click.option(
+        "--tls-key-password-file",
+        envvar="QUIRE_TLS_KEY_PASSWORD_FILE",
+        type=_FILE,
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
+    ),
+    click.option(
+        "--tls-any-host-name",
+        is_flag=True,
+        envvar="QUIRE_TLS_ANY_HOST_NAME",
+        expose_value=False,
+        callback=_keep,
+        help="Accept certificates that name other hosts: for clusters whose certificates have no "
+        "names.",
+    ),
+)
+
+
+def tls_options(command: Command) -> Command:
+    for option in reversed(_CLIENT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def client_config(**limits: Any) -> ClientConfig:
+    """The configuration of a client, as the options of the command at hand want it; with other
+    limits than the usual ones where the command wants it."""
+    from quire.cli.common.configuration import configured
+    from quire.configuration.layers import Given, options_layer
+
+    context = click.get_current_context()
+    given = context.meta.get(_CLIENT, {})
+    authorities = given.get("tls_ca")
+    if (placement := wanted_placement(context)) is not None:
+        limits["placement"] = placement
+    shown = given.get("tls_cert") or given.get("tls_key")
+    if shown and not authorities and "client.tls" not in configured().tables:
+        raise click.UsageError("--tls-cert and --tls-key need --tls-ca", context)
+    options = options_layer(
+        {
+            "client.tls.ca": ("" if authorities == SYSTEM else authorities or None, "--tls-ca"),
+            "client.tls.certificate": (given.get("tls_cert"), "--tls-cert"),
+            "client.tls.private_key": (given.get("tls_key"), "--tls-key"),
+            "client.tls.key_password_file": (
+                given.get("tls_key_password_file"),
+                "--tls-key-password-file",
+            ),
+        }
+    )
+    if given.get("tls_any_host_name") and "client.tls" in configured(options).tables:
+        options.given["client.tls.verify_host_name"] = Given(False, "--tls-any-host-name")
+    return replace(configured(options).client(), **limits)
+
+
+def connect(uri: str, **limits: Any) -> Connecting:
+    """`quire.connect` with that configuration."""
+    import quire
+
+    return quire.connect(uri, config=client_config(**limits))

@@ -1,0 +1,169 @@
+"""`quire ledger read`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.common.groups import say
+from quire.cli.common.options import (
+    ENTRY_ID_MAX,
+    json_option,
+    ledger_argument,
+    liars_option,
+    metadata_option,
+    password_option,
+    run_async,
+)
+from quire.cli.common.output import OutputThread
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import connect, tls_options
+
+if TYPE_CHECKING:
+    from quire.codec.entry.entry import EntryRun
+    from quire.codec.metadata.ledger_metadata import LedgerState
+
+
+@click.command()
+@metadata_option
+@tls_options
+@ledger_argument
+@click.option("--first", type=click.IntRange(0, ENTRY_ID_MAX), default=0, help="[default: 0]")
+@click.option(
+    "--last",
+    type=click.IntRange(0, ENTRY_ID_MAX),
+    help="Inclusive. [default: the last acknowledged entry]",
+)
+@password_option
+@liars_option
+@click.option(
+    "--recover",
+    is_flag=True,
+    help="Fence the writer and close the ledger first, if it is not closed.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Wait for what is appended, until the ledger is closed (or --last is reached).",
+)
+@json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
+def read(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    password: bytes,
+    assume_liars: int,
+    recover: bool,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the payloads of a ledger, each with a newline behind it.
+
+    A ledger that is still written is read up to what is known to be acknowledged, and with
+    --follow from then on as it grows; it is fenced only with --recover.
+    """
+    if last is not None and last < first:
+        raise click.UsageError(f"--first {first} lies behind --last {last}")
+    if follow and recover:
+        raise click.UsageError("--recover closes the ledger: there would be nothing to --follow")
+    sys.stdout.flush()
+    as_text = _as_json if as_json else _as_lines
+    if follow:
+        run_async(_follow(uri, ledger_id, first, last, password, assume_liars, as_text))
+    else:
+        run_async(_read(uri, ledger_id, first, last, password, assume_liars, recover, as_text))
+
+
+async def _read(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    password: bytes,
+    assume_liars: int,
+    recover: bool,
+    as_text: Callable[[EntryRun], bytes],
+) -> None:
+    output = OutputThread(sys.stdout.fileno())
+    try:
+        async with (
+            connect(uri) as client,
+            await client.open_ledger(
+                ledger_id, password=password, recover=recover, assume_liars=assume_liars
+            ) as reader,
+        ):
+            end = reader.last_add_confirmed if last is None else last
+            if last is None and first > end + 1:
+                last = first  # beyond the end: the reader says so
+            total = max(end - first + 1, 0)
+            with Progress("read", total=total, shown=not sys.stdout.isatty()) as progress:
+                async with aclosing(reader.read_runs(first, last)) as runs:
+                    async for run in runs:
+                        await output.write(as_text(run))
+                        progress.advance(len(run), sum(run.ends) - sum(run.offsets))
+            if last is None and not reader.ledger_closed:
+                say(_where_it_ends(reader.metadata.state, ledger_id, end))
+    finally:
+        output.close()
+
+
+async def _follow(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    password: bytes,
+    assume_liars: int,
+    as_text: Callable[[EntryRun], bytes],
+) -> None:
+    output = OutputThread(sys.stdout.fileno())
+    try:
+        async with (
+            connect(uri) as client,
+            await client.open_ledger(
+                ledger_id, password=password, assume_liars=assume_liars
+            ) as reader,
+            aclosing(reader.tail_runs(first)) as runs,
+        ):
+            async for run in runs:
+                wanted = run if last is None else run.part(first, last)
+                await output.write(as_text(wanted))
+                if last is not None and run.last >= last:
+                    break
+    finally:
+        output.close()
+
+
+def _where_it_ends(state: LedgerState, ledger_id: int, end: int) -> str:
+    """Else what a writer has left open is taken for all there is."""
+    if state.name == "OPEN":
+        what, more = "open", "--follow waits for more, --recover fences its writer and closes it"
+    else:
+        what, more = "in recovery", f"`quire ledger recover {ledger_id}` goes on with it"
+    known = f"entry {end} is the last that is" if end >= 0 else "no entry is"
+    return f"ledger {ledger_id} is {what}: {known} known to be acknowledged; {more}"
+
+
+def _as_lines(run: EntryRun) -> bytes:
+    return b"\n".join((*run.payloads(), b""))
+
+
+def _as_json(run: EntryRun) -> bytes:
+    lines = [
+        json.dumps(
+            {
+                "ledger_id": run.ledger_id,
+                "entry_id": entry_id,
+                "value": b64encode(payload).decode(),
+            }
+        )
+        for entry_id, payload in enumerate(run.payloads(), start=run.first)
+    ]
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,196 @@
+"""`quire ledger write`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.options import (
+    EXPLICIT_LAC_MAX_MS,
+    check_quorums,
+    metadata_option,
+    password_option,
+    placement_option,
+    quorum_options,
+    run_async,
+)
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import connect, tls_options
+
+if TYPE_CHECKING:
+    from quire.cli.common.lines import LineSource
+    from quire.client import LedgerWriter
+
+STDIN = 0
+EXPLICIT_LAC_MS = 100
+PIECE_ENTRIES = 4_096
+"""Handed over between two looks at what is outstanding."""
+OUTSTANDING_ENTRIES_MAX = 65_536
+"""Bytes have the client's own bound; this is for short lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    ensemble: int
+    write_quorum: int
+    ack_quorum: int
+    digest: str
+    password: bytes
+    custom: dict[str, bytes]
+    deferred_sync: bool
+
+
+def _custom(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, bytes]:
+    pairs = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in pairs:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+        pairs[key] = os.fsencode(value)
+    return pairs
+
+
+@click.command()
+@metadata_option
+@placement_option
+@tls_options
+@quorum_options
+@password_option
+@click.option(
+    "--custom",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_custom,
+    help="Stored with the ledger's metadata. May be repeated.",
+)
+@click.option(
+    "--deferred-sync",
+    is_flag=True,
+    help="Let bookies acknowledge before they sync; everything is synced before the ledger is "
+    "closed.",
+)
+@click.option(
+    "--explicit-lac",
+    "explicit_lac_ms",
+    metavar="MS",
+    type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+    default=EXPLICIT_LAC_MS,
+    show_default=True,
+    help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
+    "so that readers see it. 0: never.",
+)
+def write(
+    uri: str,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    digest: str,
+    password: bytes,
+    custom: dict[str, bytes],
+    deferred_sync: bool,
+    explicit_lac_ms: int,
+) -> int:
+    """Append the lines of standard input to a new ledger, one entry a line, and close it.
+
+    Lines may hold any bytes; the newline is not part of the entry. Prints the ledger id, and
+    nothing else, on standard output as soon as the ledger exists. Exit status 0 means that every
+    line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
+    """
+    check_quorums(ensemble, write_quorum, ack_quorum)
+    quorums = ensemble, write_quorum, ack_quorum
+    shape = _Shape(*quorums, digest, password, custom, deferred_sync)
+    return run_async(_write(uri, shape, explicit_lac_ms))
+
+
+async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
+    import quire
+    from quire.cli.common.lines import LineSource, signals_to
+    from quire.codec.entry.entry import max_payload_bytes
+
+    async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
+        writer = await client.create_ledger(
+            ensemble_size=shape.ensemble,
+            write_quorum=shape.write_quorum,
+            ack_quorum=shape.ack_quorum,
+            digest=shape.digest,
+            password=shape.password,
+            custom=shape.custom,
+            deferred_sync=shape.deferred_sync,
+        )
+        sys.stdout.write(f"{writer.ledger_id}\n")
+        sys.stdout.flush()
+        if os.isatty(STDIN):
+            say("type lines, one entry each; Ctrl-D ends")
+        limit = max_payload_bytes(quire.DigestType.parse(shape.digest))
+        with closing(LineSource(STDIN, limit)) as source, signals_to(source) as caught:
+            try:
+                closed = await _append_and_close(writer, source)
+            except quire.errors.EntryTooLargeError:
+                raise
+            except quire.QuireError as error:
+                fail(f"{error}. {_left_open(writer)}")
+                return EXIT_ERROR
+            except asyncio.CancelledError:
+                if not caught:
+                    raise
+                say(f"interrupted. {_left_open(writer)}")
+                return 128 + caught[0]
+            say(f"interrupted: {closed}" if caught else closed)
+            return 128 + caught[0] if caught else 0
+
+
+def _left_open(writer: LedgerWriter) -> str:
+    return (
+        f"Ledger {writer.ledger_id} was left open, acknowledged up to entry "
+        f"{writer.last_add_confirmed}: `quire ledger recover {writer.ledger_id}` closes it"
+    )
+
+
+async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
+    """What was done. The ledger is also closed behind a line that cannot be an entry."""
+    from quire.cli.common.lines import input_bytes
+    from quire.errors import EntryTooLargeError
+
+    too_large: EntryTooLargeError | None = None
+    shown = not os.isatty(STDIN)  # a bar would run into what is typed
+    with Progress("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
+        try:
+            await _append(writer, source, progress)
+        except EntryTooLargeError as error:
+            too_large = error
+        last = await writer.close()
+    held = f"{counted(last + 1, 'entry')}, {writer.length} bytes"
+    closed = f"ledger {writer.ledger_id} closed: {held}"
+    if too_large is not None:
+        raise EntryTooLargeError(f"{too_large.args[0]}; {closed}", remedy=too_large.remedy)
+    return closed
+
+
+async def _append(writer: LedgerWriter, source: LineSource, progress: Progress) -> None:
+    async for lines in source:
+        for at in range(0, len(lines), PIECE_ENTRIES):
+            piece = lines[at : at + PIECE_ENTRIES]
+            before = writer.length
+            for line in piece:
+                writer.submit(line)
+            progress.advance(len(piece), writer.length - before + len(piece))
+            await writer.room()
+            # Also sends what was handed over, where the bound is not reached: a line that was
+            # typed is appended at once.
+            behind = writer.last_add_pushed - OUTSTANDING_ENTRIES_MAX
+            if behind > writer.last_add_confirmed:
+                await writer.wait(behind)
+            else:
+                await asyncio.sleep(0)

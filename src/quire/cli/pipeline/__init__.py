@@ -1,0 +1,4 @@
+"""The commands `quire pipeline ...`.
+
+Start with `common`.
+"""

@@ -1,0 +1,248 @@
+"""`quire pipeline ingest`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.options import FiniteRange, checked
+from quire.cli.pipeline.common import Bar, Job, job_options, key_values
+from quire.cli.stream.options import namespace_option, stream_callback
+
+if TYPE_CHECKING:
+    from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
+
+
+def _streams(text: str) -> str:
+    from quire.spark.streams.write_options import parse_streams
+
+    parse_streams(text)
+    return text
+
+
+def _token(text: str) -> str:
+    from quire.codec.distributedlog.control_record import check_token
+
+    return check_token(text)
+
+
+def _job_name(text: str) -> str:
+    from quire.streams.publish.published import check_key_name
+
+    return check_key_name(text, "a job")
+
+
+def _writer_name(text: str) -> str:
+    from quire.streams.publish.published import check_key_name
+
+    return check_key_name(text, "a writer")
+
+
+_SOURCE = (
+    click.argument("paths", metavar="[PATH]...", nargs=-1),
+    click.option("--table", metavar="NAME", help="A table, or view, instead of files."),
+    click.option(
+        "--format",
+        "format_name",
+        metavar="NAME",
+        help="csv, json, orc, parquet, text, or another one of Spark's. [default: by suffix]",
+    ),
+    key_values(
+        "--option", "options", help_text="Of Spark's reader (inferSchema=true). May be repeated."
+    ),
+    click.option("--schema", metavar="DDL", help='Of the files: "id BIGINT, name STRING".'),
+)
+_TARGET = (
+    click.option(
+        "--stream", metavar="NAME", callback=stream_callback, help="The stream to write."
+    ),
+    click.option(
+        "--stream-column", metavar="COLUMN", help="The column that says which stream a row is for."
+    ),
+    click.option(
+        "--streams",
+        metavar="NAME,...",
+        callback=checked(_streams),
+        help="With --stream-column: streams that may be written, or patterns. [default: those "
+        "that occur]",
+    ),
+    click.option("--create", is_flag=True, help="Make streams that are missing."),
+    click.option(
+        "--value-column",
+        metavar="COLUMN",
+        help="The column that becomes the record. [default: the only one, else all as JSON]",
+    ),
+    click.option("--order-by", metavar="COLUMN", help="Sort the rows."),
+    click.option(
+        "--token", envvar="QUIRE_TOKEN", default="", metavar="TEXT", callback=checked(_token),
+        help="The fencing token of the streams. [default: QUIRE_TOKEN]",
+    ),
+)  # fmt: skip
+_ONCE = (
+    click.option(
+        "--txn-id",
+        metavar="ID",
+        callback=checked(_job_name),
+        help="What has been published under this id is not published again. [default: derived "
+        "from path, size and time of each file; for a table: none]",
+    ),
+    click.option("--again", is_flag=True, help="Append, even if the same files were ingested."),
+)
+_FOLLOW = (
+    click.option("--follow", is_flag=True, help="Go on with files that come, until interrupted."),
+    click.option(
+        "--available-now", is_flag=True, help="The files that --checkpoint does not know, and stop."
+    ),
+    click.option(
+        "--checkpoint", metavar="DIR", help="What has been read; with --follow, --available-now."
+    ),
+    click.option(
+        "--writer-id",
+        metavar="NAME",
+        callback=checked(_writer_name),
+        help="The name under which the streams know this writer.",
+    ),
+    click.option("--takeover", is_flag=True, help="The writer begins with a new checkpoint."),
+    click.option(
+        "--interval",
+        "interval_s",
+        type=FiniteRange(min=0),
+        metavar="SECONDS",
+        help="With --follow: between two looks. [default: none]",
+    ),
+)
+
+
+def _all(command: Any) -> Any:
+    for option in reversed((*_SOURCE, *_TARGET, *_ONCE, *_FOLLOW)):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_all
+@namespace_option
+@job_options
+def ingest(
+    job: Job,
+    path: str,
+    paths: tuple[str, ...],
+    table: str | None,
+    format_name: str | None,
+    options: dict[str, str],
+    schema: str | None,
+    stream: str | None,
+    stream_column: str | None,
+    streams: str | None,
+    create: bool,
+    value_column: str | None,
+    order_by: str | None,
+    token: str,
+    follow: bool,
+    available_now: bool,
+    checkpoint: str | None,
+    **how: Any,
+) -> None:
+    """Bring files and tables into streams.
+
+    A row becomes a record: all its columns as a JSON object, or one of them. All rows of a run are
+    seen at once. Files that are unchanged since a former run are not appended again, unless --again
+    says so.
+    """
+    if (table is None) == (not paths):
+        raise click.UsageError("what is to be ingested? Give PATH..., or --table NAME")
+    if (follow or available_now) != (checkpoint is not None):
+        raise click.UsageError("--checkpoint goes together with --follow or --available-now")
+    from quire.spark.jobs.ingest import Files, Target
+
+    given = tuple(name.strip() for name in streams.split(",")) if streams else ()
+    target = Target(
+        stream, path, stream_column, given, value_column, order_by, create, token
+    )  # fmt: skip
+    files = Files(paths, format_name, options, schema)
+    if checkpoint is None:
+        _batch(job, files, table, target, **how)
+    elif table is not None:
+        raise click.UsageError("a table cannot be followed: give a directory")
+    else:
+        _follow(job, files, target, checkpoint, available_now, **how)
+
+
+def _named(target: Target) -> str:
+    return f"{target.namespace}/{target.stream or ','.join(target.streams) or '*'}"
+
+
+def _batch(
+    job: Job,
+    files: Files,
+    table: str | None,
+    target: Target,
+    *,
+    txn_id: str | None,
+    again: bool,
+    writer_id: str | None,
+    takeover: bool,
+    interval_s: float | None,
+) -> None:
+    if writer_id is not None or takeover or interval_s is not None:
+        raise click.UsageError("--writer-id, --takeover and --interval are for --follow")
+    if again and txn_id is not None:
+        raise click.UsageError("--again and --txn-id exclude each other")
+    from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
+
+    def work(spark: Any, progress: Bar) -> IngestResult:
+        once = txn_id
+        if table is not None:
+            frame = spark.table(table)
+        else:
+            listing = list_files(spark, files)
+            frame = read_files(spark, files, listing)
+            once = txn_id or (None if again else content_id(files, listing, target))
+        return ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
+
+    result = job.run(work, target=_named(target))
+    names = ", ".join(one.stream for one in result.streams) or "no stream"
+    if result.repeated:
+        line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
+    else:
+        records = counted(result.records, "record")
+        line = f"{records} appended to {names} (transaction {result.txn_id})"
+    job.show(result.as_json(), line)
+
+
+def _follow(
+    job: Job,
+    files: Files,
+    target: Target,
+    checkpoint: str,
+    available_now: bool,
+    *,
+    txn_id: str | None,
+    again: bool,
+    writer_id: str | None,
+    takeover: bool,
+    interval_s: float | None,
+) -> None:
+    if txn_id is not None or again:
+        raise click.UsageError("--txn-id and --again are of no use with --checkpoint")
+    from quire.spark.jobs.ingest import follow
+
+    def work(spark: Any, progress: Bar) -> FollowResult:
+        return follow(
+            spark,
+            job.cluster,
+            files,
+            target,
+            checkpoint=checkpoint,
+            writer_id=writer_id,
+            takeover=takeover,
+            available_now=available_now,
+            interval_s=interval_s,
+            progress=progress,
+        )
+
+    result = job.run(work, target=_named(target))
+    batches = counted(result.batches, "micro-batch")
+    job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")

@@ -1,0 +1,356 @@
+"""Verbs of `quire shell` about the files of the local bookie, whether it runs or not.
+
+Quire has one log, whose segments hold their own index: the verbs about Apache's journal and about
+its entry logs all look at segments. `quire bookie disk` says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from quire._runtime.units import are, counted
+from quire.cli.bookie.disk import looked_at, segment_number
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import ENTRY_ID_MAX, run_async
+from quire.cli.common.tls import connect
+from quire.cli.shell.options import Shell, as_ledger_id, flag, pass_shell, value
+
+if TYPE_CHECKING:
+    from quire.storage.inspect.inspect import SegmentDump
+    from quire.storage.segment.extents import Extent
+
+_number = click.argument("number", metavar="SEGMENT", callback=segment_number)
+
+
+@contextmanager
+def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[SegmentDump]]:
+    """Those with this number, of all directories: each has a log of its own. `StorageError` where
+    there is none."""
+    from contextlib import ExitStack
+
+    from quire.errors import StorageError
+    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.segment.segment import segment_name
+
+    with ExitStack() as stack:
+        found = []
+        for directory in directories:
+            place = stack.enter_context(looked_at(directory))
+            try:
+                found.append(stack.enter_context(open_segment(place, number)))
+            except FileNotFoundError:
+                continue
+        if not found:
+            raise StorageError(
+                f"there is no {segment_name(number)} in {', '.join(directories)}",
+                remedy="`listfilesondisc -entrylog` lists those that there are",
+            )
+        yield found
+
+
+# -- what is in a segment ---------------------------------------------------------------------
+
+
+def _print_entries(
+    shell: Shell,
+    dump: SegmentDump,
+    message: bool,
+    wanted: Callable[[int, int, int], bool] = lambda ledger_id, entry_id, offset: True,
+) -> None:
+    """`wanted` is asked for ledger, entry and place in the file."""
+    for run, head_bytes in _runs(dump):
+        for entry_id, offset, size, entry in dump.frames(run, head_bytes):
+            if not wanted(run.ledger_id, entry_id, offset):
+                continue
+            lac, payload = _opened(entry)
+            click.echo(
+                f"--------- Lid={shell.ledger(run.ledger_id)}, Eid={entry_id}, "
+                f"ByteOffset={offset}, EntrySize={size} ---------"
+            )
+            click.echo(f"Type:           DATA\nLastConfirmed:  {lac}")
+            if message:
+                click.echo(f"Data:\n{shell.entry(payload)}")
+            click.echo("")
+
+
+def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
+    """In the order of the file, and how many bytes of each frame stand before its entry."""
+    from quire.storage.segment.extents import Extent
+
+    for group in dump.groups():
+        if damaged := group.damaged_blocks:
+            say(f"group {group.header.number}: {counted(damaged, 'block')} {are(damaged)} damaged")
+        for row in group.table.runs:
+            extent = Extent(
+                row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
+                row.frame_size, row.sizes, row.ids,
+            )  # fmt: skip
+            yield extent, group.header.head_bytes
+
+
+def _opened(entry: bytes) -> tuple[int, bytes]:
+    """The LAC in an entry, and its payload. What kind of digest stands before that is not stored
+    beside it: one that fits is believed, else it is left where it is."""
+    from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType, digester
+    from quire.codec.entry.entry import META, META_BYTES
+
+    meta, rest = entry[:META_BYTES], entry[META_BYTES:]
+    if len(meta) < META_BYTES:
+        return -1, b""
+    lac: int = META.unpack(meta)[2]
+    for kind in (DigestType.CRC32C, DigestType.CRC32):
+        size = DIGEST_SIZE_BYTES[kind]
+        if rest[:size] == digester(kind, b"")(meta, rest[size:]):
+            return lac, rest[size:]
+    return lac, rest
+
+
+@click.command("readlog")
+@_number
+@flag("message", "m", "msg", help="Print the payloads, too.")
+@value(
+    "ledger_id", "l", "ledgerid", callback=as_ledger_id, metavar="LEDGER", help="Only this ledger."
+)
+@value("entry_id", "e", "entryid", type=click.IntRange(0, ENTRY_ID_MAX), metavar="ENTRY",
+       help="Only this entry.")  # fmt: skip
+@value("start", "sp", "startpos", type=click.IntRange(min=0), metavar="OFFSET",
+       help="Only what begins at this byte or behind.")  # fmt: skip
+@value("end", "ep", "endpos", type=click.IntRange(min=0), metavar="OFFSET",
+       help="Only what begins at this byte or before.")  # fmt: skip
+@pass_shell
+def read_log(
+    shell: Shell,
+    number: int,
+    message: bool,
+    ledger_id: int | None,
+    entry_id: int | None,
+    start: int | None,
+    end: int | None,
+) -> None:
+    """Print the entries of a segment of the log. SEGMENT: its number, or its file's name."""
+
+    def wanted(ledger: int, entry: int, offset: int) -> bool:
+        return (
+            (ledger_id is None or ledger == ledger_id)
+            and (entry_id is None or entry == entry_id)
+            and (start is None or offset >= start)
+            and (end is None or offset <= end)
+        )
+
+    with _segments(shell.own_directories(), number) as dumps:
+        for dump in dumps:
+            click.echo(f"Scan entry log {number} ({number:x}.log)")
+            _print_entries(shell, dump, message, wanted)
+
+
+@click.command("readjournal")
+@click.argument("number", metavar="SEGMENT", callback=segment_number)
+@value("directory", "dir", type=click.Path(exists=True, file_okay=False), help="The data "
+       "directory. [default: all of the local bookie]")  # fmt: skip
+@flag("message", "m", "msg", help="Print the payloads, too.")
+@pass_shell
+def read_journal(shell: Shell, number: int, directory: str | None, message: bool) -> None:
+    """Print the entries of a segment in the order in which they were written.
+
+    There is one log, which is journal and entry log at once.
+    """
+    directories = shell.own_directories() if directory is None else (directory,)
+    with _segments(directories, number) as dumps:
+        for dump in dumps:
+            click.echo(f"Scan journal {number} ({number:x}.txn)")
+            _print_entries(shell, dump, message)
+
+
+def _sizes(dump: SegmentDump) -> dict[int, int]:
+    """Bytes by ledger: of its index, else of what its groups say."""
+    if dump.summary is not None:
+        summary = dump.summary
+        return dict(zip(summary.ledger_ids, summary.size_bytes, strict=True))
+    sizes: dict[int, int] = {}
+    for run, _ in _runs(dump):
+        sizes[run.ledger_id] = sizes.get(run.ledger_id, 0) + run.size_bytes
+    return dict(sorted(sizes.items()))
+
+
+@click.command("readlogmetadata")
+@_number
+@pass_shell
+def read_log_metadata(shell: Shell, number: int) -> None:
+    """Print which ledgers a segment holds, and how many bytes of each."""
+    with _segments(shell.own_directories(), number) as dumps:
+        for dump in dumps:
+            sizes = _sizes(dump)
+            click.echo(f"Print entryLogMetadata of entrylog {number} ({number:x}.log)")
+            total = sum(sizes.values())
+            click.echo(f"entryLogId: {number}, total size: {total}")
+            for ledger_id, size in sizes.items():
+                click.echo(
+                    f"--------- Lid={shell.ledger(ledger_id)}, "
+                    f"TotalSizeOfEntriesOfLedger={size} ---------"
+                )
+
+
+@click.command("activeledgers")
+@value("number", "l", "logId", metavar="SEGMENT", required=True, callback=segment_number,
+       help="Its number, or its file's name.")  # fmt: skip
+@value("timeout_ms", "t", "timeout", type=click.IntRange(min=1), help="Not needed.")
+@pass_shell
+def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
+    """List the ledgers of a segment that the cluster still has."""
+    with _segments(shell.own_directories(), number) as dumps:
+        held = {ledger_id for dump in dumps for ledger_id in _sizes(dump)}
+    uri = shell.cluster()
+
+    async def work() -> list[int]:
+        from quire._runtime.tasks import each
+        from quire.errors import NoSuchLedgerError
+        from quire.metadata.ledgers.unreadable import UNREADABLE
+
+        async with connect(uri) as client:
+
+            async def there(ledger_id: int) -> bool:
+                try:
+                    await client.ledger_metadata(ledger_id)
+                except NoSuchLedgerError:
+                    return False
+                except UNREADABLE:
+                    pass  # the cluster has this ledger, even if its metadata cannot be read
+                return True
+
+            ledger_ids = sorted(held)
+            known = await each(ledger_ids, there)
+        return [ledger_id for ledger_id, one in zip(ledger_ids, known, strict=True) if one]
+
+    found = run_async(work())
+    if not found:
+        click.echo(f"No active ledgers on log file {number}")
+        return
+    click.echo(f"Active ledgers on entry log {number} as follow:")
+    click.echo(" ".join(shell.ledger(ledger_id) for ledger_id in found))
+
+
+# -- the whole bookie -------------------------------------------------------------------------
+
+
+@click.command("lastmark")
+@pass_shell
+def last_mark(shell: Shell) -> int:
+    """Print where the log ends, a line for each data directory."""
+    from quire.storage.inspect.inspect import end_of_log
+
+    bad = False
+    for directory in shell.own_directories():
+        with looked_at(directory) as place:
+            end = end_of_log(place)
+        click.echo(
+            f"LastLogMark : Journal Id - {end.segment}({end.segment:x}.txn), "
+            f"Pos - {end.offset_bytes}"
+        )
+        for problem in end.problems:
+            say(f"{directory}: {problem}")
+            bad = True
+    return EXIT_ERROR if bad else 0
+
+
+@click.command("listfilesondisc")
+@flag("journals", "txn", "journal", help="The journal's: there are none beside the log.")
+@flag("logs", "log", "entrylog", help="The segments of the log.")
+@flag("indexes", "idx", "index", help="The index's: it is in the segments.")
+@pass_shell
+def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
+    """List the files of the local bookie; without a flag all kinds."""
+    from quire.storage.inspect.inspect import list_files as listed
+
+    every = not (journals or logs or indexes)
+    segments = []
+    for directory in shell.own_directories():
+        with looked_at(directory) as place:
+            segments += [
+                f"{place.path}/{one.name}" for one in listed(place) if one.segment is not None
+            ]
+    for wanted, title, names in (
+        (journals, "Journal Files", []),
+        (logs, "EntryLog/Ledger Files", segments),
+        (indexes, "Index Files", []),
+    ):
+        if wanted or every:
+            click.echo(f"--------- Printing the list of {title} ---------")
+            click.echo("\n".join((*names, "")))
+
+
+@click.command("ledger")
+@click.argument("ledger_id", metavar="LEDGER", callback=as_ledger_id)
+@flag("meta", "m", "meta", help="Print what is known of the ledger, too.")
+@pass_shell
+def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
+    """Print where the entries of a ledger lie on the local bookie.
+
+    Exit status 1: it has nothing of it, or the index of a segment that has does not check.
+    """
+    from quire.storage.inspect.inspect import ledger_facts
+
+    click.echo(f"===== LEDGER: {shell.ledger(ledger_id)} =====")
+    bad = held = False
+    for directory in shell.own_directories():
+        with looked_at(directory) as place:
+            found = ledger_facts(place, ledger_id)
+        if found is None:
+            continue
+        held = True
+        if meta:
+            click.echo(f"master key  : {'known' if found.has_master_key else 'not known'}")
+            click.echo(f"size        : {found.size_bytes}")
+            click.echo(f"fenced      : {str(found.fenced).lower()}")
+            click.echo(f"last entry  : {found.last_entry_id}")
+        for part in found.parts:
+            if part.problem:
+                say(f"{directory}: segment {part.segment}: {part.problem}")
+                bad = True
+            for run in part.runs:
+                _print_run(run, part.segment)
+        if found.absence_unknown:
+            say(f"{directory}: something of the log was lost: entries that are not here may have "
+                "been")  # fmt: skip
+    if not held:
+        say(f"{', '.join(shell.own_directories())}: nothing of ledger {shell.ledger(ledger_id)}")
+    return EXIT_ERROR if bad or not held else 0
+
+
+def _print_run(run: Extent, segment: int) -> None:
+    at = run.offset
+    for index in range(run.count):
+        entry_id = run.first + index if run.ids is None else run.ids[index]
+        click.echo(f"entry {entry_id}\t:\t(log: {segment}, pos: {at})")
+        at += run.frame_size if run.sizes is None else run.sizes[index]
+
+
+@click.command("localconsistencycheck")
+@pass_shell
+def consistency_check(shell: Shell) -> int:
+    """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
+    from quire.cli.common.progress import Progress
+    from quire.storage.inspect.check import check_segments, survey
+
+    click.echo("=== Performing local consistency check ===")
+    problems: list[str] = []
+    for directory in shell.own_directories():
+        with looked_at(directory) as place:
+            found = survey(place)
+            problems += [f"{directory}: {one}" for one in found.problems]
+            with Progress(
+                "check", total=found.size_bytes, in_bytes=True, counted="segments"
+            ) as progress:
+                read = partial(progress.advance, 0)
+                for one in check_segments(place, found, read):
+                    progress.advance(1, 0)
+                    problems += [f"{directory}: segment {one.number}: {what}"
+                                 for what in one.problems]  # fmt: skip
+    for problem in problems:
+        click.echo(problem)
+    click.echo("=== Check returned errors ===" if problems else "=== Check passed ===")
+    return EXIT_ERROR if problems else 0

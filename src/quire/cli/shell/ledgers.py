@@ -1,0 +1,383 @@
+"""Verbs of `quire shell` about ledgers: their metadata and their entries."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import ENTRY_ID_MAX, check_quorums, run_async
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import connect
+from quire.cli.ledger.delete import check_owners
+from quire.cli.shell.options import (
+    Shell,
+    agreed,
+    as_ledger_id,
+    dry_run,
+    flag,
+    pass_shell,
+    value,
+)
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
+    from quire.metadata.ledgers.unreadable import Unread
+
+LOOKUPS_IN_FLIGHT = 64
+TEST_PAYLOAD = b"\0" * 100
+"""Of an entry of `simpletest`, as Apache's."""
+TEST_PIECE_ENTRIES = 4_096
+FILE_BYTES_MAX = 16 * 1024 * 1024
+"""Of a file with the metadata of one ledger."""
+_ledger_id = value(
+    "ledger_id",
+    "l",
+    "ledgerid",
+    callback=as_ledger_id,
+    metavar="LEDGER",
+    required=True,
+    help="Its id.",
+)
+
+
+def metadata_text(metadata: LedgerMetadata) -> str:
+    """As Java writes it, but for the password, which is not told."""
+    fields = [
+        f"formatVersion={metadata.format_version}",
+        f"ensembleSize={metadata.ensemble_size}",
+        f"writeQuorumSize={metadata.write_quorum}",
+        f"ackQuorumSize={metadata.ack_quorum}",
+        f"state={metadata.state.name}",
+    ]
+    if metadata.closed:
+        fields += [f"length={metadata.length}", f"lastEntryId={metadata.last_entry_id}"]
+    if metadata.digest is not None:
+        fields += [f"digestType={metadata.digest.name}", "password=OMITTED"]
+    ensembles = ", ".join(
+        f"{segment.first_entry_id}=[{', '.join(segment.ensemble)}]" for segment in metadata.segments
+    )
+    custom = ", ".join(
+        f"{key}=base64:{b64encode(data).decode()}" for key, data in metadata.custom.items()
+    )
+    fields += [f"ensembles={{{ensembles}}}", f"customMetadata={{{custom}}}"]
+    return f"LedgerMetadata{{{', '.join(fields)}}}"
+
+
+async def each_metadata(
+    client: Client, unread: Unread
+) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+    """Yield all ledgers with their metadata in ascending order, without those deleted meanwhile.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError if the
+    store does not answer.
+    """
+    from quire._runtime.tasks import each, pages
+    from quire.metadata.ledgers.unreadable import read_or_skip
+
+    async def look(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
+        found = await read_or_skip(client.metadata, ledger_id, unread)
+        return None if found is None else (ledger_id, found.value)
+
+    async for ids in pages(client.list_ledgers(), LOOKUPS_IN_FLIGHT):
+        for found in await each(ids, look):
+            if found is not None:
+                yield found
+
+
+# -- listed, shown, deleted -------------------------------------------------------------------
+
+
+@click.command("listledgers")
+@flag("meta", "m", "meta", help="Print the metadata, too.")
+@value("bookie", "bookieid", metavar="ID", help="Only ledgers that name this bookie.")
+@pass_shell
+def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
+    """List all ledgers.
+
+    With -meta or -bookieid, the exit status is 1 if the metadata of a ledger cannot be read.
+    """
+    from quire.metadata.ledgers.unreadable import Unread
+
+    uri, unread = shell.cluster(), Unread()
+
+    async def work() -> None:
+        async with connect(uri) as client:
+            if not meta and bookie is None:
+                async for ledger_id in client.list_ledgers():
+                    click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
+                return
+            async for ledger_id, metadata in each_metadata(client, unread):
+                if bookie is None or any(bookie in one.ensemble for one in metadata.segments):
+                    click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
+                    if meta:
+                        click.echo(metadata_text(metadata))
+
+    run_async(work())
+    return say_unread(unread)
+
+
+def say_unread(unread: Unread) -> int:
+    """Print the ledgers that a command skipped, if any, and return the command's exit status."""
+    if not unread:
+        return 0
+    say(f"{unread} skipped, because the metadata cannot be read: {unread.why}")
+    return EXIT_ERROR
+
+
+@click.command("ledgermetadata")
+@_ledger_id
+@value("dump", "dumptofile", type=click.Path(dir_okay=False), help="Write its bytes to this file.")
+@value("restore", "restorefromfile", type=click.Path(exists=True, dir_okay=False), help="Make the "
+       "ledger anew from such a file.")  # fmt: skip
+@flag("update", "update", help="With -restorefromfile: also where there is metadata already.")
+@dry_run
+@pass_shell
+def ledger_metadata(
+    shell: Shell, ledger_id: int, dump: str | None, restore: str | None, update: bool, dry_run: bool
+) -> None:
+    """Print the metadata of a ledger, keep it in a file, or restore it from one."""
+    if dump is not None and restore is not None:
+        raise click.UsageError("give one of -dumptofile and -restorefromfile")
+    if update and restore is None:
+        raise click.UsageError("-update goes with -restorefromfile")
+    from quire.codec.metadata.ledger_metadata_format import encode
+
+    uri = shell.cluster()
+    wanted = None if restore is None else _read_metadata(restore)
+
+    async def work() -> LedgerMetadata | None:
+        async with connect(uri) as client:
+            if wanted is None:
+                return await client.ledger_metadata(ledger_id)
+            await _restore(shell, client, ledger_id, wanted, update, dry_run)
+            return None
+
+    found = run_async(work())
+    if found is None:
+        return
+    click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
+    click.echo(metadata_text(found))
+    if dump is not None:
+        Path(dump).write_bytes(encode(found))
+
+
+def _read_metadata(file: str) -> LedgerMetadata:
+    from quire.codec.metadata.ledger_metadata_format import decode
+    from quire.errors import MetadataError, UsageError
+
+    with Path(file).open("rb") as opened:
+        data = opened.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise UsageError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return decode(data)
+    except MetadataError as error:
+        raise MetadataError(f"{file} holds no metadata of a ledger: {error}") from None
+
+
+async def _restore(
+    shell: Shell,
+    client: Client,
+    ledger_id: int,
+    wanted: LedgerMetadata,
+    update: bool,
+    dry_run: bool,
+) -> None:
+    from quire.errors import LedgerExistsError, NoSuchLedgerError, UnreadableMetadataError
+
+    store, version = client.metadata, None
+    try:
+        version = (await store.read_ledger(ledger_id)).version
+    except NoSuchLedgerError:
+        pass
+    except UnreadableMetadataError as error:
+        if error.version is None:
+            raise
+        version = error.version
+    if version is not None and not update:
+        raise LedgerExistsError(
+            f"ledger {ledger_id} has metadata: nothing was changed",
+            remedy="-update replaces it; a wrong list of bookies loses entries",
+        )
+    if not dry_run and version is None:
+        await store.create_ledger(wanted, ledger_id)
+    elif not dry_run and version is not None:
+        await store.write_ledger(ledger_id, wanted, version)
+    done = "would be restored" if dry_run else "is restored"
+    click.echo(f"ledgerID: {shell.ledger(ledger_id)} {done}")
+    click.echo(metadata_text(wanted))
+
+
+@click.command("deleteledger")
+@_ledger_id
+@flag("force", "f", "force", help="Do not ask, and also delete ledgers that an application needs.")
+@dry_run
+@pass_shell
+def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
+    """Delete a ledger. The command succeeds if the ledger does not exist.
+
+    Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
+    another application, or whose owner cannot be determined.
+    """
+    uri, name = shell.cluster(), shell.ledger(ledger_id)
+
+    async def work() -> int:
+        from quire.errors import NoSuchLedgerError, UnreadableMetadataError
+
+        async with connect(uri) as client:
+            try:
+                state = (await client.ledger_metadata(ledger_id)).state.name
+            except UnreadableMetadataError:
+                if not force:
+                    raise
+                state = "its metadata cannot be understood"
+            except NoSuchLedgerError:
+                say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
+                return 0
+            await check_owners(client, [ledger_id], force=force)
+            if dry_run:
+                click.echo(f"ledger {name} ({state}) would be deleted")
+                return 0
+            if not force and not agreed(f"Delete ledger {name}?", without="-force"):
+                return EXIT_ERROR
+            await client.delete_ledger(ledger_id)
+        click.echo(f"ledger {name} deleted")
+        return 0
+
+    return run_async(work())
+
+
+# -- entries ----------------------------------------------------------------------------------
+
+
+@click.command("readledger")
+@_ledger_id
+@value("first", "fe", "firstentryid", type=click.IntRange(0, ENTRY_ID_MAX), default=0,
+       metavar="ENTRY", help="[default: 0]")  # fmt: skip
+@value("last", "le", "lastentryid", type=click.IntRange(-1, ENTRY_ID_MAX), default=-1,
+       metavar="ENTRY", help="Inclusive. [default: the last one that is acknowledged]")  # fmt: skip
+@flag("message", "m", "msg", help="Print the payloads, too.")
+@flag("recover", "r", "force-recovery", help="Fence the writer and close the ledger first.")
+@value("bookie", "b", "bookie", metavar="ID", help="Read from this bookie only. Exit status 1: it "
+       "lacks something.")  # fmt: skip
+@pass_shell
+def read_ledger(
+    shell: Shell,
+    ledger_id: int,
+    first: int,
+    last: int,
+    message: bool,
+    recover: bool,
+    bookie: str | None,
+) -> int:
+    """Print the entries of a ledger. The password is the one that its metadata holds."""
+    if 0 <= last < first:
+        raise click.UsageError(f"-firstentryid {first} lies behind -lastentryid {last}")
+    uri, name = shell.cluster(), shell.ledger(ledger_id)
+
+    def show(entry_id: int, length: int, payload: bytes) -> None:
+        click.echo(f"--------- Lid={name}, Eid={entry_id}, EntrySize={length} ---------")
+        if message:
+            click.echo(shell.entry(payload))
+
+    async def work() -> int:
+        async with connect(uri) as client:
+            secret = (await client.ledger_metadata(ledger_id)).password or b""
+            async with await client.open_ledger(
+                ledger_id, password=secret, recover=recover
+            ) as reader:
+                end = last if last >= 0 else reader.last_add_confirmed
+                if first > end:
+                    return 0
+                if bookie is not None:
+                    return await _read_replica(
+                        client, ledger_id, reader.metadata, secret, bookie, (first, end), show
+                    )
+                async with aclosing(reader.read_runs(first, end)) as runs:
+                    async for run in runs:
+                        for at, payload in enumerate(run.payloads()):
+                            show(run.first + at, run.ledger_lengths[at], payload)
+        return 0
+
+    return run_async(work())
+
+
+async def _read_replica(
+    client: Client,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    password: bytes,
+    bookie: str,
+    span: tuple[int, int],
+    show: Callable[[int, int, bytes], None],
+) -> int:
+    """What one bookie has of these entries, those that it should not have left out."""
+    from quire.codec.entry.digest import DigestType
+    from quire.codec.entry.entry import EntryCodec
+    from quire.core.replicas import Bad
+    from quire.replication.repair.replica_reader import ReplicaReader
+
+    codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)
+    reader = ReplicaReader(client, ledger_id, metadata, codec, bookie)
+    status, (first, last) = 0, span
+    for segment in metadata.segments:
+        start = max(first, segment.first_entry_id)
+        end = min(last, metadata.segment_end(segment, last))
+        if bookie not in segment.ensemble or start > end:
+            continue
+        parts = reader.parts(segment.ensemble.index(bookie), start, end)
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Bad):
+                    why = part.kind.name.lower().replace("_", " ")
+                    say(f"entries {part.first}..{part.last} on {bookie}: {why} {part.detail}")
+                    status = EXIT_ERROR
+                    continue
+                for entry_id, length, payload in zip(
+                    part.ids, part.lengths, part.payloads, strict=True
+                ):
+                    show(entry_id, length, payload)
+    return status
+
+
+@click.command("simpletest")
+@value("ensemble", "e", "ensemble", type=click.IntRange(min=1), default=3, help="[default: 3]")
+@value("write_quorum", "w", "writeQuorum", type=click.IntRange(min=1), default=2, help="[default: "
+       "2]")  # fmt: skip
+@value("ack_quorum", "a", "ackQuorum", type=click.IntRange(min=1), default=2, help="[default: 2]")
+@value("entries", "n", "numEntries", type=click.IntRange(1, ENTRY_ID_MAX), default=1000,
+       help="[default: 1000]")  # fmt: skip
+@pass_shell
+def simple_test(
+    shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
+) -> None:
+    """Write a ledger of entries of 100 bytes, and delete it."""
+    check_quorums(ensemble, write_quorum, ack_quorum)
+    uri = shell.cluster()
+
+    async def work() -> None:
+        async with connect(uri) as client:
+            writer = await client.create_ledger(
+                ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
+            )
+            name = shell.ledger(writer.ledger_id)
+            click.echo(f"Ledger ID: {name}")
+            try:
+                with Progress("append", total=entries) as progress:
+                    for at in range(0, entries, TEST_PIECE_ENTRIES):
+                        count = min(TEST_PIECE_ENTRIES, entries - at)
+                        await writer.append_many([TEST_PAYLOAD] * count)
+                        progress.advance(count, count * len(TEST_PAYLOAD))
+                last = await writer.close()
+                click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
+            finally:
+                await client.delete_ledger(writer.ledger_id)
+
+    run_async(work())

@@ -1,0 +1,233 @@
+"""What the commands that work on namespaces and streams share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.options import Command, checked
+from quire.cli.common.tls import connect
+
+if TYPE_CHECKING:
+    from quire.streams import Namespace
+    from quire.streams.read.positions import Start
+
+DEFAULT_NAMESPACE = "/streams"
+NAMESPACE_VARIABLE = "QUIRE_NAMESPACE"
+PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
+"""For the help of options: ways to name a place in a stream."""
+
+ESCAPES = {r"\n": b"\n", r"\0": b"\0", r"\t": b"\t", r"\r": b"\r"}
+
+Values = dict[str, Any]
+
+
+def path_callback(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Check the path of a namespace."""
+    from quire.errors import UsageError
+    from quire.streams.namespace.namespace import namespace_path
+
+    try:
+        return None if value is None else namespace_path(value)
+    except UsageError as error:
+        raise click.UsageError(str(error), context) from None
+
+
+def stream_callback(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Check the name of a stream."""
+    from quire.codec.distributedlog.name import stream_name
+    from quire.errors import UsageError
+
+    try:
+        return None if value is None else stream_name(value)
+    except UsageError as error:
+        raise click.UsageError(str(error), context) from None
+
+
+def namespace_option(
+    command: Command, *, names: tuple[str, ...] = ("-n", "--namespace")
+) -> Command:
+    return click.option(
+        *names,
+        "path",
+        metavar="PATH",
+        envvar=NAMESPACE_VARIABLE,
+        default=DEFAULT_NAMESPACE,
+        callback=path_callback,
+        help=f"Where the stream is. [default: {NAMESPACE_VARIABLE}, else {DEFAULT_NAMESPACE}]",
+    )(command)
+
+
+def path_argument(command: Command) -> Command:
+    return click.argument("path", metavar="PATH", callback=path_callback)(command)
+
+
+def name_argument(
+    variable: str = "name", metavar: str = "NAME", required: bool = True
+) -> Callable[[Command], Command]:
+    return click.argument(variable, metavar=metavar, required=required, callback=stream_callback)
+
+
+def password_option(command: Command) -> Command:
+    return click.option(
+        "--password",
+        default="",
+        metavar="TEXT",
+        callback=lambda context, parameter, value: os.fsencode(value),
+        help="Of the ledgers of the namespace's streams. [default: none]",
+    )(command)
+
+
+def yes_option(command: Command) -> Command:
+    return click.option("--yes", is_flag=True, help="Do not ask on a terminal.")(command)
+
+
+def _delimiter(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
+    """One byte, as a user writes it."""
+    found = ESCAPES.get(value, os.fsencode(value))
+    if len(found) != 1:
+        raise click.BadParameter(f"{value!r} is not one byte (or {', '.join(ESCAPES)})")
+    return found
+
+
+def delimiter_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--delimiter", metavar="BYTE", default=r"\n", callback=_delimiter, help=help_text
+    )
+
+
+# -- settings ---------------------------------------------------------------------------------
+
+
+def _values(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any]:
+    from quire.errors import UsageError
+    from quire.streams.namespace.settings import parse_value
+
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in values:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+        try:
+            values[key] = parse_value(key, value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+    return values
+
+
+def set_option(command: Command) -> Command:
+    return click.option(
+        "--set",
+        "values",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_values,
+        help="A setting; `show` lists them all. May be repeated.",
+    )(command)
+
+
+def _check_setting(name: str) -> None:
+    from quire.streams.namespace.settings import DEFAULTS, check_values
+
+    check_values({name: getattr(DEFAULTS, name, None)})
+
+
+def change_arguments(command: Command) -> Command:
+    """KEY=VALUE... and --unset KEY: what `set` takes."""
+    command = click.option(
+        "--unset",
+        "unset",
+        metavar="KEY",
+        multiple=True,
+        callback=checked(_check_setting),
+        help="Inherit this setting again. May be repeated.",
+    )(command)
+    return click.argument("values", metavar="[KEY=VALUE]...", nargs=-1, callback=_values)(command)
+
+
+def changes(values: Values, unset: tuple[str, ...]) -> Values:
+    if not values and not unset:
+        raise click.UsageError("nothing to change: give KEY=VALUE or --unset KEY")
+    if both := sorted(values.keys() & set(unset)):
+        raise click.UsageError(f"{both[0]} cannot be both set and unset")
+    return {**values, **dict.fromkeys(unset)}
+
+
+def sources(settings: Values, own: Values, inherited: Values, owner: str) -> list[Values]:
+    """Each setting, and where it comes from: `owner` itself, a namespace above it, or nowhere."""
+
+    def where(name: str) -> str:
+        if name in own:
+            return owner
+        return "inherited" if name in inherited else "default"
+
+    return [{"name": n, "value": value, "from": where(n)} for n, value in settings.items()]
+
+
+def settings_lines(found: list[Values]) -> list[str]:
+    shown = [(one["name"], str(one["value"]), one["from"]) for one in found]
+    return [f"  {line}" for line in columns([(n, v, f) for n, v, f in shown])]
+
+
+def columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Aligned; nothing behind the last one."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    ]
+
+
+# -- places in a stream -----------------------------------------------------------------------
+
+
+def place(text: str) -> Start:
+    """What a user means by it. UsageError."""
+    from quire.streams.read.positions import parse_start
+
+    return parse_start(text)
+
+
+def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        from quire.errors import UsageError
+
+        try:
+            return None if value is None else place(value)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+
+    return click.option(
+        f"--{name}", f"{name}_place", metavar="PLACE", callback=parsed, help=help_text, **more
+    )
+
+
+# -- opening ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def namespace(
+    uri: str, path: str, password: bytes = b"", *, make: bool = False
+) -> AsyncIterator[Namespace]:
+    """With `make` the default namespace is made where it is missing: its name cannot be a typing
+    error."""
+    from quire.streams import Namespace
+
+    async with connect(uri) as client:
+        if make and path == DEFAULT_NAMESPACE:
+            opened = await Namespace.create(client, path, password=password)
+        else:
+            opened = await Namespace.open(client, path, password=password)
+        async with opened:
+            yield opened

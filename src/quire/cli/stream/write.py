@@ -1,0 +1,329 @@
+"""`quire stream write`."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import os
+import sys
+from base64 import b64decode
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.options import (
+    FiniteRange,
+    json_option,
+    metadata_option,
+    placement_option,
+    run_async,
+)
+from quire.cli.common.output import print_json
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import tls_options
+from quire.cli.stream.options import (
+    Values,
+    delimiter_option,
+    name_argument,
+    namespace,
+    namespace_option,
+    password_option,
+    set_option,
+)
+from quire.errors import EntryTooLargeError, QuireError, UsageError
+
+if TYPE_CHECKING:
+    from quire.cli.common.lines import InputSource, Splitter
+    from quire.streams import DLSN, Appended, Namespace, StreamWriter
+
+STDIN = 0
+PIECE_RECORDS = 1_024
+"""Appended together; also how exactly is told what was acknowledged before a failure."""
+OUTSTANDING_RECORDS_MAX = 65_536
+"""Bytes have the writer's own bound; this is for short lines."""
+
+
+@click.command()
+@metadata_option
+@placement_option
+@tls_options
+@namespace_option
+@name_argument()
+@delimiter_option(r"What stands between records, instead of a newline; \0 for find -print0.")
+@click.option("--base64", "base64", is_flag=True, help="Lines are Base64 of the records.")
+@click.option("--create", is_flag=True, help="Make the stream if it is not there.")
+@set_option
+@click.option(
+    "--roll-every",
+    metavar="RECORDS",
+    type=click.IntRange(min=1),
+    help="Begin a new segment after so many records, besides what the settings say.",
+)
+@click.option(
+    "--lock",
+    "lock_s",
+    metavar="SECONDS",
+    type=FiniteRange(min=0),
+    help="Wait so long for the stream's lock, which DistributedLog's writers take, and hold it. "
+    "[default: whoever writes the stream is fenced, lock or not]",
+)
+@click.option(
+    "--token",
+    default="",
+    metavar="TEXT",
+    help="The fencing token that is in force. [default: none]",
+)
+@password_option
+@json_option("One JSON object at the end: name, records, bytes, first, last, next_sequence.")
+def write(
+    uri: str,
+    path: str,
+    name: str,
+    delimiter: bytes,
+    base64: bool,
+    create: bool,
+    values: Values,
+    roll_every: int | None,
+    lock_s: float | None,
+    token: str,
+    password: bytes,
+    as_json: bool,
+) -> int:
+    """Append the lines of standard input to a stream, one record each.
+
+    Lines are appended as they come: a lone one at once, many together. At the end the number of
+    records and the position of the last one are printed. Exit status 0 means that every line is
+    acknowledged. Ctrl-C and SIGTERM end the input. Whoever was writing the stream before is fenced.
+    --set, with --create, gives settings to a stream that is made.
+    """
+    if values and not create:
+        raise click.UsageError("--set is for a stream that is made: it needs --create")
+    wanted = Wanted(delimiter, base64, create, values, roll_every, lock_s, token, as_json)
+    return run_async(_write(uri, path, name, password, wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    delimiter: bytes
+    base64: bool
+    create: bool
+    values: Values
+    roll_every: int | None
+    lock_s: float | None
+    token: str
+    as_json: bool
+
+
+async def _write(uri: str, path: str, name: str, password: bytes, wanted: Wanted) -> int:
+    from quire.cli.common.lines import InputSource, signals_to
+
+    async with namespace(uri, path, password, make=wanted.create) as opened:
+        if wanted.create:
+            await _create(opened, name, wanted.values)
+        writer = await opened.open_writer(name, lock=wanted.lock_s)
+        if writer.settings.txids == "given":
+            raise UsageError(
+                f"stream {name} takes a txid with each record, which lines do not have",
+                remedy="Write it from a program, or make a stream with txids=time",
+            )
+        if os.isatty(STDIN):
+            say("type lines, one record each; Ctrl-D ends")
+        lines = Lines(wanted.delimiter, wanted.base64)
+        input_ = Input(writer, wanted)
+        with closing(InputSource(STDIN, lines)) as source, signals_to(source) as caught:
+            try:
+                await input_.append_all(source)
+            except QuireError as error:
+                writer.abandon()
+                await input_.settle()
+                fail(f"{error}. {input_.told()}")
+                return EXIT_ERROR
+            except asyncio.CancelledError:
+                writer.abandon()
+                await input_.settle()
+                if not caught:
+                    raise
+                say(f"interrupted. {input_.told()}")
+                return 128 + caught[0]
+    return _report(input_, wanted.as_json, caught)
+
+
+async def _create(opened: Namespace, name: str, values: Values) -> None:
+    from quire.errors import StreamExistsError
+
+    if await opened.exists(name):
+        return
+    try:
+        await opened.create_stream(name, settings=values)
+    except StreamExistsError:
+        pass
+
+
+def _report(input_: Input, as_json: bool, caught: list[int]) -> int:
+    if as_json:
+        print_json(input_.as_json())
+    else:
+        sys.stdout.write(f"{input_.told()}\n")
+        sys.stdout.flush()
+    if input_.refused is not None:
+        fail(str(input_.refused))
+        return EXIT_ERROR
+    if caught:
+        say("interrupted: the input was ended")
+        return 128 + caught[0]
+    return 0
+
+
+class Lines:
+    """Bytes in, lines out that may be records: what is too long is told, behind what came before
+    it."""
+
+    def __init__(self, delimiter: bytes, base64: bool) -> None:
+        from quire.cli.common.lines import LineSplitter
+        from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
+
+        self._limit_bytes = MAX_PAYLOAD_BYTES
+        if base64:
+            self._limit_bytes = (MAX_PAYLOAD_BYTES + 2) // 3 * 4
+        self._splitter: Splitter = LineSplitter(self._limit_bytes, delimiter, "record")
+        self._failure: EntryTooLargeError | None = None
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if self._failure is not None:
+            raise self._failure
+        lines: list[bytes] = []
+        for at in range(0, len(chunk), self._limit_bytes):
+            try:
+                lines += self._splitter.feed(chunk[at : at + self._limit_bytes])
+            except EntryTooLargeError as error:
+                if not lines:
+                    raise
+                self._failure = error
+                break
+        return lines
+
+    def finish(self) -> list[bytes]:
+        if self._failure is not None:
+            raise self._failure
+        return self._splitter.finish()
+
+
+class Input:
+    """What was read, and what has become of it."""
+
+    def __init__(self, writer: StreamWriter, wanted: Wanted) -> None:
+        self._writer = writer
+        self._roll_every = wanted.roll_every
+        self._decode = wanted.base64
+        self._token = wanted.token
+        self._outstanding: deque[tuple[Appended, int]] = deque()
+        """With their bytes; in the order of the stream."""
+        self._outstanding_records = 0
+        self._since_roll = 0
+        self._lines = 0
+        self.records = 0
+        """Acknowledged; and their bytes."""
+        self.size_bytes = 0
+        self.first: DLSN | None = None
+        self.last: DLSN | None = None
+        self.refused: QuireError | None = None
+        """A line that can be no record: what came before it is in the stream."""
+
+    async def append_all(self, source: InputSource) -> None:
+        """Every line, acknowledged; then the writer is closed."""
+        from quire.cli.common.lines import input_bytes
+
+        shown = not os.isatty(STDIN)  # a bar would run into what is typed
+        with Progress(
+            "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"
+        ) as progress:
+            try:
+                async for lines in source:
+                    await self._append(lines, progress)
+                    if self.refused is not None:
+                        break
+            except EntryTooLargeError as error:
+                self.refused = error
+            while self._outstanding:
+                await self._wait()
+        await self._writer.close()
+
+    async def _append(self, lines: list[bytes], progress: Progress) -> None:
+        records = self._decoded(lines) if self._decode else lines
+        at = 0
+        while at < len(records):
+            end = min(len(records), at + PIECE_RECORDS)
+            if self._roll_every is not None:
+                end = min(end, at + self._roll_every - self._since_roll)
+            piece = records[at:end]
+            size_bytes = sum(map(len, piece))
+            appended = await self._writer.submit_many(piece, token=self._token)
+            self._outstanding.append((appended, size_bytes))
+            self._outstanding_records += len(piece)
+            self._since_roll += len(piece)
+            progress.advance(len(piece), sum(map(len, lines[at:end])) + len(piece))
+            at = end
+            while self._outstanding_records > OUTSTANDING_RECORDS_MAX:
+                await self._wait()
+            if self._since_roll == self._roll_every:
+                # What is not sent yet would go into the next segment.
+                while self._outstanding:
+                    await self._wait()
+                await self._writer.roll()
+                self._since_roll = 0
+            await asyncio.sleep(0)  # so that it is sent, and answers are heard
+
+    def _decoded(self, lines: list[bytes]) -> list[bytes]:
+        records = []
+        for line in lines:
+            self._lines += 1
+            try:
+                records.append(b64decode(line, validate=True))
+            except binascii.Error as error:
+                self.refused = UsageError(
+                    f"line {self._lines} is no Base64 ({error}): it was not appended"
+                )
+                break
+        return records
+
+    async def _wait(self) -> None:
+        """For the oldest that is outstanding."""
+        appended, size_bytes = self._outstanding[0]
+        await appended.wait()
+        self._outstanding.popleft()
+        self._outstanding_records -= len(appended)
+        self.records += len(appended)
+        self.size_bytes += size_bytes
+        if self.first is None:
+            self.first = appended.first
+        self.last = appended.last
+
+    async def settle(self) -> None:
+        """The writer has ended: what of it was acknowledged."""
+        try:
+            while self._outstanding:
+                await self._wait()
+        except QuireError:
+            pass
+
+    def told(self) -> str:
+        name = self._writer.name
+        if self.last is None:
+            return f"stream {name}: 0 records acknowledged"
+        records = counted(self.records, "record")
+        return f"stream {name}: {records} acknowledged, the last at {self.last}"
+
+    def as_json(self) -> Values:
+        return {
+            "name": self._writer.name,
+            "records": self.records,
+            "bytes": self.size_bytes,
+            "first": None if self.first is None else str(self.first),
+            "last": None if self.last is None else str(self.last),
+            "next_sequence": self._writer.next_sequence,
+        }

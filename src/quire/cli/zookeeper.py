@@ -1,0 +1,81 @@
+"""`quire zookeeper`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from types import FrameType
+
+import click
+
+from quire._runtime.units import host_port
+from quire.cli.common.groups import EXIT_ERROR, fail
+
+
+class _Stopped(Exception):
+    """SIGTERM or SIGINT."""
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="Where it keeps its data; made if missing.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on.",
+)
+def zookeeper(directory: str, port: int, host: str) -> int:
+    """Run a single ZooKeeper server in the foreground, from the jars that PySpark ships.
+
+    For development and tests: one server, nothing is replicated. It prints its metadata URI on
+    standard output once it serves; `quire cluster init` then makes a cluster in it. SIGTERM and
+    Ctrl-C stop it, with exit status 0.
+    """
+    from quire.metadata.zookeeper.server import ZooKeeperServer
+    from quire.testing._process import with_parent
+
+    server = ZooKeeperServer(directory, port, host, command_prefix=with_parent())
+    try:
+        _check_port(host, port)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
+        server.start()
+        sys.stdout.write(server.uri() + "\n")
+        sys.stdout.flush()
+        status = server.wait()
+        fail(f"ZooKeeper ended by itself with status {status}; its log is {server.log_file}")
+        return EXIT_ERROR
+    except _Stopped:
+        return 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        server.stop()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Java would say it in a stack trace."""
+    from quire.errors import StartError
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host_port(host, port)}: {error.strerror}",
+                remedy="Choose another with --port, or stop its user",
+            ) from None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped
