@@ -19,7 +19,7 @@ help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
 $(VENV): $(STAMP) ## the virtual environment, from the lock file
-$(STAMP): pyproject.toml requirements/dev.lock scripts/setup-venv
+$(STAMP): pyproject.toml simulator/pyproject.toml requirements/dev.lock scripts/setup-venv
 	@scripts/setup-venv
 	@touch $(STAMP)
 
@@ -112,4 +112,4 @@ lock: ## remake the locks in requirements/ (ARGS=--upgrade for the newest versio
 
 clean: ## remove what was built; the virtual environment too
 	@rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src simulator tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

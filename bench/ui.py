@@ -42,8 +42,8 @@ from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.tree import Create
 from quire.net.network import AsyncioNetwork
 from quire.streams import Namespace
-from quire.testing.disk import SimDisk
-from quire.testing.worker import SimWorker
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.worker import SimWorker
 
 URI = "memory://dashboard"
 LIMIT_MS = 300.0

@@ -192,7 +192,7 @@ def formats_page() -> Iterator[str]:
         "[The protocol](../protocol.md), [metadata](../metadata.md) and "
         "[the format of streams](../streams-format.md) say what it means."
     )
-    for path in sorted(CODECS.glob("*.py")):
+    for path in sorted(CODECS.rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if text and path.stem != "__init__" and not path.stem.endswith("_pb2"):
             yield from ("", f"## {path.stem}", "", "```text", text, "```")

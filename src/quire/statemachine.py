@@ -1,6 +1,7 @@
 """Replicated state machines on streams: `lead`, `follow`, and a dictionary that survives.
 
-The worked example of a write-ahead log: `quire.streams.statemachine.state_machine` says how it is made.
+The worked example of a write-ahead log: `quire.streams.statemachine.state_machine` says how it is
+made.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from quire.client.client import Client
 from quire.config import BookieConfig
 from quire.errors import ReadError
 from quire.storage.segment.segment import segment_name
-from quire.testing.disk import SimDisk
-from quire.testing.simulation.world import World
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import World
 from tests.support.rot import bits_of
 
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))

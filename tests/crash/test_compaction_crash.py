@@ -14,7 +14,7 @@ import pytest
 
 from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.signals import NoEntry, NoLedger
-from quire.testing.disk import PowerLossError, SimDisk
+from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, sim_disk
 
 EAGER = replace(

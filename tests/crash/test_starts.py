@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 from quire.storage.segment.segment import Segment, SegmentState, segment_name
-from quire.testing.disk import SimDisk
-from quire.testing.power_loss import PowerLoss
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.power_loss import PowerLoss
 from tests.crash.crash_scripts import TINY, Writer
 from tests.support.crash_sweep import go_on
 from tests.support.promises import PromisingStore

@@ -20,8 +20,8 @@ from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex, Snapshot
 from quire.storage.recovery.index_cache_writer import IndexCacheWriter
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import Segment
-from quire.testing.disk import SimDisk
-from quire.testing.inode import Content
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import contents_of
 from tests.support.storage import SMALL, StoreOnDisk, key_of, sim_disk

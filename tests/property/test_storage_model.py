@@ -22,7 +22,7 @@ from quire.storage.log.batch import Batch
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import LedgerInfo
 from quire.storage.signals import NoEntry, NoLedger
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run
 
 LEDGERS = st.integers(1, 4)

@@ -6,7 +6,7 @@ import pytest
 
 from quire.client.recovery import Recovery
 from quire.core.append.pipeline import AddPipeline
-from quire.testing.simulation import Plan, run_plan
+from quire_simulator import Plan, run_plan
 
 SEEDS = 40
 

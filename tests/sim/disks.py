@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 
 from quire.bookie.directories.lost import content_of
-from quire.testing.disk import SimDisk
-from quire.testing.simulation.world import World
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import World
 
 BOOKIE = "bookie-0"
 LEDGERS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from quire.testing.simulation import Result, simulate
+from quire_simulator import Result, simulate
 
 KEPT_MAX = 256
 """Results without a story: a few hundred bytes and the plan's faults each."""

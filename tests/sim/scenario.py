@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.testing import (
+from quire_simulator.machine import (
     PowerLossError,
     SimClock,
     SimDisk,

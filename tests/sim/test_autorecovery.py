@@ -19,9 +19,9 @@ from quire.replication.explain.status import overview
 from quire.replication.marks.marks import Marks
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.scan import Scan, scan
-from quire.testing.clock import SimClock
-from quire.testing.loop import SimTask
-from quire.testing.simulation.world import World, bookie_id
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.machine.loop import SimTask
+from quire_simulator.world.world import World, bookie_id
 from tests.support.waiting import until
 
 PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)

@@ -7,7 +7,7 @@ import pytest
 from quire.cli.bench.core import Load, Shape
 from quire.cli.bench.rereplicate import rereplicate
 from quire.errors import NoSuchLedgerError, ReadError
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 LEDGERS, LOAD = 6, Load(entries=50, size_bytes=100, outstanding=10)
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")

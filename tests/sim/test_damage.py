@@ -23,10 +23,10 @@ from quire.storage.background.scrub import Findings
 from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
-from quire.testing.clock import SimClock
-from quire.testing.simulation import simulate
-from quire.testing.simulation.rotten import Rotten, turned
-from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
+from quire_simulator import simulate
+from quire_simulator.faults.bit_rot import Rotten, turned
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
 from tests.support.storage import lacks, run

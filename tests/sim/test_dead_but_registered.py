@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 PATIENCE_S = 60
 SESSION_LEFT_S = 8.0

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.storage.disk import RealDisk
-from quire.testing import PowerLossError, SimDisk
-from quire.testing.inode import SECTOR_BYTES
+from quire_simulator.machine import PowerLossError, SimDisk
+from quire_simulator.machine.inode import SECTOR_BYTES
 
 SEEDS = range(60)
 

@@ -6,7 +6,7 @@ import pytest
 
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 from tests.support.waiting import until
 
 from .test_cluster import BOOKIES, payload

@@ -10,7 +10,7 @@ import pytest
 from quire.client.read.hedge import PATIENCE_ROUNDS, Hedge
 from quire.config import ClientConfig
 from quire.errors import BookieIOError, BookieTimeoutError, QuireError
-from quire.testing.loop import SimulatedLoop
+from quire_simulator.machine.loop import SimulatedLoop
 
 CONFIG = ClientConfig(speculative_read_s=1.0, read_timeout_s=5.0)
 Outcome = tuple[str | None, dict[str, QuireError]]

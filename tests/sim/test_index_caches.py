@@ -9,9 +9,9 @@ import pytest
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.recovery import Recovered, Recovery
 from quire.storage.segment.segment import LOG_DIRECTORY
-from quire.testing import SimDisk
-from quire.testing.simulation import simulate
-from quire.testing.simulation.index_caches import KEPT_MAX, IndexCaches
+from quire_simulator import simulate
+from quire_simulator.faults.index_caches import KEPT_MAX, IndexCaches
+from quire_simulator.machine import SimDisk
 
 SEEDS = (100, 101)
 WANTED = ("used for", "is gone, which it covers", "does not match its checksum")

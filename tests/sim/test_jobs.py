@@ -25,8 +25,8 @@ from quire.replication.moves.decommission import Decommissioned, decommission, t
 from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.repair.ledger import Work, take_out
-from quire.testing.simulation import simulate
-from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
+from quire_simulator import simulate
+from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.test_replication import (
     PLAIN,
     STRIPED,

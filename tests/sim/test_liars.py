@@ -31,7 +31,7 @@ from quire.codec.wire.v2 import (
 from quire.core.append.quorum import negatives_needed
 from quire.core.recovery import Doubt, RecoveryVotes
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, ReadError, RecoveryError
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 LOSING_SEEDS_MAX = 40

@@ -6,15 +6,16 @@ import threading
 from collections import Counter
 
 import pytest
+from quire.testing.simulation import Plan, run_plan, simulate
 
 from quire.bookie.server import Bookie
-from quire.testing.simulation import Plan, early_answers, run_plan, simulate
-from quire.testing.simulation.checker import Checker, LawError
-from quire.testing.simulation.claims import Claims
-from quire.testing.simulation.stage import Stage
-from quire.testing.simulation.wire import Said
-from quire.testing.simulation.workloads import WORKLOADS
-from quire.testing.strand import Strand
+from quire_simulator.invariants import early_answers
+from quire_simulator.invariants.checker import Checker, LawError
+from quire_simulator.invariants.claims import Claims
+from quire_simulator.machine.stepped_thread import Strand
+from quire_simulator.plans.workloads import WORKLOADS
+from quire_simulator.report.wire import Said
+from quire_simulator.world.stage import Stage
 
 FIRST_SEED = 105
 SEEDS_MAX = 30

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quire.testing import (
+from quire_simulator.machine import (
     DeadlockError,
     LimitError,
     SimClock,

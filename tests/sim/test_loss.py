@@ -20,8 +20,8 @@ from quire.storage.recovery.scan import read_segment_header, scan_groups
 from quire.storage.segment.sealer import Sealer
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger
-from quire.testing.disk import SimDisk
-from quire.testing.simulation.world import World
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import World
 from tests.sim.mutants.mutant import edit
 from tests.sim.test_damage import SCRUBBING, Scene
 

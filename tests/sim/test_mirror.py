@@ -21,7 +21,7 @@ from quire.streams.mirror.left import Leftovers
 from quire.streams.mirror.mirror import Mirror
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.ownership.orphans import find_orphans
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 from tests.sim.test_cluster import BOOKIES
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))

@@ -21,7 +21,7 @@ import pytest
 
 from quire.core.append import quorum
 from quire.core.append.pipeline import AddPipeline
-from quire.testing.simulation import WORKLOADS
+from quire_simulator import WORKLOADS
 from tests.sim.mutants import MUTANTS, ROOMS, Mutant, applied, kill
 from tests.sim.mutants.mutant import edit
 

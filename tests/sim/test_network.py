@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.testing import (
+from quire_simulator.machine import (
     DeadlockError,
     SimHost,
     SimNetwork,
@@ -18,7 +18,7 @@ from quire.testing import (
     Trace,
     current_node,
 )
-from quire.testing.transport import WINDOW_BYTES
+from quire_simulator.machine.transport import WINDOW_BYTES
 
 PORT = 3181
 

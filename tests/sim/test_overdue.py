@@ -9,7 +9,7 @@ import pytest
 from quire.client.read import tail
 from quire.client.read.tail import Tail
 from quire.codec.entry.entry import EntryRun
-from quire.testing.simulation import simulate
+from quire_simulator import simulate
 
 
 @pytest.mark.parametrize("seed", [1, 3])

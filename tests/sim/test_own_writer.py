@@ -9,7 +9,7 @@ import random
 import pytest
 
 from quire.errors import LedgerClosedError, LedgerFencedError
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 from tests.sim.test_cluster import BOOKIES, SEEDS, payload
 
 

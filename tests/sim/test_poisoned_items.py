@@ -55,7 +55,7 @@ from quire.replication.marks.marks import Marks
 from quire.replication.moves.decommission import decommission
 from quire.replication.moves.move import MoveOptions, recover_bookie
 from quire.replication.moves.rebalance import rebalance
-from quire.testing.simulation.world import bookie_id
+from quire_simulator.world.world import bookie_id
 from tests.support.metadata import in_store
 from tests.support.poisoned import (
     WHY,
@@ -694,11 +694,11 @@ NAMES_ONLY = {
     "cli/demo.py entries_of": "the demo reads what it wrote itself",
     "cli/shell/cluster.py list_bookies.work": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
-    "bookie/background/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
+    "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",
     "http/views/bookie_list.py bookie_facts": "names of cookies",
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
-    "replication/autorecovery/election.py Election._votes": "names of votes; values are read one by one",
+    "replication/autorecovery/election.py Election._votes": "names; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",
     "replication/marks/marks.py Marks._names": "names; `walk` passes over those that are no ids",
     "replication/marks/marks.py Marks.locked": "names that are no locks are left out",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from quire.testing.disk import SimDisk
-from quire.testing.inode import SECTOR_BYTES
-from quire.testing.power_loss import PowerLoss
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.inode import SECTOR_BYTES
+from quire_simulator.machine.power_loss import PowerLoss
 
 OLD, NEW, NEWER = (bytes([letter]) * SECTOR_BYTES for letter in b"onN")
 

@@ -16,8 +16,8 @@ from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.replication.explain.status import overview
-from quire.testing.simulation.racks import LATE_S, RackLaws
-from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
+from quire_simulator.actors.racks import LATE_S, RackLaws
+from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 
 RACKS = {"/a": (0, 1), "/b": (2, 3), "/c": (4, 5), "/d": (6, 7)}

@@ -28,8 +28,8 @@ from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
 from quire.metadata.bookies.collection import accept, refusals
 from quire.storage.recovery.incarnation import Expected
-from quire.testing.disk import SimDisk
-from quire.testing.simulation.world import World
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import World
 from tests.sim.test_rollback import CONFIG, answer_of, healed, payload, recovered_end
 
 ROLLBACKS = int(os.environ.get("QUIRE_ROLLBACKS", "20"))

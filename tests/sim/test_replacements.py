@@ -9,21 +9,22 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from quire.testing.simulation import Plan, simulate
 
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
 from quire.metadata.memory.cluster import Presence
-from quire.testing.disk import SimDisk
-from quire.testing.simulation import Plan, replacements, simulate
-from quire.testing.simulation.checker import Checker
-from quire.testing.simulation.faults import Fault
-from quire.testing.simulation.healers import HealLaws
-from quire.testing.simulation.history import History
-from quire.testing.simulation.replacements import Machine, Replacements
-from quire.testing.simulation.stage import Stage
-from quire.testing.simulation.world import World, bookie_id
-from quire.testing.trace import Trace
+from quire_simulator.actors.healers import HealLaws
+from quire_simulator.faults import replacements
+from quire_simulator.faults.replacements import Machine, Replacements
+from quire_simulator.invariants.checker import Checker
+from quire_simulator.invariants.history import History
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.trace import Trace
+from quire_simulator.plans.faults import Fault
+from quire_simulator.world.stage import Stage
+from quire_simulator.world.world import World, bookie_id
 from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
 
 OPERATIONS_MIN = 15

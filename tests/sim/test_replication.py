@@ -37,8 +37,8 @@ from quire.replication.repair.opened import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader
 from quire.replication.repair.source import Source
-from quire.testing.clock import SimClock
-from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from quire.errors import CookieError, UsageError
-from quire.testing.disk import SimDisk
-from quire.testing.simulation import simulate
-from quire.testing.simulation.resizing import Resizing
-from quire.testing.simulation.world import World, bookie_id
+from quire_simulator import simulate
+from quire_simulator.faults.resizing import Resizing
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import World, bookie_id
 from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
 
 OPERATIONS_MIN = 4

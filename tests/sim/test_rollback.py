@@ -24,8 +24,8 @@ from quire.storage.recovery.incarnation import Expected
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.store import LedgerStore
-from quire.testing.disk import PowerLossError, SimDisk
-from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
+from quire_simulator.machine.disk import PowerLossError, SimDisk
+from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.test_loss import heal
 from tests.support.waiting import until

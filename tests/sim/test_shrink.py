@@ -8,8 +8,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-
-from quire.errors import UsageError
 from quire.testing.simulation import (
     WORKLOADS,
     Failure,
@@ -21,8 +19,10 @@ from quire.testing.simulation import (
     dump_plan,
     load_plan,
     run_plan,
-    shrink,
 )
+
+from quire.errors import UsageError
+from quire_simulator import shrink
 from tests.sim.defects import failing_plan, one_ack_less_is_enough, recovery_closes_at_the_lac
 
 LAW = "acknowledged_is_kept"

@@ -13,8 +13,8 @@ from quire.client import Client
 from quire.config import ClientConfig
 from quire.replication import ReplicationLocks
 from quire.replication.repair.replica_reader import answers
-from quire.testing.clock import SimClock
-from quire.testing.simulation.world import World, bookie_id
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.world.world import World, bookie_id
 from tests.sim.test_autorecovery import Scene
 from tests.support.waiting import until
 

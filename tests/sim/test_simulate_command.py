@@ -1,4 +1,4 @@
-"""`quire simulate`: what it prints, and how it ends."""
+"""The simulator's command: what it prints, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.main import cli as program
-from quire.testing.simulation import WORKLOADS, Plan, dump_plan, load_plan, run_plan
+from quire_simulator import WORKLOADS, Plan, dump_plan, load_plan, run_plan
+from quire_simulator.command.simulate import simulate as program
 from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
 
 TIMEOUT_S = 120
@@ -20,7 +20,7 @@ BUILD = re.compile(r"quire \S+, commit \S+, Python \d+\.\d+\.\d+\S*")
 
 def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "quire", "simulate", *arguments],
+        [sys.executable, "-m", "quire_simulator", *arguments],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -144,13 +144,13 @@ def defective(monkeypatch: pytest.MonkeyPatch) -> Plan:
             future.set_result(function(*arguments))
             return future
 
-    monkeypatch.setattr("quire.cli.simulate.ProcessPoolExecutor", Inline)
+    monkeypatch.setattr("quire_simulator.command.simulate.ProcessPoolExecutor", Inline)
     return failing_plan("recovery")
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
-        program.main(["simulate", *arguments])
+        program.main(arguments)
     found = capsys.readouterr()
     assert isinstance(ended.value.code, int)
     return ended.value.code, found.out, found.err
@@ -168,11 +168,11 @@ def test_a_failure_is_made_small_and_handed_on(
     assert failure is not None
     assert status == 1
     assert f"seed {defective.seed} of 'recovery': {failure.law}: " in err
-    assert f"replay: quire simulate --workload recovery --trace {defective.seed}" in err
+    assert f"replay: python -m quire_simulator --workload recovery --trace {defective.seed}" in err
     lines = out.splitlines()
     assert re.fullmatch(rf"made small in \d+ runs?: {failure.law}: .*", lines[0])
     assert lines[1].startswith("  Plan seed=")
-    assert f"replay: quire simulate --plan {file}" in lines
+    assert f"replay: python -m quire_simulator --plan {file}" in lines
     assert lines[-2].endswith("; 1 failed")
 
     small = load_plan(file.read_text())

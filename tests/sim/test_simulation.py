@@ -13,14 +13,14 @@ import pytest
 from quire.errors import UsageError
 from quire.storage.log.preallocation import prepare
 from quire.storage.segment.segment import LOG_DIRECTORY
-from quire.testing import SimDisk
-from quire.testing.simulation import WORKLOADS, Plan, run_plan, simulate
-from quire.testing.simulation.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
-from quire.testing.simulation.plans import CROWD, HUGE_SCALE, SHAPES
+from quire_simulator import WORKLOADS, Plan, run_plan, simulate
+from quire_simulator.machine import SimDisk
+from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
+from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
 from tests.sim.runs import plain_run
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
-DIGEST_OF = "from quire.testing.simulation import simulate; r = simulate({}); print(r.trace_digest)"
+DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.trace_digest)"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

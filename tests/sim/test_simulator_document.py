@@ -6,13 +6,13 @@ import ast
 import re
 from pathlib import Path
 
-from quire.testing import simulation
-from quire.testing.simulation import WORKLOADS
-from quire.testing.simulation.laws import LEDGER_LAWS
-from quire.testing.simulation.stream_laws import ACK_LAWS, END_LAWS, METADATA_LAWS, READ_LAWS
+import quire_simulator as simulation
+from quire_simulator import WORKLOADS
+from quire_simulator.invariants.ledger import LEDGER_LAWS
+from quire_simulator.streams.invariants import ACK_LAWS, END_LAWS, METADATA_LAWS, READ_LAWS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
-SOURCES = Path(simulation.__file__).parent.glob("*.py")
+SOURCES = Path(simulation.__file__).parent.rglob("*.py")
 RAISERS = {"fail", "tell", "LawError", "Failure"}
 """What is called with the name of a law, as text, in the first place or behind some facts."""
 

@@ -16,7 +16,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code, Flag
-from quire.testing.simulation import (
+from quire_simulator import (
     WORKLOADS,
     Failure,
     Fault,
@@ -28,9 +28,9 @@ from quire.testing.simulation import (
     run_plan,
     simulate,
 )
-from quire.testing.simulation.diagram import PARTICIPANTS_MAX, ROWS_MAX
-from quire.testing.simulation.story import TEXT_LINES_MAX, Kind, middle_left_out, together
-from quire.testing.simulation.wire import Said, Wiretap, message_of
+from quire_simulator.report.diagram import PARTICIPANTS_MAX, ROWS_MAX
+from quire_simulator.report.story import TEXT_LINES_MAX, Kind, middle_left_out, together
+from quire_simulator.report.wire import Said, Wiretap, message_of
 from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
 from tests.sim.runs import plain_run
 

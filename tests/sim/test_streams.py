@@ -12,9 +12,9 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.testing.simulation import Plan, run_plan, simulate
-from quire.testing.simulation import stream_laws as laws
-from quire.testing.simulation.stream_facts import (
+from quire_simulator import Plan, run_plan, simulate
+from quire_simulator.streams import invariants as laws
+from quire_simulator.streams.facts import (
     Handle,
     Seen,
     Sent,
@@ -22,14 +22,12 @@ from quire.testing.simulation.stream_facts import (
     producer_of,
     producer_payload,
 )
-from quire.testing.simulation.stream_laws import View, Whole
-from quire.testing.simulation.stream_plans import STREAM_SHAPES, StreamPlan
+from quire_simulator.streams.invariants import View, Whole
+from quire_simulator.streams.plans import STREAM_SHAPES, StreamPlan
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 PLANS = 150
-DIGEST_OF = (
-    "from quire.testing.simulation import simulate; print(simulate({}, 'streams').trace_digest)"
-)
+DIGEST_OF = "from quire_simulator import simulate; print(simulate({}, 'streams').trace_digest)"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

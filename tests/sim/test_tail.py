@@ -14,7 +14,7 @@ from quire.client import Client, LedgerReader
 from quire.codec.entry.entry import Entry
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 from tests.sim.test_cluster import BOOKIES, SEEDS, payload
 
 PIECES = 40

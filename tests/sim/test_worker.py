@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.testing import (
+from quire_simulator.machine import (
     PowerLossError,
     SimDisk,
     SimulatedLoop,
@@ -17,7 +17,7 @@ from quire.testing import (
     SimWorker,
     current_node,
 )
-from quire.testing.loop import START_TIME_S
+from quire_simulator.machine.loop import START_TIME_S
 
 Scenario = Callable[[SimulatedLoop, SimWorker, list[Any]], Coroutine[Any, Any, None]]
 

@@ -22,9 +22,9 @@ from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.config import StorageConfig
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import LOG_DIRECTORY
-from quire.testing.disk import SimDisk
-from quire.testing.inode import Content, Inode
-from quire.testing.power_loss import PowerLoss
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.inode import Content, Inode
+from quire_simulator.machine.power_loss import PowerLoss
 from tests.support.interleave import Interleaving
 from tests.support.promises import Promises, PromisingStore
 from tests.support.storage import sim_disk

@@ -11,7 +11,7 @@ from quire.storage.directory import ensure_directory
 from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.store import LedgerStore
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, HandClock, HandTimers, HandWorker
 
 

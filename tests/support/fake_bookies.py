@@ -34,7 +34,7 @@ from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 from quire.net.network import AsyncioNetwork
-from quire.testing import SimClock, SimulatedLoop
+from quire_simulator.machine import SimClock, SimulatedLoop
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

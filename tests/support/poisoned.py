@@ -24,8 +24,8 @@ from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Create
 from quire.metadata.uri import replication_root
 from quire.replication.marks.locks import ReplicationLocks
-from quire.testing.clock import SimClock
-from quire.testing.simulation.world import World, bookie_id
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.world.world import World, bookie_id
 from tests.support.metadata import in_store
 
 POISON = b"BookieMetadataFormatVersion\t9\nof a time to come"

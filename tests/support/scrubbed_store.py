@@ -14,7 +14,7 @@ from quire.storage.background.scrub import Findings, SegmentScrub
 from quire.storage.background.scrubber import target_of
 from quire.storage.config import StorageConfig
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, mixed, sim_disk
 
 EAGER = replace(

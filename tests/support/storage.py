@@ -21,7 +21,7 @@ from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.store import LedgerStore
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 
 SMALL = StorageConfig(
     segment_bytes=64 * 1024,

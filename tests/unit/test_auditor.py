@@ -25,8 +25,8 @@ from quire.replication.autorecovery.settings import AutorecoverySettings, Autore
 from quire.replication.explain.status import last_waiting
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import Marks
-from quire.testing.clock import SimClock
-from quire.testing.simulation.world import World, bookie_id
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.world.world import World, bookie_id
 
 ALL = ("a", "b", "c")
 

@@ -162,19 +162,15 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("namespace", "set", "/a", "roll_bytes=0"), "roll_bytes"),
     (("namespace", "set", "/a", "roll_bytes=5", "--unset", "roll_bytes"), "both set and unset"),
     (("namespace", "set", "/a", "--unset", "nonsense"), "'nonsense'"),
-    # -- benchmarks and the simulator
+    # -- benchmarks
     *((("bench", verb, "--size", "6291456"), "--size 6291456") for verb in BENCHES),
     *((("bench", verb, "--ensemble", "2"), "--ensemble 2") for verb in (*BENCHES, "stream write")),
     (("bench", "latency", "--rate", "nan"), "nan"),
     (("bench", "tail", "--rate", "inf"), "inf"),
     (("bench", "tail", "--explicit-lac", "9999999999999"), "--explicit-lac"),
-    (("simulate", "--workload", "nonsense"), "nonsense"),
-    (("simulate", "--seeds", "5-3"), "5-3"),
-    (("simulate", "--shrink-seconds", "nan"), "nan"),
-    (("simulate", "--save", "TMP/no/such/file"), "no directory"),
 ]  # fmt: skip
 
-WITHOUT_CLUSTER = ("local", "zookeeper", "simulate", "bookie disk segment")
+WITHOUT_CLUSTER = ("local", "zookeeper", "bookie disk segment")
 
 
 class _Began(BaseException):

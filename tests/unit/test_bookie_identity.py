@@ -29,7 +29,7 @@ from quire.metadata.bookies.orders import Order, What, give_order, read_order
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.bookie import memory_metadata, running_bookie
 from tests.support.metadata import in_store
 

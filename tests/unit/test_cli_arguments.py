@@ -87,7 +87,7 @@ def test_all_commands_are_there() -> None:
         "stream delete", "stream write", "stream read", "stream tail", "stream truncate",
         "stream retain", "stream end", "stream audit",
         "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
-        "bench rereplicate", "bench stream", "simulate",
+        "bench rereplicate", "bench stream",
         "pipeline ingest", "pipeline offload", "pipeline history", "pipeline compact",
         "pipeline replicate", "pipeline audit", "pipeline recover",
     }  # fmt: skip
@@ -182,7 +182,7 @@ def test_all_that_talk_to_a_cluster_take_metadata() -> None:
         ("object",),
         ("bench",),
     }
-    local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",), ("bookie",), ("explain",)}
+    local |= {("namespace",), ("stream",), ("pipeline",), ("bookie",), ("explain",)}
     local |= {("autorecovery",), ("cluster", "locations"), ("bookie", "conf"), ("cluster", "gc")}
     local |= {("config",), ("config", "show"), ("config", "check"), ("completion",)}
     local |= {path for path in ALL if path[0] == "shell"} - {("shell",)}

@@ -15,7 +15,7 @@ from quire.codec.wire.v2 import FRAME_HEADER_BYTES, add_request
 from quire.errors import DamagedError
 from quire.storage.read import scratch as desk
 from quire.storage.read.scratch import FRAMES_AT, Desk
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import disk_of, sim_disk
 from tests.unit.test_storage_reads import answer, only_sealed, sealed, written_of
 

@@ -28,7 +28,7 @@ from quire.storage.recovery import scan
 from quire.storage.recovery.recovery import Recovery
 from quire.storage.segment import sealer
 from quire.storage.segment.segment import segment_name
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.segments import (
     LEDGERS,
     checked,

@@ -31,7 +31,7 @@ from quire.storage.recovery.loading import LoadProgress, LoadStopped
 from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire.testing.disk import SimFile
+from quire_simulator.machine.disk import SimFile
 from tests.support.bookie import SMALL as BOOKIE
 from tests.support.bookie import memory_metadata, peer_of, running_bookie
 from tests.support.crash_sweep import contents_of

@@ -15,7 +15,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError
-from quire.testing import SimulatedLoop
+from quire_simulator.machine import SimulatedLoop
 
 CODEC = EntryCodec(7, DigestType.CRC32C, b"")
 KEY = bytes(20)

@@ -42,9 +42,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {"client", "replication", "streams", ROOT},
     "http": {*WIRED, "bookie", "client", "replication", "streams", ROOT},
 }
-MAY_IMPORT["__main__"] = {"admin"}  # `python -m quire`
+MAY_IMPORT["__main__"] = {"cli"}  # `python -m quire`
 MAY_IMPORT["testing"] = {*MAY_IMPORT} - {"spark", "__main__"}
-MAY_IMPORT["admin"] = {*MAY_IMPORT} - {"__main__"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT} - {"__main__"}
 
 PURE_ROOMS = {"codec", "core"}
 IMPURE_MODULES = {
@@ -178,6 +178,8 @@ def violations_of_file(file: str, source: str, rooms: set[str]) -> Iterator[str]
             yield f"{where} is imported by all and must not import {target} ({name})"
         if top == "pyspark" and room != "spark":
             yield f"{where} must not import pyspark: only spark may"
+        if top == "quire_simulator":
+            yield f"{where} must not import quire_simulator: it is not installed with Quire"
         if top == "aiohttp" and file not in AIOHTTP_MODULES:
             yield f"{where} must not import aiohttp: only {' and '.join(AIOHTTP_MODULES)} may"
         if room in PURE_ROOMS and top in IMPURE_MODULES:
@@ -214,7 +216,7 @@ def test_our_sources_are_all_looked_at() -> None:
     """The walk reaches every room that has a directory."""
     seen = {room_of(file) for file in our_sources()}
     assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= seen
-    assert {"codec", "core", "storage", "metadata", "net", "errors", "clock"} <= seen
+    assert {"codec", "core", "storage", "metadata", "net", "errors", "_runtime"} <= seen
 
 
 # -- made-up sources --------------------------------------------------------------------------
@@ -231,7 +233,7 @@ REFUSED = [
     ("streams/x.py", "from quire.net.network import Network", "streams must not import net"),
     ("spark/x.py", "from quire.metadata import base", "spark must not import metadata"),
     ("testing/x.py", "from quire.spark import source", "testing must not import spark"),
-    ("testing/x.py", "from quire.cli import main", "testing must not import admin"),
+    ("testing/x.py", "from quire.cli import main", "testing must not import cli"),
     ("codec/x.py", "import quire", "codec must not import (package)"),
     ("__init__.py", "from quire.bookie import server", "(package) must not import bookie"),
     ("core/x.py", "m = importlib.import_module('quire.net')", "core must not import net"),
@@ -243,7 +245,7 @@ REFUSED = [
     ("attic/x.py", "", "not in the table"),
     # pyspark
     ("client/x.py", "from pyspark.sql import DataFrame", "only spark may"),
-    ("admin/x.py", "def f():\n    import pyspark", "only spark may"),
+    ("cli/x.py", "def f():\n    import pyspark", "only spark may"),
     ("testing/x.py", "__import__('pyspark')", "only spark may"),
     (
         "http/x.py",
@@ -251,6 +253,7 @@ REFUSED = [
         "only http/server/server.py and http/server/fetch.py may",
     ),
     ("bookie/x.py", "import quire.http.server.api", "bookie must not import http"),
+    ("testing/x.py", "import quire_simulator.run", "testing must not import quire_simulator"),
     # the pure rooms
     *(("codec/x.py", f"import {m}", f"must not import {m}") for m in sorted(IMPURE_MODULES)),
     ("core/x.py", "from os.path import join", "must not import os"),
@@ -272,7 +275,7 @@ REFUSED = [
 
 ACCEPTED = [
     ("codec/x.py", "import struct\nfrom quire.errors import ProtocolError"),
-    ("core/x.py", "from quire.codec.entry.entry import Entry\nfrom quire import clock"),
+    ("core/x.py", "from quire.codec.entry.entry import Entry\nfrom quire._runtime import clock"),
     ("core/x.py", "from . import quorum\nfrom .quorum import write_set"),
     ("storage/disk.py", "import os, fcntl\nopen('a')"),
     ("storage/worker.py", "import time, threading\ntime.monotonic()"),
@@ -284,8 +287,8 @@ ACCEPTED = [
     ("replication/x.py", "from quire.client import api\nfrom quire.storage import log"),
     ("streams/x.py", "from quire.client import Client\nfrom quire.metadata import update"),
     ("spark/x.py", "import pyspark.sql\nfrom quire.client import api\nimport quire"),
-    ("admin/x.py", "from quire.spark import source\nfrom quire.testing import cluster"),
-    ("admin/x.py", "importlib.util.find_spec('pyspark')"),
+    ("cli/x.py", "from quire.spark import source\nfrom quire.testing import cluster"),
+    ("cli/x.py", "importlib.util.find_spec('pyspark')"),
     ("__main__.py", "from quire.cli.main import main"),
     ("__init__.py", "from quire.client import Client\nfrom quire.errors import QuireError"),
 ]

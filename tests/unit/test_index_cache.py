@@ -22,7 +22,7 @@ from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire.testing.inode import Content
+from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
 from tests.support.bookie import running_bookie
 from tests.support.crash_sweep import contents_of

@@ -25,9 +25,9 @@ from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.link import PROBE_LEDGER
 from quire.net.network import AsyncioNetwork, end_when_peer_is_dead
-from quire.testing import SimulatedLoop
-from quire.testing.clock import SimClock
-from quire.testing.network import SimNetwork
+from quire_simulator.machine import SimulatedLoop
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.machine.network import SimNetwork
 from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1"

@@ -39,7 +39,7 @@ from ..support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
-    path.read_text(encoding="utf-8") for path in sorted((ROOT / "src/quire/client").glob("*.py"))
+    path.read_text(encoding="utf-8") for path in sorted((ROOT / "src/quire/client").rglob("*.py"))
 ]
 
 

@@ -17,7 +17,7 @@ from quire.storage.config import (
     StorageConfig,
     segment_bytes_of,
 )
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 
 GIB = 1 << 30
 

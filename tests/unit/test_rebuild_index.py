@@ -14,7 +14,7 @@ from quire.storage.recovery.rebuild import Outcome
 from quire.storage.segment import sealer
 from quire.storage.segment.sealing import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import Part, segment_name
-from quire.testing.disk import PowerLossError
+from quire_simulator.machine.disk import PowerLossError
 from tests.support.segments import (
     contents,
     filled,

@@ -31,8 +31,8 @@ ASKED_FOR = {
     "cli/cluster/erase.py:check_erasable": "the caller erases a cluster",
     "metadata/tree_common.py:not_empty": "the caller deletes a node",
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
-    "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
-    "ledger, and cannot start on this directory again",
+    "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, "
+    "ledger by ledger, and cannot start on this directory again",
     "spark/streams/writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
     "cli/bookie/identity.py:check_not_needed": "the caller removes a bookie's cookie",
 }
@@ -49,13 +49,13 @@ HARMLESS = {
 LOOK_FIRST = {
     "bookie/directories/identity.py:give_up": "shows whose a directory is, and names the condition",
     "bookie/directories/identity.py:check_identity": "the cookie is written again",
-    "bookie/directories/identity.py:create_identity": "another directory is used, or the cookie written again",
+    "bookie/directories/identity.py:create_identity": "another directory, or a new cookie",
     "bookie/directories/identity.py:check_current": "the right directory is put back",
     "bookie/directories/listed.py:_check_new": "an empty directory is used",
     "bookie/directories/lost.py:check_lost": "the bookie starts with it",
     "bookie/directories/lost.py:check_successor": "an empty directory is used",
     "cli/bookie/cookie_write.py:_cookie_there": "all directories are named",
-    "bookie/directories/listed.py:_without": "an empty directory takes its place, and copies come back; "
+    "bookie/directories/listed.py:_without": "an empty directory replaces it; copies come back; "
     "`disk remove` refuses while a ledger needs it",
     "cli/bookie/cookie_write.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",

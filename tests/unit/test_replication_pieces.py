@@ -12,7 +12,7 @@ from quire.core.fragments import fragments, stored_count
 from quire.core.replicas import BLOCK_ENTRIES
 from quire.replication import Budget
 from quire.replication.audit.pieces import PlannedLedger, parts, pieces
-from quire.testing.loop import SimulatedLoop
+from quire_simulator.machine.loop import SimulatedLoop
 
 BOOKIES = tuple("abcdef")
 

@@ -21,7 +21,7 @@ from quire.codec.wire.v2 import Code, Flag
 from quire.errors import CookieError, NoSuchLedgerError
 from quire.metadata.interface import LedgerRange
 from quire.storage.worker import ThreadWorker
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support import bookie as support
 from tests.support.bookie import Peer, memory_metadata, peer_of, running_bookie
 

@@ -12,7 +12,7 @@ from quire.cli.main import cli
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 from quire.storage.inspect.space_report import look
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, sim_disk
 
 

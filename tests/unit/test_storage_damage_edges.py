@@ -16,7 +16,7 @@ from quire.storage.background.quarantine_record import record_name
 from quire.storage.background.scrub import SegmentScrub
 from quire.storage.background.scrubber import SCRUB_NAME, target_of
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
-from quire.testing.disk import SimFile
+from quire_simulator.machine.disk import SimFile
 from tests.support.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
 from tests.support.storage import key_of, lacks, sealed
 

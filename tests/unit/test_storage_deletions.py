@@ -13,7 +13,7 @@ from quire.storage.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
-from quire.testing.disk import PowerLossError, SimDisk
+from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage import (
     SMALL,
     StoreOnDisk,

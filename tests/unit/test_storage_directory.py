@@ -17,7 +17,7 @@ from quire.storage.directory import (
     remove_small_file,
     write_small_file,
 )
-from quire.testing.disk import PowerLossError
+from quire_simulator.machine.disk import PowerLossError
 from tests.support.storage import sim_disk
 
 

@@ -21,7 +21,7 @@ from quire.storage.segment import sealer
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.worker import ThreadReader
-from quire.testing.disk import SimDisk, SimFile
+from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
 from tests.unit.test_storage_compaction import compact
 

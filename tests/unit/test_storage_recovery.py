@@ -11,7 +11,7 @@ from quire.storage.inspect.space_report import look
 from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import (
     SMALL,
     StoreOnDisk,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quire.storage.config import StorageConfig
-from quire.testing.disk import SimDisk
+from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, disk_of, entries, opened
 
 LOW, HIGH, DWELL_S = 100_000, 150_000, 30.0

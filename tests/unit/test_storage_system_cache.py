@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quire.storage.read import system_cache
 from quire.storage.read.system_cache import SystemCache
 from quire.storage.segment.segment import segment_name
-from quire.testing.disk import SimDisk, SimFile
+from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, entries, fill_segments, opened, sealed
 from tests.unit.test_storage_compaction import compact
 

@@ -30,7 +30,7 @@ from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap, Record
 from quire.streams.write.writer import StreamWriter
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 SEED = 7
 

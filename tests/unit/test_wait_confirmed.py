@@ -12,7 +12,7 @@ from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams import Namespace, StreamSegment
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.segment_list import SegmentList
-from quire.testing.simulation.world import World
+from quire_simulator.world.world import World
 
 SEED = 11
 

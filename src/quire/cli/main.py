@@ -52,10 +52,6 @@ _COMMANDS = {
         "quire.cli.completion:completion",
         "Print what makes a shell complete commands and options.",
     ),
-    "simulate": (
-        "quire.cli.simulate:simulate",
-        "Run whole clusters with faults on seeds, and check them.",
-    ),
 }
 
 _BOOKIE = {

@@ -283,8 +283,9 @@ class Client:
         collection. A ledger that does not exist is success. Cancel-safe.
 
         Streams, objects and datasets use this method themselves, so it also deletes ledgers that
-        one of them needs, and it requires no password. `quire.streams.ownership.owners.refuse_owned` checks
-        whether a ledger has an owner; `quire ledger delete` and the HTTP API call it first."""
+        one of them needs, and it requires no password.
+        `quire.streams.ownership.owners.refuse_owned` checks whether a ledger has an owner; `quire
+        ledger delete` and the HTTP API call it first."""
         self._check_open()
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)

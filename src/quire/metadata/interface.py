@@ -37,7 +37,8 @@ class Versioned(Generic[T]):
     version: int
     created: int = field(default=UNKNOWN_CREATION, compare=False)
     """A number that identifies the creation of a ledger in this store: another number means another
-    creation (`quire.metadata.ledgers.creation`). `UNKNOWN_CREATION` for values that are not ledgers."""
+    creation (`quire.metadata.ledgers.creation`). `UNKNOWN_CREATION` for values that are not
+    ledgers."""
 
 
 @dataclass(frozen=True, slots=True)

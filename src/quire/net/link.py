@@ -93,8 +93,8 @@ class Link(asyncio.Protocol):
         self.writes = 0
         """The number of writes so far. It only shows whether something was sent."""
         self.trusted = True
-        """Whether new requests may use this connection. `quire.client.cluster.link_watch` clears it while
-        it is unknown whether data still arrives."""
+        """Whether new requests may use this connection. `quire.client.cluster.link_watch` clears it
+        while it is unknown whether data still arrives."""
         self.address: tuple[str, int] | None = None
         """The host and port of the other side."""
         self._transport: asyncio.Transport | None = None

@@ -1,7 +1,7 @@
 """What storage is handed: a disk and two workers. The simulator hands in its own.
 
 Production: `quire.storage.disk.RealDisk`, `quire.storage.worker.ThreadWorker`.
-Simulation: `quire.testing.disk.SimDisk`, `quire.testing.worker.SimWorker`.
+Simulation: `quire_simulator.machine.disk.SimDisk`, `quire_simulator.machine.worker.SimWorker`.
 """
 
 from __future__ import annotations

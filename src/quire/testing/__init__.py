@@ -1,55 +1,15 @@
-"""Run Quire in a world made of a seed: simulated time, network, disk and calendar.
+"""Tools for tests of programs that use Quire: a cluster of real processes on this machine.
 
-    loop = SimulatedLoop(seed)
-    trace = Trace(loop.time)
-    network = SimNetwork(loop, loop.derive("network"), trace=trace)
+    from quire.testing import LocalCluster
 
-    async def main() -> None:
-        host = network.node("bookie-1")          # a quire.net.network.Network
-        disk = SimDisk(loop.derive("disk"), "bookie-1")
-        host.node.create_task(serve(host, disk))
-        ...
-        network.kill("bookie-1")                 # the process is gone: connections, tasks, timers
-        disk.crash()                             # and so is the power: what was not synced
-        restarted = network.node("bookie-1")     # a new node of the same name, for the same disk
+    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
+        ...  # connect to cluster.metadata_uri
 
-    loop.run(main())
-
-Real client, bookies and storage run unchanged. The same seed gives the same run and the same
-`trace.hexdigest()`, in any process and whatever PYTHONHASHSEED is.
+pytest finds the fixtures in `pytest_plugin` by itself wherever Quire is installed.
 """
 
 from __future__ import annotations
 
-from quire.testing.clock import SimClock
-from quire.testing.disk import PowerLossError, SimDisk, SimFile
-from quire.testing.loop import (
-    DeadlockError,
-    LimitError,
-    SimulatedLoop,
-    SimulationError,
-)
-from quire.testing.network import SimHost, SimNetwork, SimPort
-from quire.testing.node import Node, current_node
-from quire.testing.trace import Trace
-from quire.testing.transport import SimTransport
-from quire.testing.worker import SimWorker
+from quire.testing.cluster import LocalCluster
 
-__all__ = [
-    "DeadlockError",
-    "LimitError",
-    "Node",
-    "PowerLossError",
-    "SimClock",
-    "SimDisk",
-    "SimFile",
-    "SimHost",
-    "SimNetwork",
-    "SimPort",
-    "SimTransport",
-    "SimWorker",
-    "SimulatedLoop",
-    "SimulationError",
-    "Trace",
-    "current_node",
-]
+__all__ = ["LocalCluster"]

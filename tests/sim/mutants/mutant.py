@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from quire.testing.simulation import Result, simulate
+from quire_simulator import Result, simulate
 from tests.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 
-JUDGES = "quire.testing.simulation"
+JUDGES = "quire_simulator"
 """Modules below this see the code as it was: a law that is mutated with it would see nothing."""
 CRASHES = ("the_run_comes_to_its_end", "only_our_errors")
 """Broken also by a mutant that does not even work: only one that says so may be found by these."""

@@ -64,8 +64,8 @@ class DefaultGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
 
-class RootGroup(LazyGroup):
-    """The whole program: whatever goes wrong becomes one line on standard error and an exit
+class Program(click.Command):
+    """A whole program: whatever goes wrong becomes one line on standard error and an exit
     status. A command returns its exit status, or None for 0."""
 
     def main(
@@ -78,7 +78,7 @@ class RootGroup(LazyGroup):
     ) -> NoReturn:
         _quiet_logs()
         try:
-            status = super().main(args, prog_name or "quire", complete_var, False, **extra)
+            status = super().main(args, prog_name or self.name, complete_var, False, **extra)
             sys.stdout.flush()
         except BaseException as error:  # noqa: BLE001 - the end of the program
             status = exit_status(error)
@@ -90,6 +90,10 @@ class RootGroup(LazyGroup):
             return super().invoke(ctx)
         except (KeyboardInterrupt, OSError) as error:
             return exit_status(error)
+
+
+class RootGroup(Program, LazyGroup):
+    """The program `quire` with all its commands."""
 
 
 def exit_status(error: BaseException) -> int:

@@ -190,8 +190,8 @@ class LedgerReader:
         the entry behind the last one that was given. Memory is bounded by `read_windows`.
 
         Any number of tails of one ledger in one client share a poll, one read of what is new and
-        its verification (`quire.client.read.follow`); none waits for a slower one, and none hears of
-        another one's end.
+        its verification (`quire.client.read.follow`); none waits for a slower one, and none hears
+        of another one's end.
         """
         async with aclosing(self.tail_runs(first)) as runs:
             async for run in runs:

@@ -41,7 +41,8 @@ takes for all ledgers, one `ENDS`. Nothing comes behind that.
 id, greatest LAC known, 8 N each; number of its key, length of its rows, 4 N each; flags, N (1:
 fenced, 2: its rows do not ascend, 4: it has an explicit LAC, 8: its fence is durable). Then length
 of the keys, length of the explicit LACs, 4 each; the keys, and the packets of the explicit LACs,
-each behind its length (4); the rows of all ledgers, packed as `storage/segment/sealed_rows.py` says.
+each behind its length (4); the rows of all ledgers, packed as `storage/segment/sealed_rows.py`
+says.
 
 `ENDS`, N = 0: number of all ledgers, 8; the group behind the last in the log that may have changed
 any of this, 8.

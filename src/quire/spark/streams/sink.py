@@ -1,9 +1,9 @@
 """Writing streams from Spark: what the driver plans, what a task writes, what the driver publishes.
 
 Each task fills one ledger for each stream that it has rows for; the driver publishes them as
-segments, once for each key (`quire.streams.publish.publishing`). The plan is made on the driver before the
-tasks: it takes the right to write, so that nobody else appends between, and goes with the tasks'
-messages to the commit, which runs in another process.
+segments, once for each key (`quire.streams.publish.publishing`). The plan is made on the driver
+before the tasks: it takes the right to write, so that nobody else appends between, and goes with
+the tasks' messages to the commit, which runs in another process.
 """
 
 from __future__ import annotations

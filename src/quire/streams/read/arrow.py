@@ -14,7 +14,7 @@
 | value    | binary       | the payload                                                          |
 
 Entries full of records of one size, which are most, are taken apart by numpy, many entries at once
-where they look alike; others go through `quire.codec.distributedlog.record`. Needs the extra `arrow`.
+where they look alike; others go through `codec.distributedlog.record`. Needs the extra `arrow`.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
 
 
 def _values(parts: Sequence[_Part]) -> pa.Array:
-    """The payloads, in a buffer of their own. As for entries (`quire.client.read.arrow`): the buffer,
+    """The payloads, in a buffer of their own. As for entries (`client.read.arrow`): the buffer,
     cut at the beginning and the end of each payload, is an array whose even elements are
     gathered."""
     arrow = import_pyarrow()

@@ -1,9 +1,9 @@
 """Parquet files of offloaded records: written by tasks, straight from ledgers, and read back.
 
-The columns are those of `quire.streams.read.arrow`. A file holds records of whole segments, or of a part
-of one. What is written is digested on the way (`Digest`), and after the file is on its disk it is
-read again as a whole and digested again: both must be equal. So must its bytes: what a filter goes
-by (the least and greatest value of a row group) is in no column.
+The columns are those of `quire.streams.read.arrow`. A file holds records of whole segments, or of a
+part of one. What is written is digested on the way (`Digest`), and after the file is on its disk it
+is read again as a whole and digested again: both must be equal. So must its bytes: what a filter
+goes by (the least and greatest value of a row group) is in no column.
 """
 
 from __future__ import annotations

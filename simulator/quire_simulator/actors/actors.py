@@ -1,0 +1,113 @@
+"""All clients of a run, each on a node of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from quire.client import Client
+from quire.errors import QuireError
+from quire_simulator.actors.healers import LAST, HealLaws, heal, is_healer
+from quire_simulator.actors.operators import JobLaws, operate
+from quire_simulator.actors.publishers import follow, publish
+from quire_simulator.actors.racks import RackLaws
+from quire_simulator.actors.readers import delete, read, recover, tail
+from quire_simulator.actors.writers import write
+from quire_simulator.faults.byzantine import LIAR, Liar, hear
+from quire_simulator.machine.node import SimTask
+from quire_simulator.plans.plans import LedgerPlan, readers_of
+from quire_simulator.streams.actors import is_tailer, stream_actors
+from quire_simulator.streams.stage import StreamStage
+from quire_simulator.world.stage import Stage
+
+Work = Callable[[Stage, str, Client], Awaitable[None]]
+
+
+class Part(Protocol):
+    """What a client of one ledger does."""
+
+    async def __call__(self, stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None: ...
+
+
+READERS: dict[str, Part] = {
+    "recoverer": recover,
+    "tail": tail,
+    "reader": read,
+    "deleter": delete,
+}
+
+
+class Actors:
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.tasks: list[SimTask[None]] = []
+        self.streams = StreamStage(stage)
+        if stage.plan.healers:
+            HealLaws(stage)
+        if stage.plan.jobs:
+            JobLaws(stage)
+        if stage.plan.racks:
+            RackLaws(stage)
+        if stage.plan.liars:
+            Liar(stage.world, LIAR)
+        stage.begin_s = stage.world.loop.time()
+
+    def start(self) -> None:
+        for plan in self.stage.plan.ledgers:
+            self._spawn(f"writer-{plan.number}", plan.begin_s, partial(write, plan=plan))
+            for what, times in readers_of(plan):
+                for k, at_s in enumerate(times):
+                    work = partial(READERS[what], plan=plan)
+                    self._spawn(f"{what}-{plan.number}.{k}", at_s, work)
+        for one in self.stage.plan.publishers:
+            self._spawn(f"publisher-{one.number}", one.begin_s, partial(publish, plan=one))
+            self._spawn(f"follower-{one.number}", one.begin_s, partial(follow, plan=one))
+        for healer in self.stage.plan.healers:
+            self._spawn(f"healer-{healer.number}", healer.begin_s, partial(heal, plan=healer))
+        for job in self.stage.plan.jobs:
+            self._spawn(f"job-{job.number}", job.begin_s, partial(operate, plan=job))
+        for name, begin_s, act in stream_actors(self.streams):
+            self._spawn(name, begin_s, act)
+
+    def unfinished(self) -> list[str]:
+        """Names of the clients that live and have not come to their end."""
+        return [name for name in self._alive() if not is_tailer(name) and not is_healer(name)]
+
+    def another_healer(self) -> None:
+        """All that there were may have died."""
+        for one in self.stage.plan.healers[:1]:
+            self._spawn(LAST, 0.0, partial(heal, plan=replace(one, part="both")))
+
+    def healers(self) -> list[str]:
+        return [name for name in self._alive() if is_healer(name)]
+
+    def tailers(self) -> list[str]:
+        """The same of those who wait for the last record of a stream."""
+        return [name for name in self._alive() if is_tailer(name)]
+
+    def _alive(self) -> list[str]:
+        return [t.get_name() for t in self.tasks if not t.done() and not t.node.dead]
+
+    def _spawn(self, name: str, at_s: float, work: Work) -> None:
+        node = self.stage.world.network.node(name).node
+        self.tasks.append(node.create_task(self._act(name, at_s, work), name=name))
+
+    async def _act(self, name: str, at_s: float, work: Work) -> None:
+        stage = self.stage
+        await asyncio.sleep(at_s)
+        client = stage.world.client(name, stage.plan.client_config)
+        try:
+            await work(stage, name, client)
+        except QuireError as error:
+            stage.history.add(name, "failed", note=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a law: nothing foreign comes out
+            stage.checker.fail("only_our_errors", f"{name}: {error!r}")
+        if stage.plan.liars:
+            hear(stage, name, client)
+        try:
+            await client.close()
+        except QuireError as error:
+            stage.history.add(name, "close failed", note=type(error).__name__)

@@ -1,0 +1,369 @@
+"""Autorecovery in a run: its processes, its laws, and how the end is judged.
+
+A healer is one process that stands for auditor, works, or both. Any of them may die; once all is
+calm another one comes, so that somebody is there to finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from quire.bookie.server import Bookie
+from quire.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.underreplication import (
+    ELECTION,
+    LEDGERS,
+    Holder,
+    Underreplicated,
+    lock_path,
+    vote_number,
+)
+from quire.core.append.quorum import write_set
+from quire.core.fragments import Fragment, fragments, members, stored_by
+from quire.errors import NoSuchLedgerError
+from quire.metadata.memory.nodes import Change
+from quire.metadata.memory.store import MemoryStore
+from quire.replication.autorecovery.autorecovery import Autorecovery
+from quire.replication.autorecovery.settings import AutorecoverySettings
+from quire.replication.marks.locks import replication_root
+from quire_simulator.actors import racks
+from quire_simulator.invariants.checker import LawError
+from quire_simulator.invariants.claims import entries_of
+from quire_simulator.plans.faults import BETWEEN_TWO, DIRECTORY_KINDS, REPLACEMENT_KINDS
+from quire_simulator.plans.plans import HealerPlan
+from quire_simulator.plans.workloads import WORKLOADS
+from quire_simulator.world.stage import POLL_S, Stage
+from quire_simulator.world.world import World, bookie_id
+
+HEAL_S = 300.0
+"""After the last fault, and once all ledgers are closed, every entry is on its whole write set
+within this."""
+PLACEMENT_CHECK_S = 9.0
+REPLICAS_CHECK_S = 5.0
+REPLICAS_CHECK_SELDOM_S = 200.0
+"""Where bookies are to say by themselves what they have lost."""
+LAST = "healer-last"
+BRIEF_S = 1.0
+"""Nobody need notice that a bookie was back for less."""
+STOPPING_S = 0.1
+"""A bookie that is stopped ends its connections so long before its registration."""
+
+
+async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> None:
+    """One process, until all is judged."""
+    store = client.metadata
+    assert isinstance(store, MemoryStore)
+    stage.world.sessions[name] = store
+    replacing = WORKLOADS[stage.plan.workload].replacing
+    autorecovery = Autorecovery(
+        client,
+        name,
+        settings=AutorecoverySettings(
+            lost_bookie_delay_s=plan.delay_s,
+            bookie_check_interval_s=20.0,
+            ledger_check_interval_s=7.0,
+            replicas_check_interval_s=(REPLICAS_CHECK_SELDOM_S if replacing else REPLICAS_CHECK_S),
+            open_grace_s=plan.open_grace_s,
+            backoff_s=0.5,
+            backoff_max_s=5.0,
+            poll_s=1.0,
+            bytes_per_s=None,
+            placement_check_interval_s=PLACEMENT_CHECK_S if stage.plan.racks else 0.0,
+            repair_placement=bool(stage.plan.racks),
+        ),
+        auditor=plan.part != "worker",
+        worker=plan.part != "auditor",
+        clock=client.clock,
+        rng=stage.world.loop.derive(f"autorecovery {name}"),
+        log=partial(stage.world.trace.record, name),
+    )
+    running = asyncio.ensure_future(autorecovery.run())
+    while not stage.healed and not running.done():
+        await asyncio.sleep(POLL_S)
+    running.cancel()
+    await asyncio.wait([running])
+    if not running.cancelled():
+        stage.checker.fail("only_our_errors", f"{name}: {running.exception()!r}")
+
+
+def is_healer(name: str) -> bool:
+    return name.startswith("healer-")
+
+
+class HealLaws:
+    """Looks at every change of registrations, of marks and of ledgers, in the moment in which it is
+    made."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._world = stage.world
+        self._cluster = stage.world.cluster
+        plan = stage.plan.healers[0]
+        self._delay_s = plan.delay_s
+        self._grace_s = plan.open_grace_s
+        top = replication_root("memory://sim")
+        self._root, self._locks = f"{top}/{LEDGERS}/", lock_path(top, 0).rpartition("/")[0]
+        self._locked_at: dict[str, float] = {}
+        """When the lock of each ledger was taken last, by the path of the lock."""
+        self._away_since: dict[str, float] = {}
+        """Bookies that are not registered, or are dead: one is the case before the other."""
+        self._away_until: dict[str, float] = {}
+        self._away_before: dict[str, float] = {}
+        """Since when those had been away then."""
+        self._down: set[str] = set()
+        """Bookies that have left and do not serve again; one that starts may be registered, and is
+        missed, for it does not answer."""
+        self._marks: dict[str, Underreplicated] = {}
+        self._read: WeakKeyDictionary[asyncio.Task[Any], dict[int, LedgerMetadata]] = (
+            WeakKeyDictionary()
+        )
+        """What each task of a healer read last of each ledger: by that it goes."""
+        self._marked_at: dict[int, float] = {}
+        """Since when each ledger is marked."""
+        self._states: dict[int, LedgerState] = {}
+        self._known = set(self._cluster.presences)
+        # Who cannot reach a bookie takes it for lost as well.
+        self._all_reach_all = not any(f.kind in BETWEEN_TWO for f in stage.plan.schedule)
+        self._incomplete = {
+            bookie_id(f.target)
+            for f in stage.plan.schedule
+            if f.kind in (*DIRECTORY_KINDS, *REPLACEMENT_KINDS)
+        }
+        """Bookies that are without a directory at some time."""
+        self._wrap()
+
+    def _wrap(self) -> None:
+        cluster = self._cluster
+        bookies_changed, observer, tree_observer = (
+            cluster.bookies_changed, cluster.observer, cluster.tree_observer
+        )  # fmt: skip
+
+        def on_bookies() -> None:
+            self._registrations()
+            bookies_changed()
+
+        leave, started = self._world._leave, self._world.started
+
+        def on_leave(name: str, session_left_s: float) -> None:
+            if name in self._world.bookies:
+                self._leaves(bookie_id(name))
+                self._down.add(bookie_id(name))
+            leave(name, session_left_s)
+
+        async def on_start(name: str, bookie: Bookie) -> None:
+            self._down.discard(bookie_id(name))
+            self._registrations()
+            await started(name, bookie)
+
+        def on_ledger(ledger_id: int) -> None:
+            self._ledger(ledger_id)
+            observer(ledger_id)
+
+        def on_tree(changes: Iterable[Change]) -> None:
+            changes = list(changes)
+            for path, children in changes:
+                if path.startswith(self._root) and not children:
+                    self._mark(path)
+                elif path.startswith(self._locks) and cluster.tree.get(path) is not None:
+                    self._locked_at[path] = self._now_s
+            tree_observer(changes)
+
+        self._world._leave = on_leave  # type: ignore[method-assign]
+        self._world.started = on_start
+        cluster.bookies_changed = on_bookies  # type: ignore[method-assign]
+        cluster.observer = on_ledger
+        cluster.read_observer = self._on_read
+        cluster.tree_observer = on_tree
+
+    @property
+    def _now_s(self) -> float:
+        return self._world.loop.time()
+
+    def _on_read(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        task = asyncio.current_task()
+        if task is not None and self._by_healer():
+            self._read.setdefault(task, {})[ledger_id] = metadata
+
+    def _by_healer(self) -> bool:
+        return is_healer(self._world.metadata_caller)
+
+    def _leaves(self, bookie: str) -> None:
+        """It is away from now on, or was all the time for who did not see it come back."""
+        if self._now_s - self._away_until.get(bookie, -BRIEF_S) < BRIEF_S:
+            self._away_since.setdefault(bookie, self._away_before[bookie])
+        else:
+            self._away_since.setdefault(bookie, self._now_s)
+
+    def _registrations(self) -> None:
+        running = {bookie_id(name) for name in self._world.bookies}
+        present = running.intersection(self._cluster.presences) - self._down
+        for bookie in self._known - present - self._away_since.keys():
+            self._leaves(bookie)
+        for bookie in present & self._away_since.keys():
+            self._away_before[bookie] = self._away_since.pop(bookie)
+            self._away_until[bookie] = self._now_s
+        self._known |= present
+
+    # -- marks --------------------------------------------------------------------------------
+
+    def _mark(self, path: str) -> None:
+        if "/urL" not in path:
+            return
+        ledger_id = int(path.rpartition("urL")[2])
+        node, before = self._cluster.tree.get(path), self._marks.pop(path, None)
+        if node is not None:
+            now = self._marks[path] = Underreplicated.decode(node.value)
+            self._marked_at.setdefault(ledger_id, self._now_s)
+            for bookie in now.replicas:
+                if before is None or bookie not in before.replicas:
+                    self._is_given_up(ledger_id, bookie)
+            return
+        self._marked_at.pop(ledger_id, None)
+        if before is not None and self._by_healer():
+            self._is_whole(ledger_id, before)
+
+    def _is_given_up(self, ledger_id: int, bookie: str) -> None:
+        """A single bookie that is away is waited for."""
+        since_s = self._away_since.get(bookie)
+        if since_s is None or not self._delay_s or not self._all_reach_all:
+            return
+        if bookie in self._incomplete:
+            return  # whoever looked at it before it left has found that it lacks something
+        if self._stage.plan.racks:
+            return  # the check of placement names bookies that live, or did a moment ago
+        back = {other for other, at_s in self._away_until.items() if at_s > since_s}
+        others = {*self._away_since, *back} - {bookie}
+        away_s = self._now_s - since_s
+        metadata = self._metadata(ledger_id)
+        lacks = metadata is not None and any(self._lacking(ledger_id, metadata, (bookie,)))
+        if not others and not lacks and away_s < self._delay_s - STOPPING_S:
+            what = f"{bookie} is given up {away_s:.2f} s after it left, in ledger {ledger_id}"
+            self._stage.checker.fail("a_lost_bookie_is_waited_for", what)
+
+    def _is_whole(self, ledger_id: int, mark: Underreplicated) -> None:
+        """A mark goes when what it names lacks nothing any more, in the segments that were complete
+        when who takes it away read the metadata last: what becomes complete later is found by the
+        check of replicas."""
+        task = asyncio.current_task()
+        read = self._read.get(task, {}).get(ledger_id) if task is not None else None
+        now = self._metadata(ledger_id)
+        if now is None:
+            return
+        metadata = read or now
+        destroyed = self._stage.checker.destroyed
+        locked_s = self._locked_at.get(lock_path(replication_root("memory://sim"), ledger_id), 0.0)
+        for bookie in mark.replicas:
+            if self._world.claims.lost_at_s.get(bookie, 0.0) > locked_s:
+                continue  # it was looked at before
+            gone = bookie in destroyed and self._away_since.get(bookie, locked_s) < locked_s
+            if gone and any(bookie in f.ensemble for f in _closed(metadata)):
+                what = f"ledger {ledger_id} still names {bookie}, which is lost"
+                self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
+            for what in self._lacking(ledger_id, metadata, (bookie,), but=self._queued):
+                self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
+
+    def _queued(self, bookie: str, ledger_id: int) -> set[int]:
+        """What a bookie gives to readers, and is maybe not on its disk yet: nobody can tell."""
+        running = self._world.bookies.get(bookie.partition(":")[0])
+        info = running.store.ledgers.get(ledger_id) if running and running.recovered else None
+        runs = () if info is None else (run for part in info.open_parts for run in part.runs)
+        return {entry for run in runs for entry in entries_of(run)}
+
+    def _lacking(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        bookies: Iterable[str],
+        *,
+        but: Callable[[str, int], set[int]] = lambda bookie, ledger_id: set(),
+    ) -> Iterator[str]:
+        """What these lack of the segments that are complete, by what they ever claimed to have."""
+        held = self._world.claims.of(ledger_id)
+        for fragment in _closed(metadata):
+            for index in members(fragment, bookies):
+                bookie = fragment.ensemble[index]
+                wanted = set(stored_by(metadata, index, fragment.first, fragment.last))
+                wanted -= held.get(bookie, set())
+                if wanted and (lacks := sorted(wanted - but(bookie, ledger_id))):
+                    yield f"ledger {ledger_id}: {bookie} lacks {lacks[:5]} of {fragment}"
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return self._cluster.ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return None
+
+    def _ledger(self, ledger_id: int) -> None:
+        metadata = self._metadata(ledger_id)
+        if metadata is None:
+            return
+        before = self._states.get(ledger_id, LedgerState.OPEN)
+        self._states[ledger_id] = metadata.state
+        fenced = before is LedgerState.OPEN and metadata.state is LedgerState.IN_RECOVERY
+        if not fenced or not self._by_healer():
+            return
+        # The grace is that of the mark: it goes on where one bookie comes back as another leaves.
+        marked_s = self._now_s - self._marked_at.get(ledger_id, 0.0)
+        if marked_s < self._grace_s:
+            what = f"ledger {ledger_id} is fenced {marked_s:.2f} s after it was marked"
+            self._stage.checker.fail("a_writer_has_its_grace", what)
+
+
+def _closed(metadata: LedgerMetadata) -> list[Fragment]:
+    return [fragment for fragment in fragments(metadata, -1) if fragment.closed]
+
+
+# -- the end ----------------------------------------------------------------------------------
+
+
+async def judge(stage: Stage) -> None:
+    """Until every entry that was acknowledged or recovered is on its whole write set, without a
+    command."""
+    begin_s = stage.world.loop.time()
+    while left := await _lacking(stage) or racks.misplaced(stage.world):
+        if stage.world.loop.time() - begin_s > HEAL_S:
+            raise LawError("everything_is_replicated_again", left)
+        await asyncio.sleep(1.0)
+    stage.healed = True
+
+
+async def _lacking(stage: Stage) -> str:
+    """What is missing; '' if nothing is."""
+    world, checker = stage.world, stage.checker
+    for ledger_id in sorted(world.cluster.ledgers):
+        if checker.facts(ledger_id).deleted:
+            continue
+        metadata = world.cluster.ledger(ledger_id).value
+        named = {bookie for segment in metadata.segments for bookie in segment.ensemble}
+        if gone := sorted(named & checker.destroyed):
+            return f"ledger {ledger_id} names {gone}"
+        held = {bookie_id(name): await checker.held(name, ledger_id) for name in world.bookies}
+        known = metadata.last_entry_id if metadata.closed else checker.facts(ledger_id).confirmed
+        for entry_id in range(known + 1):
+            ensemble = metadata.segment_of(entry_id).ensemble
+            for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
+                if entry_id not in held.get(ensemble[index], ()):
+                    return f"ledger {ledger_id} entry {entry_id} is not on {ensemble[index]}"
+    root = f"{replication_root('memory://sim')}/{LEDGERS}"
+    if names := world.cluster.tree.children(root):
+        return f"marks are left below {names}"
+    return _without_auditor(world)
+
+
+def _without_auditor(world: World) -> str:
+    """Whoever has the lowest vote has noticed it: for the next bookie that is lost."""
+    tree, root = world.cluster.tree, f"{replication_root('memory://sim')}/{ELECTION}"
+    votes = sorted((vote_number(name) or 0, name) for name in tree.children(root) or ())
+    elected = tree.get(root)
+    first = tree.get(f"{root}/{votes[0][1]}") if votes else None
+    if first is None or elected is None:
+        return "nobody stands for auditor"
+    names = [Holder.decode(node.value).owner for node in (first, elected) if node.value]
+    return "" if len(names) == 2 and names[0] == names[1] else f"{names} are to be the auditor"

@@ -1,0 +1,131 @@
+"""Datasets: who publishes, reads, and sweeps what was not published; and the laws of it.
+
+Each publication is of ledgers of its own, written before it. A dataset whose name begins with
+"whole" is overwritten by each, so that it is exactly one of them at any time; to the others each
+publication adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from quire.client import Client
+from quire.client.datasets.datasets import OWNER_KEY, Dataset
+from quire.client.datasets.format import DatasetLedger
+from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
+from quire_simulator.plans.plans import PublisherPlan
+from quire_simulator.world.stage import Stage
+
+SWEPT_AFTER_S = 1.5
+"""Younger than the slowest job: now and then the sweep takes what was about to be published."""
+ENTRIES = 3
+
+
+@dataclass
+class Shelf:
+    """What is known of one dataset."""
+
+    tried: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Transaction key -> ledgers of a publication that was begun."""
+    done: dict[str, int] = field(default_factory=dict)
+    """Transaction key -> sequence, of those that were told that they succeeded."""
+
+
+async def publish(stage: Stage, name: str, client: Client, plan: PublisherPlan) -> None:
+    chance = stage.world.loop.derive(f"actor {name}")
+    shelf = stage.shelves.setdefault(plan.dataset, Shelf())
+    for number in range(plan.rounds):
+        txn = f"{name}/{number}"
+        try:
+            ledgers = [await _ledger(stage, client, plan) for _ in range(chance.randint(1, 3))]
+            shelf.tried[txn] = frozenset(ledger.ledger_id for ledger in ledgers)
+            await asyncio.sleep(chance.random() * plan.pause_s)
+            for _ in range(2 if chance.random() < 0.3 else 1):  # some jobs publish twice
+                published = await client.datasets.publish(
+                    plan.dataset, ledgers, overwrite=_whole(plan.dataset), txn=txn
+                )
+                sequence = shelf.done.setdefault(txn, published.sequence)
+                if sequence != published.sequence:
+                    what = f"{txn} is publication {sequence} and {published.sequence}"
+                    stage.checker.fail("a_publication_happens_once", f"{plan.dataset}: {what}")
+            gone = [ledger.ledger_id for ledger in published.replaced]
+            await client.datasets.discard(plan.dataset, gone)
+        except QuireError as error:
+            stage.history.add(name, "failed", note=f"{txn}: {type(error).__name__}")
+
+
+async def _ledger(stage: Stage, client: Client, plan: PublisherPlan) -> DatasetLedger:
+    custom = {OWNER_KEY: plan.dataset.encode()}
+    writer = await client.create_ledger(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, custom=custom
+    )
+    # Whether it is deleted is a matter of the datasets.
+    stage.checker.facts(writer.ledger_id).deleted = True
+    await writer.append_many([stage.payload(writer.ledger_id, entry) for entry in range(ENTRIES)])
+    await writer.close()
+    return DatasetLedger(writer.ledger_id, 0, ENTRIES - 1, ENTRIES, writer.length)
+
+
+async def follow(stage: Stage, name: str, client: Client, plan: PublisherPlan) -> None:
+    """Read the dataset again and again; in between sweep what nobody published."""
+    newest = -1
+    for number in range(plan.rounds * 4):
+        await asyncio.sleep(plan.pause_s / 2)
+        try:
+            if number % 4 == 3:
+                await client.datasets.sweep_orphans(SWEPT_AFTER_S, name=plan.dataset)
+            dataset = await client.datasets.read(plan.dataset)
+        except QuireError as error:
+            stage.history.add(name, "failed", note=type(error).__name__)
+            continue
+        if dataset.sequence < newest:
+            what = f"{plan.dataset}: publication {dataset.sequence} was read after {newest}"
+            stage.checker.fail("a_dataset_never_goes_back", what)
+        newest = dataset.sequence
+        _all_or_none(stage, dataset)
+
+
+def _all_or_none(stage: Stage, dataset: Dataset) -> None:
+    """A reader sees all ledgers of a publication, or none, and each once."""
+    found = [ledger.ledger_id for ledger in dataset.ledgers]
+    parts = [part for part in stage.shelves[dataset.name].tried.values() if part & set(found)]
+    whole = frozenset().union(*parts)
+    if len(found) != len(whole) or set(found) != whole or (_whole(dataset.name) and len(parts) > 1):
+        what = f"{dataset.name} has ledgers {sorted(found)}, published were {sorted(whole)}"
+        stage.checker.fail("a_publication_is_seen_whole", what)
+
+
+async def judge(stage: Stage, client: Client) -> None:
+    """What was published and not replaced is there, and can be read."""
+    for name, shelf in stage.shelves.items():
+        try:
+            dataset = await client.datasets.read(name)
+        except NoSuchKeyError:
+            found: set[int] = set()
+        else:
+            _all_or_none(stage, dataset)
+            found = {ledger.ledger_id for ledger in dataset.ledgers}
+        for txn in [] if _whole(name) else shelf.done:
+            if not shelf.tried[txn] <= found:
+                what = f"{name}: {txn}, ledgers {sorted(shelf.tried[txn])}, found {sorted(found)}"
+                stage.checker.fail("what_was_published_stays", what)
+        if _whole(name) and shelf.done and not found:
+            stage.checker.fail("what_was_published_stays", f"{name} is empty")
+        for ledger_id in sorted(found):
+            await _readable(stage, client, name, ledger_id)
+
+
+async def _readable(stage: Stage, client: Client, name: str, ledger_id: int) -> None:
+    try:
+        reader = await client.open_ledger(ledger_id)
+    except NoSuchLedgerError:
+        stage.checker.fail("a_published_ledger_is_kept", f"{name}: ledger {ledger_id} is gone")
+        return
+    payloads = [entry.payload async for entry in reader.read()]
+    if payloads != [stage.payload(ledger_id, entry) for entry in range(ENTRIES)]:
+        stage.checker.fail("a_published_ledger_is_kept", f"{name}: ledger {ledger_id} is changed")
+
+
+def _whole(dataset: str) -> bool:
+    return dataset.startswith("whole")

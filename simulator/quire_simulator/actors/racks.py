@@ -1,0 +1,163 @@
+"""Bookies in racks, in a run: they move from one rack to another while clients write, whole racks
+lose their power, and in the end every ledger lies as the placement policy wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.config import PlacementConfig
+from quire.core.append.quorum import write_set
+from quire.core.fragments import fragments
+from quire.errors import NoSuchLedgerError, QuireError
+from quire.replication.explain.explain import explain_ledger
+from quire_simulator.world.stage import Stage
+from quire_simulator.world.world import World, bookie_id
+
+MIN_RACKS = 3
+"""With write quorums of 3 no rack has two copies of an entry."""
+LATE_S = 3.0
+"""An ensemble that was chosen by a table of so long ago may be stored now."""
+
+Racks = Mapping[str, str]
+"""Bookie id -> rack."""
+
+
+def settle(world: World, racks: int) -> None:
+    """Each bookie stands in one of so many racks, and every client is told so."""
+    names = enumerate(sorted(world.disks))
+    world.placement = placement
+    world.racks = {bookie_id(name): f"/rack-{number % racks}" for number, name in names}
+
+
+def placement(racks: Racks) -> PlacementConfig:
+    return PlacementConfig(min_racks=MIN_RACKS, enforce_racks=True, locations=dict(racks))
+
+
+def keeps_apart(racks: Racks, ensemble: Sequence[str], write_quorum: int) -> bool:
+    """Whether every write quorum is in as many racks as it should."""
+    size, least = len(ensemble), min(MIN_RACKS, write_quorum)
+    windows = (write_set(first, size, write_quorum) for first in range(size))
+    return all(len({racks[ensemble[index]] for index in one}) >= least for one in windows)
+
+
+class RackLaws:
+    """Looks at every ensemble in the moment in which it is stored."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._world = stage.world
+        self._seen: dict[int, LedgerMetadata] = {}
+        self._tables: list[tuple[float, Racks]] = [(0.0, self._world.racks)]
+        """Since when each was the one that counts."""
+        cluster = self._world.cluster
+        observer, relocated, rack_lost = (
+            cluster.observer, self._world.relocated, self._world.rack_lost
+        )  # fmt: skip
+
+        def on_ledger(ledger_id: int) -> None:
+            self._stored(ledger_id)
+            observer(ledger_id)
+
+        def on_relocated() -> None:
+            self._tables.append((self._world.loop.time(), self._world.racks))
+            relocated()
+
+        def on_rack_lost(rack: str) -> None:
+            self._without(rack)
+            rack_lost(rack)
+
+        cluster.observer = on_ledger
+        self._world.relocated = on_relocated
+        self._world.rack_lost = on_rack_lost
+
+    def _since(self, horizon_s: float) -> list[Racks]:
+        """The tables that counted then, or later."""
+        ends = [begin_s for begin_s, _ in self._tables[1:]] + [float("inf")]
+        return [table for (_, table), end_s in zip(self._tables, ends) if end_s > horizon_s]
+
+    def _stored(self, ledger_id: int) -> None:
+        now, before = _metadata(self._world, ledger_id), self._seen.pop(ledger_id, None)
+        if now is None:
+            return
+        self._seen[ledger_id] = now
+        former = [] if before is None else [one.ensemble for one in before.segments]
+        # Nobody tells when a ledger is created: its first ensemble may be as old as it is.
+        horizon_s = 0.0 if before is None else self._world.loop.time() - LATE_S
+        tables = self._since(horizon_s)
+        for segment in now.segments:
+            new = segment.ensemble not in former
+            # A ledger that lies otherwise already, or did when this was chosen, goes on as well as
+            # it can.
+            apart = all(
+                keeps_apart(table, one, now.write_quorum) for one in former for table in tables
+            )
+            former.append(segment.ensemble)
+            kept = any(keeps_apart(table, segment.ensemble, now.write_quorum) for table in tables)
+            if new and apart and not kept:
+                racks = [self._world.racks[bookie] for bookie in segment.ensemble]
+                what = f"ledger {ledger_id} is put on {segment.ensemble} in {racks}"
+                self._stage.checker.fail("an_ensemble_is_in_different_racks", what)
+
+    def _without(self, rack: str) -> None:
+        """Every entry that was acknowledged is outside of the rack as well, of each ledger that
+        lies as it should."""
+        for ledger_id, metadata in self._seen.items():
+            facts = self._stage.checker.facts(ledger_id)
+            if facts.deleted:
+                continue
+            held = self._world.claims.of(ledger_id)
+            for fragment in fragments(metadata, facts.confirmed):
+                ensemble, quorum = fragment.ensemble, metadata.write_quorum
+                if not keeps_apart(self._world.racks, ensemble, quorum):
+                    continue
+                for entry in range(fragment.first, min(fragment.last, facts.confirmed) + 1):
+                    members = [ensemble[i] for i in write_set(entry, len(ensemble), quorum)]
+                    others = [b for b in members if self._world.racks[b] != rack]
+                    if not any(entry in held.get(bookie, ()) for bookie in others):
+                        what = f"entry {entry} of ledger {ledger_id} is in {rack} only"
+                        self._stage.checker.fail("a_rack_may_be_lost", what)
+                        return
+
+
+def misplaced(world: World) -> str:
+    """Which closed ledger lies otherwise than it should, in the end; '' if none does."""
+    for ledger_id in sorted(world.cluster.ledgers) if world.racks else ():
+        metadata = _metadata(world, ledger_id)
+        for segment in metadata.segments if metadata is not None and metadata.closed else ():
+            assert metadata is not None
+            if not keeps_apart(world.racks, segment.ensemble, metadata.write_quorum):
+                racks = [world.racks[bookie] for bookie in segment.ensemble]
+                return f"ledger {ledger_id} lies in {racks}"
+    return ""
+
+
+async def explain(stage: Stage, client: Client) -> None:
+    """Once all is healed each ledger is explained so: by the bookies that it has."""
+    for ledger_id in sorted(stage.world.cluster.ledgers):
+        try:
+            told = await explain_ledger(client, ledger_id)
+        except (NoSuchLedgerError, QuireError) as error:
+            stage.checker.fail("what_is_explained_is_true", f"ledger {ledger_id}: {error}")
+            continue
+        metadata = _metadata(stage.world, ledger_id)
+        if metadata is None:
+            continue
+        named = [tuple(one.bookie for one in segment.replicas) for segment in told.segments]
+        bad = [
+            f"{one.bookie} is {one.state}, {one.registered}"
+            for segment in told.segments
+            for one in segment.replicas
+            if one.state not in ("present", "empty") or one.registered == "gone"
+        ]
+        if named != [one.ensemble for one in metadata.segments] or bad:
+            what = f"ledger {ledger_id}: {named}; {', '.join(bad)}"
+            stage.checker.fail("what_is_explained_is_true", what)
+
+
+def _metadata(world: World, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return world.cluster.ledger(ledger_id).value
+    except NoSuchLedgerError:
+        return None

@@ -1,0 +1,153 @@
+"""Who comes beside the writer: recoverers, readers, tails, and who deletes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+
+from quire.client import Client, LedgerReader
+from quire.errors import NoSuchLedgerError, QuireError
+from quire_simulator.plans.plans import LedgerPlan
+from quire_simulator.world.stage import POLL_S, Stage
+
+ATTEMPTS_MAX = 6
+"""Of a recoverer, while faults go on."""
+LOOKS = 4
+"""Of a reader."""
+LATE_SHARE = 0.25
+"""Of the span of the plan: when the one that comes later begins."""
+RESTLESS_S = 0.05
+RESTLESS_ENTRIES = 7
+"""How long the one that leaves stays each time, wherever it is then, and what it takes at most."""
+
+
+async def recover(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    ledger_id = await stage.ledger_id(plan)
+    if ledger_id is None:
+        return
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            await take_over(stage, name, client, ledger_id)
+            return
+        except QuireError as error:
+            stage.failed(name, ledger_id, error)
+            stage.denied(name, ledger_id, error)
+            await asyncio.sleep(POLL_S)
+
+
+async def take_over(stage: Stage, name: str, client: Client, ledger_id: int) -> None:
+    """Recover a ledger and read all of it."""
+    password = stage.checker.facts(ledger_id).password
+    reader = await client.open_ledger(ledger_id, password=password, recover=True)
+    stage.history.add(name, "recovered", ledger_id, 0, reader.last_add_confirmed)
+    await read_range(stage, name, reader, 0)
+
+
+async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    """What is known to be acknowledged, and a little later again."""
+    ledger_id = await stage.ledger_id(plan)
+    if ledger_id is None:
+        return
+    try:
+        reader = await client.open_ledger(ledger_id, password=plan.password)
+        upcoming = 0
+        for _ in range(LOOKS):
+            if reader.last_add_confirmed < upcoming - 1:
+                what = f"LAC {reader.last_add_confirmed} after {upcoming - 1}"
+                stage.wrong(name, ledger_id, what)
+            lac = reader.last_add_confirmed
+            stage.history.add(name, "observe", ledger_id, upcoming, lac)
+            await read_range(stage, name, reader, upcoming)
+            upcoming = max(upcoming, lac + 1)
+            await asyncio.sleep(POLL_S)
+            await reader.refresh()
+        if upcoming:
+            # Not only where it is new.
+            await read_range(stage, name, reader, upcoming // 2)
+    except QuireError as error:
+        stage.failed(name, ledger_id, error)
+        stage.denied(name, ledger_id, error)
+
+
+async def read_range(stage: Stage, name: str, reader: LedgerReader, first: int) -> None:
+    last, upcoming = reader.last_add_confirmed, first
+    async with aclosing(reader.read(first, last)) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            stage.seen(name, reader.ledger_id, entry, upcoming)
+            upcoming += 1
+    if upcoming != last + 1:
+        what = f"a read of {first}..{last} ended before {upcoming}"
+        stage.wrong(name, reader.ledger_id, what)
+    if upcoming > first:
+        stage.history.add(name, "read", reader.ledger_id, first, upcoming - 1)
+
+
+async def tail(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    """Three that follow the ledger to its end in one client, and share what they read: one from
+    the beginning, one that comes later and wants it all, and one that leaves and comes back."""
+    ledger_id = await stage.ledger_id(plan)
+    if ledger_id is None:
+        return
+    work = partial(_follow, stage, client=client, ledger_id=ledger_id, password=plan.password)
+    async with asyncio.TaskGroup() as group:
+        # The first to come is the one that asks for all.
+        restless = work(f"{name}/restless", stays_s=RESTLESS_S, takes=RESTLESS_ENTRIES)
+        group.create_task(restless)
+        group.create_task(work(name))
+        group.create_task(work(f"{name}/late", begin_s=stage.plan.span_s * LATE_SHARE))
+
+
+async def _follow(
+    stage: Stage,
+    name: str,
+    *,
+    client: Client,
+    ledger_id: int,
+    password: bytes,
+    begin_s: float = 0.0,
+    stays_s: float | None = None,
+    takes: int = 0,
+) -> None:
+    """To the end of the ledger; a tail that fails, is cancelled after `stays_s` or ended behind
+    some entries is begun again behind what it gave."""
+    upcoming = 0
+    await asyncio.sleep(begin_s)
+    while True:
+        began_at = upcoming
+        try:
+            reader = await client.open_ledger(ledger_id, password=password)
+            leaves_at = upcoming + takes if takes else None
+            async with asyncio.timeout(stays_s), aclosing(reader.tail(upcoming)) as entries:
+                async for entry in entries:
+                    stage.seen(name, ledger_id, entry, upcoming)
+                    stage.history.add(name, "read", ledger_id, upcoming, upcoming)
+                    upcoming += 1
+                    if upcoming == leaves_at:
+                        break
+            if upcoming == leaves_at:
+                continue
+            stage.history.add(name, "tail ended", ledger_id, 0, upcoming - 1)
+            facts = stage.checker.facts(ledger_id)
+            if facts.closed_at != upcoming - 1 and not facts.deleted:
+                what = f"the tail ended before {upcoming}, closed at {facts.closed_at}"
+                stage.wrong(name, ledger_id, what)
+            return
+        except TimeoutError:
+            if upcoming == began_at and stays_s is not None:
+                stays_s *= 2  # bookies may be slow, or away
+        except NoSuchLedgerError as error:
+            stage.denied(name, ledger_id, error)
+            return
+        except QuireError as error:
+            stage.failed(name, ledger_id, error)
+            stage.denied(name, ledger_id, error)
+            await asyncio.sleep(POLL_S)
+
+
+async def delete(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    ledger_id = await stage.ledger_id(plan)
+    if ledger_id is not None:
+        stage.history.add(name, "delete", ledger_id)
+        await client.delete_ledger(ledger_id)
+        stage.history.add(name, "deleted", ledger_id)

@@ -1,0 +1,236 @@
+"""Writers: how each kind of ledger is written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from quire.client import Client, LedgerWriter
+from quire.client.write.caller_ids import CallerIdWriter
+from quire.client.write.write_handle import WriteHandle
+from quire.errors import QuireError, UsageError
+from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES
+from quire_simulator.plans.plans import LedgerPlan
+from quire_simulator.world.stage import Stage
+
+H = TypeVar("H", bound=WriteHandle)
+
+FORCED = 0.4
+"""How often a batch with deferred sync is forced."""
+FORCED_MEANWHILE = 0.5
+"""How often the writer goes on while a force runs."""
+MEANWHILE_S = 0.01
+"""At most so long behind its begin: what was sent before it is covered."""
+LEFT_OUT = 0.3
+"""How often a batch with own ids lacks one, for now."""
+CANCELLED = 0.1
+"""How often an append with an own id is cancelled and made again."""
+
+
+async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
+    ensemble, write_quorum, ack_quorum = plan.shape
+    own_ids, deferred = plan.kind == "own ids", plan.kind == "deferred"
+    handle: LedgerWriter | CallerIdWriter = await client.create_ledger(  # type: ignore[call-overload]
+        ensemble_size=ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest=plan.digest,
+        password=plan.password,
+        deferred_sync=deferred,
+        caller_ids=own_ids,
+    )
+    ledger_id = handle.ledger_id
+    facts = stage.checker.facts(ledger_id)
+    facts.handle_confirmed = lambda: handle.last_add_confirmed
+    facts.backlog = lambda: handle._session.pipeline.unacked_bytes_max()
+    # One more turn is let in where there was room; with own ids, all that waited for one of them.
+    entries = 2 * plan.batch_entries_max if own_ids else 1
+    facts.backlog_max_bytes = (
+        stage.plan.unacked_bytes
+        + client.config.max_turn_bytes
+        + entries * PAYLOAD_MAX_BYTES * plan.scale
+    )
+    facts.scale, facts.password = plan.scale, plan.password
+    stage.world.ledger_ids[plan.number] = ledger_id
+    stage.history.add(
+        name, "create", ledger_id, note=f"{ensemble}/{write_quorum}/{ack_quorum} {plan.kind}"
+    )
+    chance = stage.world.loop.derive(f"actor {name}")
+    pen: Pen[LedgerWriter] | Pen[CallerIdWriter]
+    if isinstance(handle, CallerIdWriter):
+        pen = OwnIds(stage, name, handle, plan, chance)
+    else:
+        pen = (Deferred if deferred else Plain)(stage, name, handle, plan, chance)
+    await pen.write()
+
+
+class Pen(Generic[H]):
+    """One writer at work."""
+
+    def __init__(
+        self, stage: Stage, name: str, handle: H, plan: LedgerPlan, chance: random.Random
+    ) -> None:
+        self.stage = stage
+        self.name = name
+        self.handle = handle
+        self.ledger_id = handle.ledger_id
+        self.plan = plan
+        self.chance = chance
+
+    async def write(self) -> None:
+        try:
+            for number in range(self.plan.batches):
+                await self.batch(self.chance.randint(1, self.plan.batch_entries_max))
+                await asyncio.sleep(self.chance.random() * self.plan.pause_s)
+                if number == self.plan.batches // 2:
+                    await asyncio.sleep(self.plan.idle_s)
+            await self.end()
+        except QuireError as error:
+            self.stage.failed(self.name, self.ledger_id, error)
+            if self.handle.closed:
+                await self.insist(error)
+
+    async def end(self) -> None:
+        if self.plan.end == "close":
+            self.closed(await self.handle.close())
+        else:
+            self.handle.abandon()
+
+    async def insist(self, error: QuireError) -> None:
+        """Whoever was told that it is over tries once more."""
+        try:
+            await self.another()
+        except QuireError:
+            return
+        what = f"appended after {type(error).__name__}"
+        self.stage.history.add(self.name, "late", self.ledger_id, note=what)
+
+    def closed(self, last: int) -> None:
+        self.stage.history.add(self.name, "closed", self.ledger_id, 0, last)
+        self.acked(0, last)
+        if last != self.last():
+            what = f"closed at {last}, {self.last()} was handed over"
+            self.stage.wrong(self.name, self.ledger_id, what)
+
+    def last(self) -> int:
+        """The last entry that was handed over, with all before it."""
+        return self.handle.last_add_pushed
+
+    def acked(self, first: int, last: int) -> None:
+        if last >= first:
+            self.stage.history.add(self.name, "acked", self.ledger_id, first, last)
+
+    def payloads(self, first: int, last: int) -> Sequence[bytes]:
+        self.stage.history.add(self.name, "append", self.ledger_id, first, last)
+        return [self.stage.payload(self.ledger_id, entry) for entry in range(first, last + 1)]
+
+    async def batch(self, count: int) -> None:
+        raise NotImplementedError
+
+    async def another(self) -> None:
+        raise NotImplementedError
+
+
+class Plain(Pen[LedgerWriter]):
+    """Waits for each batch, or hands over and waits now and then."""
+
+    async def batch(self, count: int) -> None:
+        first = self.handle.last_add_pushed + 1
+        payloads = self.payloads(first, first + count - 1)
+        if not self.plan.piped:
+            last = await self.handle.append_many(payloads)
+        else:
+            for payload in payloads:
+                await self.handle.room()
+                self.handle.submit(payload)
+            if self.chance.random() < 0.7:
+                return
+            last = await self.handle.flush()
+        self.accepted(first, last)
+
+    def accepted(self, first: int, last: int) -> None:
+        self.acked(first, last)
+
+    async def another(self) -> None:
+        await self.handle.append(b"another")
+
+
+class Deferred(Plain):
+    """What is accepted is not durable before a force."""
+
+    _accepted = -1
+
+    async def batch(self, count: int) -> None:
+        await super().batch(count)
+        if self.chance.random() < FORCED:
+            accepted = self._accepted
+            force = asyncio.ensure_future(self.handle.force())
+            if self.chance.random() < FORCED_MEANWHILE:
+                try:
+                    await asyncio.sleep(self.chance.random() * MEANWHILE_S)
+                    await super().batch(count)
+                except BaseException:
+                    await asyncio.wait([force])
+                    force.exception()
+                    raise
+            durable = await force
+            if durable < accepted:
+                what = f"forced through {durable}, {accepted} was accepted"
+                self.stage.wrong(self.name, self.ledger_id, what)
+            self.acked(0, durable)
+
+    def accepted(self, first: int, last: int) -> None:
+        self._accepted = last
+        self.stage.history.add(self.name, "accepted", self.ledger_id, first, last)
+
+
+class OwnIds(Pen[CallerIdWriter]):
+    """Appends a batch in any order; now and then one id comes with the next batch, or not at
+    all."""
+
+    _missing: int | None = None
+    _upcoming = 0
+
+    async def batch(self, count: int) -> None:
+        chance, first = self.chance, self._upcoming
+        last = first + count - 1
+        self._upcoming = last + 1
+        self.payloads(first, last)
+        ids = [*range(first, last + 1)] + ([] if self._missing is None else [self._missing])
+        chance.shuffle(ids)
+        self._missing = ids.pop() if chance.random() < LEFT_OUT else None
+        for entry_id in ids:
+            await self._append(entry_id)
+        through = last if self._missing is None else self._missing - 1
+        if through >= 0 and not (self.plan.piped and chance.random() < 0.7):
+            self.acked(0, await self.handle.wait(through))
+
+    async def _append(self, entry_id: int) -> None:
+        payload = self.stage.payload(self.ledger_id, entry_id)
+        await self.handle.room()
+        if self.chance.random() < CANCELLED:
+            task = asyncio.ensure_future(self.handle.append_at(entry_id, payload))
+            await asyncio.sleep(self.chance.choice([0.0, 0.0, 0.01]))
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+        try:
+            self.handle.submit_at(entry_id, payload)
+        except UsageError as error:  # it was begun before it was cancelled
+            if "appended already" not in str(error):
+                raise
+
+    async def end(self) -> None:
+        if self._missing is not None and self.chance.random() < 0.7:
+            await self._append(self._missing)
+            self._missing = None
+        await super().end()
+
+    def last(self) -> int:
+        return self._upcoming - 1 if self._missing is None else self._missing - 1
+
+    async def another(self) -> None:
+        await self.handle.append_at(self._upcoming, b"another")

@@ -1,0 +1,1 @@
+"""The command `python -m quire_simulator`. Start with `simulate`."""

@@ -1,0 +1,218 @@
+"""The command `python -m quire_simulator`: whole clusters on seeds, in parallel processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.common.groups import EXIT_ERROR, Program, say
+from quire.cli.common.options import FiniteRange, json_option
+from quire.cli.common.progress import Progress
+from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
+
+if TYPE_CHECKING:
+    from quire_simulator import Plan, Result
+
+SEEDS_DEFAULT = "0..100"
+EVERY = "every"
+WAITING_PER_PROCESS = 4
+"""Seeds that are handed out before they are asked for."""
+FAILURES_MAX = 20
+"""Behind so many no further seeds are begun."""
+SHRINK_DEFAULT_S = 60.0
+FRESH_BYTES = 4
+"""Of the first seed, where it is to be one that nobody tried before."""
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+Job = tuple[str, int]
+"""Workload, seed."""
+
+
+class SeedRange(click.ParamType[range]):
+    """A..B: the seeds from A to before B."""
+
+    name = "A..B"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> range:
+        found = re.fullmatch(r"(\d+)\.\.(\d+)", str(value))
+        if found is None or int(found[1]) >= int(found[2]):
+            self.fail(f"{value!r} is no range of seeds: give A..B, from A to before B", param, ctx)
+        return range(int(found[1]), int(found[2]))
+
+
+class _Simulate(Program, click.Command):
+    """A program of its own, with the errors and exit statuses of `quire`."""
+
+
+@click.command("python -m quire_simulator", cls=_Simulate, context_settings=SETTINGS)
+@click.option("--seeds", type=SeedRange(), help=f"From A to before B.  [default: {SEEDS_DEFAULT}]")
+@click.option("--fresh", type=click.IntRange(1), metavar="N", help="N seeds from a random one on.")
+@click.option(
+    "--workload", default="all", show_default=True, metavar="W[,W...]",
+    help=f"What clients and faults do; {EVERY}: all of them, one after the other.",
+)  # fmt: skip
+@click.option("--trace", type=click.IntRange(0), metavar="SEED", help="Tell the story of one seed.")
+@click.option(
+    "--plan", type=click.Path(dir_okay=False, path_type=Path),
+    help="Tell the story of a plan that --save has kept.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True,
+    help="Of a story; full: every single step.",
+)  # fmt: skip
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the plan of a failure as one file, made small.",
+)  # fmt: skip
+@click.option(
+    "--shrink/--no-shrink", default=True, help="Make the plans of failures small.  [default: yes]"
+)
+@click.option(
+    "--shrink-seconds", type=FiniteRange(0), default=SHRINK_DEFAULT_S, show_default=True,
+    help="For this at most.",
+)  # fmt: skip
+@click.option(
+    "--processes", type=click.IntRange(1), help="At once; as many as there are processors."
+)
+@json_option("Print one object with all of it.")
+def simulate(
+    seeds: range | None,
+    fresh: int | None,
+    workload: str,
+    trace: int | None,
+    plan: Path | None,
+    form: str,
+    save: Path | None,
+    shrink: bool,
+    shrink_seconds: float,
+    processes: int | None,
+    as_json: bool,
+) -> int:
+    """Run whole clusters with faults, each made of one seed, and check that every law holds.
+
+    The same seed gives the same run on the same version of Quire and Python. Exit status 1 if a
+    law did not hold.
+    """
+    from quire.errors import UsageError
+
+    asked = [name for name, given in _ways(seeds, fresh, trace, plan) if given]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} exclude each other")
+    workloads = _workloads(workload)
+    if save is not None and not save.absolute().parent.is_dir():
+        raise UsageError(f"--save {save}: there is no directory {save.absolute().parent}")
+    smaller = Smaller(shrink_seconds if shrink else 0.0)
+    if trace is not None or plan is not None:
+        return tell(_one_plan(trace, plan, workloads), form, save, smaller, as_json=as_json)
+    if fresh is not None:
+        first = int.from_bytes(os.urandom(FRESH_BYTES))
+        seeds = range(first, first + fresh)
+    if seeds is None:
+        seeds = SeedRange().convert(SEEDS_DEFAULT, None, None)
+    return _run_all(seeds, workloads, processes or os.cpu_count() or 1, smaller, save, as_json)
+
+
+def _ways(
+    seeds: range | None, fresh: int | None, trace: int | None, plan: Path | None
+) -> list[tuple[str, bool]]:
+    """What says which runs are meant; one of them at most."""
+    return [
+        ("--seeds", seeds is not None),
+        ("--fresh", fresh is not None),
+        ("--trace", trace is not None),
+        ("--plan", plan is not None),
+    ]
+
+
+def _workloads(text: str) -> list[str]:
+    from quire.errors import UsageError
+    from quire_simulator import WORKLOADS
+
+    names = list(WORKLOADS) if text == EVERY else list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in WORKLOADS:
+            raise UsageError(
+                f"no workload {name!r}; there are: {', '.join(WORKLOADS)}, and {EVERY}"
+            )
+    return names
+
+
+def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> Plan:
+    from quire.errors import UsageError
+    from quire_simulator import Plan, load_plan
+
+    if file is not None:
+        return load_plan(file.read_text(encoding="utf-8"))
+    assert trace is not None
+    if len(workloads) != 1:
+        raise UsageError("--trace tells one run: name one workload")
+    return Plan.make(trace, workloads[0])
+
+
+def _run_all(
+    seeds: range,
+    workloads: list[str],
+    processes: int,
+    smaller: Smaller,
+    save: Path | None,
+    as_json: bool,
+) -> int:
+    begin, report = time.monotonic(), Report(seeds, workloads)
+    say(f"{build_line()}: seeds {seeds.start}..{seeds.stop} of {report.what()}")
+    jobs = [(workload, seed) for seed in seeds for workload in workloads]
+    with Progress("simulate", total=len(jobs), counted="runs") as progress:
+        for result in _results(jobs, processes, report.failures):
+            report.add(result)
+            progress.advance(1, 0)
+            if result.failure is not None:
+                say(
+                    f"seed {result.seed} of {result.workload!r}: "
+                    f"{result.failure.law}: {result.failure.what}"
+                )
+                say(f"  replay: {report.replay(result)}")
+    report.seconds = max(time.monotonic() - begin, 1e-9)
+    report.shrink(smaller, save)
+    report.print(as_json=as_json)
+    return EXIT_ERROR if report.failures else 0
+
+
+def _results(jobs: list[Job], processes: int, failures: list[Result]) -> Iterator[Result]:
+    """As they come; a few more than asked for are under way."""
+    # A fork would take along what this process has opened.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        upcoming = iter(jobs)
+        first = islice(upcoming, processes * WAITING_PER_PROCESS)
+        pending = {pool.submit(_simulate, job) for job in first}
+        try:
+            while pending:
+                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                more = 0 if len(failures) >= FAILURES_MAX else len(finished)
+                pending |= {pool.submit(_simulate, job) for job in islice(upcoming, more)}
+                for future in finished:
+                    yield future.result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _simulate(job: Job) -> Result:
+    import logging
+
+    from quire_simulator import simulate as run
+
+    # What simulated programs would log is in their story.
+    logging.getLogger("quire").addHandler(logging.NullHandler())
+    workload, seed = job
+    return run(seed, workload)

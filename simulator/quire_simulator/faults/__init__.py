@@ -1,0 +1,1 @@
+"""The faults of a run: the code that injects each kind."""

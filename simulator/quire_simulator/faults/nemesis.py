@@ -1,0 +1,495 @@
+"""The hand that carries out a schedule of faults.
+
+Faults that overlap on one bookie do not add up: one that finds its target taken is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.config import BookieConfig
+from quire.errors import NoSuchLedgerError, QuireError
+from quire.metadata.memory.store import MemoryStore
+from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.segment.segment import LOG_DIRECTORY
+from quire_simulator.faults.bit_rot import rot, rot_entries
+from quire_simulator.faults.flips import Flips
+from quire_simulator.faults.replacements import Replacements
+from quire_simulator.faults.resizing import Resizing
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.transport import Route
+from quire_simulator.plans.faults import (
+    BETWEEN_TWO,
+    INDEX_KINDS,
+    LIES,
+    MEMBER_KINDS,
+    REPLACEMENT_KINDS,
+    RESET_KINDS,
+    RESIZE_KINDS,
+    ROLLBACK_KINDS,
+    SILENT_KINDS,
+    Fault,
+)
+from quire_simulator.world.world import ObservedCluster, World, bookie_id
+
+START_ATTEMPTS_MAX = 20
+START_RETRY_S = 0.5
+SESSION_LEFT_S = 2.0
+CRASH_OPERATIONS_MAX = 60
+START_OPERATIONS_MAX = 15
+CRASH_SOON_S = 0.5
+LOAD_STRUCK_S = 6.0
+"""By then a start has been struck that is to be struck while it loads its log."""
+ROLL_PAUSE_S = 4.0
+"""Enough for a writer to take a bookie back before the next one goes."""
+ROT_SPACING_BYTES = (50, 300, 2_000)
+ROTTEN_ENTRIES = (0.2, 1.0)
+"""Of the groups on a disk, where entries rot."""
+SLOW_NETWORK_S = (0.01, 0.4)
+SLOW_DISK_FACTOR = 60.0
+SLOW_METADATA_S = 2.0
+LATE_WATCHES_S = 2.0
+METADATA_FAILURES = 0.3
+ROOM_LEFT_BYTES = 1 << 18
+"""At most, of a disk that is full or nearly so."""
+LIES_TOLD = (0.3, 1.0)
+"""How often a lie is told, of the answers that it fits."""
+LASTING = 0.5
+CLEANLY = 0.3
+"""How often a bookie whose index cache is changed has been stopped before, and not lost power."""
+CLOCK_JUMP_MS = 600_000
+
+
+class Nemesis:
+    """Carries out a schedule, and restarts what ended by itself."""
+
+    def __init__(self, world: World, config: BookieConfig) -> None:
+        self.world = world
+        self.config = config
+        self.applied = 0
+        self._taken: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in world.disks}
+        self._capacity = {name: disk.capacity_bytes for name, disk in world.disks.items()}
+        self._latency_s = world.network.latency_s
+        acts = self.bring_back, lambda name: world.start(name, config)
+        self._replacements = Replacements(world, *acts)
+        self._resizing = Resizing(world, *acts)
+
+    async def run(self, schedule: Sequence[Fault]) -> None:
+        begin = self.world.loop.time()
+        async with asyncio.TaskGroup() as group:
+            supervisor = group.create_task(self.supervise())
+            async with asyncio.TaskGroup() as faults:
+                for fault in schedule:
+                    await asyncio.sleep(max(0.0, begin + fault.at_s - self.world.loop.time()))
+                    faults.create_task(self._apply(fault))
+            supervisor.cancel()
+
+    async def supervise(self) -> None:
+        """Restart what ended by itself."""
+        while True:
+            await asyncio.sleep(1.0)
+            for name in self.world.disks:
+                for disk in self.world.disks_of(name):
+                    self.world.index_caches.look(disk)
+                if name not in self.world.bookies and not self._taken[name].locked():
+                    async with self._taken[name]:
+                        await self.bring_back(name)
+
+    async def _apply(self, fault: Fault) -> None:
+        world = self.world
+        if fault.kind in MEMBER_KINDS:
+            fault = replace(fault, target=self._member(fault))
+        known = fault.kind in RESET_KINDS or world.network.knows(fault.target)
+        if fault.target and not known:
+            return  # of a ledger, or with a bookie, that was left out of the plan
+        world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
+        self.applied += 1
+        lock = self._taken.get(fault.target)
+        if lock is None or fault.kind in (*BETWEEN_TWO, *LIES, *SILENT_KINDS):
+            await self._others(fault)
+        elif not lock.locked():
+            async with lock:
+                if fault.target in world.bookies:
+                    await self._bookie(fault)
+
+    def _reset_recovery(self, fault: Fault) -> None:
+        """The next connection of a recoverer of this ledger to the bookie that gets the writer's
+        entries last breaks, with what is sent first."""
+        network, loop = self.world.network, self.world.loop
+        recoverers, before = fault.target.replace("ledger", "recoverer") + ".", network.accepted
+
+        def accepted(route: Route) -> None:
+            before(route)
+            if not armed or not route[0].startswith(recoverers):
+                return
+            if route[1] == self._member(fault):
+                armed.clear()
+                way_s = network.latency_of(*route)[0] + network.latency_of(*route[::-1])[0]
+                context = loop.main.context.copy()
+                loop.call_later(fault.amount * way_s, self._reset, route, context=context)
+
+        armed, network.accepted = [True], accepted
+
+    def _reset(self, route: Route) -> None:
+        self.world.network.partition(*route, reset=True)
+        self.world.network.heal_routes({route, route[::-1]})
+
+    def _member(self, fault: Fault) -> str:
+        """A bookie of the last ensemble of this ledger, or of this stream's newest one; "" where
+        there is none."""
+        what, _, number = fault.target.partition("-")
+        ids = self.world.stream_ledgers if what == "stream" else self.world.ledger_ids
+        ledger_id = ids.get(int(number), -1)
+        try:
+            metadata = self.world.cluster.ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return ""
+        ensemble = metadata.last_segment.ensemble
+        if fault.kind == "crash fastest member":
+            claimed = self.world.claims.of(ledger_id)
+            return max(ensemble, key=lambda b: len(claimed.get(b, ()))).partition(":")[0]
+        if fault.kind in RESET_KINDS:
+            names = [bookie.partition(":")[0] for bookie in ensemble]
+            latency_of, writer = self.world.network.latency_of, f"writer-{number}"
+            return max(names, key=lambda name: latency_of(writer, name))
+        return ensemble[int(fault.amount * len(ensemble))].partition(":")[0]
+
+    # -- one bookie ---------------------------------------------------------------------------
+
+    async def _bookie(self, fault: Fault) -> None:
+        world, name = self.world, fault.target
+        disks = world.disks_of(name)
+        disk = disks[int(fault.amount * 1_000) % len(disks)]
+        await self._strike(fault, disk)
+        await asyncio.sleep(fault.duration_s)
+        if fault.kind == "pause" and name in world.bookies:
+            world.network.cont(name)
+        if fault.kind == "flip":
+            world.network.mangle = None
+        disk.slowness = disk.usual_slowness
+        disk.capacity_bytes = self._capacity[name]
+        disk.away = False
+        if fault.kind.startswith("directory") and world.misses_a_directory(name):
+            world.kill(name)  # an operator has seen to the disk
+        await self.bring_back(name)
+
+    async def _strike(self, fault: Fault, disk: SimDisk) -> None:
+        world, name = self.world, fault.target
+        session_left_s = SESSION_LEFT_S * fault.amount
+        match fault.kind:
+            case "crash" | "crash member" | "crash fastest member":
+                world.crash(name, session_left_s=session_left_s)
+            case "crash in write" | "crash member in write":
+                # Most strike soon: into what has just begun.
+                operations = 1 + int(fault.amount**3 * CRASH_OPERATIONS_MAX)
+                world.crash_in_write(name, operations)
+            case "kill":
+                world.kill(name, session_left_s=session_left_s)
+            case "kill, start, crash":
+                await self._start_and_crash(name, 1 + int(fault.amount * 2))
+            case "crash in start":
+                world.kill(name)
+                world.crash_in_write(name, 1 + int(fault.amount * START_OPERATIONS_MAX))
+                await self.bring_back(name)
+            case "crash in load" | "stop in load":
+                await self._while_it_loads(fault)
+            case "restart":
+                await world.stop(name)
+            case "pause":
+                world.network.stop(name)
+            case "expire session":
+                world.expire_session(name)
+            case "foreign store":
+                await self._foreign_store(name)
+            case "flip":
+                world.destroyed.add(name)
+                world.flipped = True
+                world.network.mangle = Flips(name, world.loop.derive(f"flip {fault}"))
+            case "clock jumps":
+                world.clocks[name].skew_ms = int((fault.amount - 0.5) * CLOCK_JUMP_MS)
+            case _:
+                await self._strike_disk(fault, disk)
+
+    async def _strike_disk(self, fault: Fault, disk: SimDisk) -> None:
+        world, name = self.world, fault.target
+        match fault.kind:
+            case "slow disk":
+                disk.slowness = 1.0 + fault.amount * SLOW_DISK_FACTOR
+            case "fsync fails" | "directory fails":
+                disk.fail_sync_once()
+            case "fsync fails, crash":
+                disk.fail_sync_once()
+                await asyncio.sleep(fault.amount**2 * CRASH_SOON_S)
+                world.crash(name)
+            case "write fails":
+                disk.fail_write_once()
+            case "directory away":
+                disk.away = True
+                if fault.amount < 0.5:
+                    await world.stop(name)
+                else:
+                    world.crash(name)
+                await self.bring_back(name)
+            case "disk full":
+                room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
+                disk.capacity_bytes -= max(0, disk.free_bytes() - room)
+            case "lose disk":
+                world.destroyed.add(name)
+                world.crash(name)
+                disk.wipe()
+                world.wiped.add(name)
+            case "rot":
+                self._rot(fault)
+            case "rot, crash" | "rot entries, crash":
+                self._rot(fault)
+                world.crash(name)
+                await self.bring_back(name)
+            case kind if kind in INDEX_KINDS:
+                await self._index(fault, disk)
+            case kind if kind in (*REPLACEMENT_KINDS, *RESIZE_KINDS, *ROLLBACK_KINDS):
+                await self._operate(fault, disk)
+
+    async def _operate(self, fault: Fault, disk: SimDisk) -> None:
+        name, chance = fault.target, self.world.loop.derive(f"exchange {fault}")
+        match fault.kind:
+            case "replace directory":
+                await self._replacements.replace(name, disk, chance, fault.duration_s)
+            case "replace good directory":
+                await self._replacements.replace_good(name, disk, chance)
+            case "old disk comes back":
+                await self._replacements.bring_back_old(name, chance)
+            case "roll directory back":
+                await self._replacements.roll_back(name, disk, chance, fault.duration_s)
+            case "add directory":
+                await self._resizing.add(name, disk, chance)
+            case "take directory away":
+                await self._resizing.take_away(name, disk, chance)
+
+    async def _start_and_crash(self, name: str, times: int) -> None:
+        """What was in the page cache only is served for a moment, or not."""
+        for _ in range(times):
+            self.world.kill(name)
+            await self.bring_back(name)
+            self.world.crash(name)
+            await self.bring_back(name)
+
+    async def _while_it_loads(self, fault: Fault) -> None:
+        """It ends, and is struck again before it has come back."""
+        world, name = self.world, fault.target
+        world.kill(name)
+        starting = asyncio.ensure_future(self.bring_back(name))
+        await asyncio.wait([starting], timeout=fault.amount * LOAD_STRUCK_S)
+        if world.starts_now(name):
+            if fault.kind == "crash in load":
+                world.crash(name)
+            else:
+                world.stop_start(name)
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
+
+    async def _index(self, fault: Fault, disk: SimDisk) -> None:
+        """Something befalls the index cache while the bookie is down."""
+        world, chance = self.world, self.world.loop.derive(f"index {fault}")
+        world.index_caches.look(disk)
+        if chance.random() < CLEANLY:
+            await world.stop(fault.target)
+        if fault.target in world.bookies:
+            world.crash(fault.target)
+        match fault.kind:
+            case "lose index":
+                world.index_caches.lose(disk)
+            case "rot index":
+                world.index_caches.rot(disk, chance)
+            case "old index":
+                world.put_back_index(disk, chance)
+        await self.bring_back(fault.target)
+
+    async def _foreign_store(self, name: str) -> None:
+        """For a look for garbage, the address of the metadata store leads to an empty one."""
+        world, bookie = self.world, self.world.bookies[name]
+        stranger = ObservedCluster("other", clock=world.clocks[name], rng=world.loop.derive(name))
+        stranger.initialise()
+        own, bookie.metadata = bookie.metadata, MemoryStore(stranger)
+        try:
+            await bookie.collect_garbage()
+        finally:
+            bookie.metadata = own
+        if world.bookies.get(name) is not bookie and isinstance(own, MemoryStore):
+            own.expire_session(back=False)  # it died meanwhile
+
+    def _rot(self, fault: Fault) -> None:
+        """Bits of one segment are wrong from now on, or of the entries of all."""
+        disk, chance = self.world.disks[fault.target], self.world.loop.derive(f"rot {fault}")
+        self.world.destroyed.add(fault.target)
+        names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
+        begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
+        rotten = self.world.rotten.setdefault(fault.target, [])
+        if fault.kind == "rot entries, crash":
+            share = ROTTEN_ENTRIES[0] + fault.amount * (ROTTEN_ENTRIES[1] - ROTTEN_ENTRIES[0])
+            for number in segment_numbers(disk):
+                rotten.append(rot_entries(disk, number, share, chance))
+            return
+        name = chance.choice(begun or names)
+        spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
+        rotten.append(rot(disk, name, spacing_bytes))
+
+    async def restart(self, name: str) -> None:
+        async with self._taken[name]:
+            await self.world.stop(name)
+            await self.bring_back(name)
+
+    async def bring_back(self, name: str) -> None:
+        """Start the bookie unless it runs. A start that fails is tried again, as an operator
+        would."""
+        only_once = name in self.world.wiped or self.world.retired(name)
+        for _ in range(1 if only_once else START_ATTEMPTS_MAX):
+            if name in self.world.bookies:
+                return
+            try:
+                if await self.world.start(name, self.config):
+                    return
+            except QuireError as error:
+                self.world.trace.record(name, "start failed", error=str(error))
+            await asyncio.sleep(START_RETRY_S)
+
+    # -- everything else ----------------------------------------------------------------------
+
+    async def _others(self, fault: Fault) -> None:
+        world, network = self.world, self.world.network
+        undo: Callable[[], object] = lambda: None  # noqa: E731
+        wait: Awaitable[None] | None = None
+        match fault.kind:
+            case "cut" | "cut one way" | "cut and reset" | "cut off" | "lose connections":
+                undo = self._cut(fault)
+            case "pause client" | "pause healer" | "zombie":
+                network.stop(fault.target)
+                undo = lambda: network.cont(fault.target)  # noqa: E731
+            case "kill client" | "kill healer" | "kill job":
+                network.kill(fault.target)
+                world.end_session_of(fault.target, SESSION_LEFT_S * fault.amount)
+            case "expire healer":
+                if (store := world.sessions.get(fault.target)) is not None:
+                    store.expire_session()
+            case lie if lie in LIES:
+                undo = self._lie(fault)
+            case "slow network":
+                network.latency_s = (SLOW_NETWORK_S[0], SLOW_NETWORK_S[1] * fault.amount + 0.02)
+                undo = self._usual_network
+            case "metadata fails":
+                world.metadata_failures = METADATA_FAILURES * fault.amount
+                undo = self._usual_metadata
+            case "late watches":
+                world.cluster.notice_delay_s = LATE_WATCHES_S * fault.amount
+                undo = self._usual_metadata
+            case "slow metadata":
+                world.slow_metadata_s[fault.target] = SLOW_METADATA_S * fault.amount
+                undo = lambda: world.slow_metadata_s.pop(fault.target, None)  # noqa: E731
+            case "sessions expire":
+                world.metadata_failures = METADATA_FAILURES
+                undo = self._usual_metadata
+                for name in list(world.bookies):
+                    world.expire_session(name)
+            case "rolling restart":
+                wait = self._roll(0.0, crash=False)
+            case "rolling crash":
+                wait = self._roll(ROLL_PAUSE_S * fault.amount, crash=fault.amount < 0.8)
+            case "power loss everywhere":
+                wait = self._power_loss(fault, list(self._taken))
+            case "lose rack":
+                wait = self._lose_rack(fault)
+            case "relocate":
+                world.relocate(fault.amount)
+            case "reset recovery":
+                self._reset_recovery(fault)
+            case "silence client":
+                network.silence(fault.target, *world.disks)
+            case "silence bookie":
+                network.silence(fault.target, *network.others(fault.target))
+        if wait is not None:
+            await wait
+        else:
+            await asyncio.sleep(fault.duration_s)
+        undo()
+
+    def _cut(self, fault: Fault) -> Callable[[], object]:
+        network = self.world.network
+        others = list(self.world.disks) if fault.kind == "cut off" else [fault.other]
+        for other in others:
+            network.partition(
+                fault.target,
+                other,
+                one_way=fault.kind == "cut one way",
+                reset=fault.kind in ("cut and reset", "cut off", "lose connections"),
+            )
+        routes = {(fault.target, other) for other in others}
+        routes |= {(there, here) for here, there in routes}
+        if fault.kind == "lose connections":
+            network.heal_routes(routes)
+            return lambda: None
+        return lambda: network.heal_routes(routes)
+
+    def _lie(self, fault: Fault) -> Callable[[], object]:
+        """Some lies last to the end of the run."""
+        self.world.destroyed.add(fault.target)
+        self.world.lies[fault.kind] = LIES_TOLD[int(fault.amount * 4) % 2]
+        if fault.amount < LASTING:
+            return lambda: None
+        return lambda: self.world.lies.pop(fault.kind, None)
+
+    def _usual_network(self) -> None:
+        self.world.network.latency_s = self._latency_s
+
+    def _usual_metadata(self) -> None:
+        self.world.metadata_failures = 0.0
+        self.world.cluster.notice_delay_s = 0.0
+
+    async def _roll(self, pause_s: float, *, crash: bool) -> None:
+        for name, lock in self._taken.items():
+            async with lock:
+                if name in self.world.bookies:
+                    if crash:
+                        self.world.crash(name)
+                    else:
+                        await self.world.stop(name)
+                await self.bring_back(name)
+            await asyncio.sleep(pause_s)
+
+    async def _lose_rack(self, fault: Fault) -> None:
+        racks = self.world.racks
+        rack = sorted(set(racks.values()))[int(fault.amount * len(set(racks.values())))]
+        self.world.rack_lost(rack)
+        names = [name for name in self._taken if racks[bookie_id(name)] == rack]
+        await self._power_loss(fault, names)
+
+    async def _power_loss(self, fault: Fault, names: Sequence[str]) -> None:
+        free = [name for name in names if not self._taken[name].locked()]
+        for name in free:
+            if name in self.world.bookies:
+                self.world.crash(name, session_left_s=SESSION_LEFT_S * fault.amount)
+        await asyncio.sleep(fault.duration_s / 2)
+        for name in free:
+            async with self._taken[name]:
+                await self.bring_back(name)
+
+    async def calm(self) -> None:
+        """No fault from now on; everything that can run does."""
+        world = self.world
+        self._usual_network()
+        self._usual_metadata()
+        world.slow_metadata_s.clear()
+        world.slow_starts.slow = False
+        world.network.mangle = None
+        world.network.heal()
+        for name in world.disks:
+            for disk in world.disks_of(name):
+                disk.calm()
+                disk.capacity_bytes = self._capacity[name]
+            if world.misses_a_directory(name):
+                world.kill(name)
+            if name in world.bookies:
+                world.network.cont(name)
+            await self.bring_back(name)

@@ -1,0 +1,171 @@
+"""Operators who give a bookie one more disk, or take one away: by the code behind
+`quire bookie disk remove`, behind a decommission that empties the bookie or without one, which is
+to be refused as long as the disk is needed. The disk that went comes back now and then: that must
+be refused, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from quire.bookie.directories.lost import content_of, holder_of
+from quire.bookie.directories.replacement import find_removal
+from quire.errors import QuireError, UsageError
+from quire.metadata.interface import MetadataStore
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves import decommission as taking_away
+from quire.replication.moves.move import MoveOptions, OpenLedgers
+from quire_simulator.faults.disk_operators import (
+    ATTEMPTS_MAX,
+    RETRY_S,
+    DiskOperator,
+    Machine,
+)
+from quire_simulator.invariants.ledger import bookies_of
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.world.world import bookie_id
+
+DISKS_MAX = 3
+EMPTIED = 0.7
+"""How often the bookie is emptied before."""
+EMPTYING_S = 30.0
+"""An operator gives up where it takes longer: a writer may keep its ledger open."""
+OPERATIONS_MAX = 10
+"""Of a disk that stays, for one removal: of one small file."""
+MEANWHILE = 0.5
+"""How often the bookie is started where a removal was cut off, with all its disks or without."""
+WITHOUT = 0.5
+"""Of these starts: without the disk that is to go."""
+COMES_BACK = 0.3
+
+
+class Resizing(DiskOperator):
+    async def add(self, name: str, like: SimDisk, chance: random.Random) -> None:
+        """A disk more, unless there are enough."""
+        if len(self._world.disks_of(name)) < DISKS_MAX:
+            await self._end(name, chance)
+            self._world.add_disk(name, self._another(name, like, elsewhere=True))
+        await self._bring_back(name)
+
+    async def take_away(self, name: str, disk: SimDisk, chance: random.Random) -> None:
+        """One disk less, unless it is the only one, or still needed."""
+        if len(self._world.disks_of(name)) == 1:
+            return
+        emptying = chance.random() < EMPTIED
+        if emptying:
+            await self._empty(name)
+        await self._end(name, chance)
+        if await self._removed(name, disk, chance):
+            self._forget(name, disk)
+            if chance.random() < COMES_BACK:
+                self._world.add_disk(name, disk)
+                await self._is_refused(name)
+                self._world.drop_disk(name, disk)
+        await self._bring_back(name)
+        if emptying:
+            await self._take_back(name)
+
+    async def command(self, name: str, disk: SimDisk) -> bool:
+        """As `quire bookie disk remove` does, on the machine of the bookie. False: it was cut off.
+        Raises what that raises."""
+
+        async def work(store: MetadataStore, machine: Machine, label: str) -> None:
+            found = await find_removal(store, bookie_id(name), disk.path, machine)
+            await found.check_not_needed(store)
+            await found.carry_out(store, self._world.clocks[name].now_ms())
+
+        self._world.trace.record(name, "take away", disk=disk.path)
+        return await self._run(name, work)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _removed(self, name: str, disk: SimDisk, chance: random.Random) -> bool:
+        """The command, again and again until it is done or refused."""
+        world = self._world
+        for _ in range(ATTEMPTS_MAX):
+            struck = chance.choice([one for one in world.disks_of(name) if one is not disk])
+            killing = self._cut_off(name, struck, OPERATIONS_MAX, chance)
+            try:
+                if await self.command(name, disk):
+                    return True
+            except UsageError as error:
+                world.trace.record(name, "not taken away", error=str(error))
+                return not await self._has(name, disk)  # A run that was cut off had done it all.
+            except QuireError as error:
+                world.trace.record(name, "not taken away", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            finally:
+                if killing is not None:
+                    killing.cancel()
+            world.trace.record(name, "removal cut off")
+            if chance.random() < MEANWHILE:
+                await self._start_meanwhile(name, disk, chance)
+        return False
+
+    async def _start_meanwhile(self, name: str, disk: SimDisk, chance: random.Random) -> None:
+        world, without = self._world, chance.random() < WITHOUT
+        if without:
+            world.drop_disk(name, disk)
+        await self._try(name)
+        await self._end(name, chance)
+        if without:
+            world.add_disk(name, disk)
+
+    async def _has(self, name: str, disk: SimDisk) -> bool:
+        """Whether the disk is one of those that the cluster knows of."""
+        store = self._world.metadata_store(f"look at {name}")
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return disk.path in (await holder_of(store, bookie_id(name))).directories
+            except QuireError:
+                await asyncio.sleep(RETRY_S)
+        return True
+
+    def _forget(self, name: str, disk: SimDisk) -> None:
+        """It goes, with what was on it alone of ledgers that do not name the bookie: those that do
+        it still has to have."""
+        world, me = self._world, bookie_id(name)
+        world.drop_disk(name, disk)
+        here = [content_of(one).ledgers or () for one in world.disks_of(name)]
+        for ledger_id in world.claims.ledgers_of(me):
+            named = ledger_id in world.cluster.ledgers and me in bookies_of(
+                world.cluster.ledger(ledger_id).value
+            )
+            if not named and not any(ledger_id in ledgers for ledgers in here):
+                world.claims.forget(me, ledger_id)
+        world.trace.record(name, "taken away", disk=disk.path)
+
+    async def _empty(self, name: str) -> None:
+        """`quire bookie decommission --keep-cookie`, as far as it gets."""
+        client = self._world.client(f"emptying {name}")
+        owner = f"operator of {name}"
+        try:
+            async with asyncio.timeout(EMPTYING_S):
+                await taking_away.decommission(
+                    client,
+                    ReplicationLocks(client.metadata, owner, client.clock),
+                    bookie_id(name),
+                    owner=owner,
+                    now_ms=client.clock.now_ms,
+                    keep_cookie=True,
+                    options=MoveOptions(open_ledgers=OpenLedgers.FENCE),
+                )
+        except (QuireError, TimeoutError) as error:
+            self._world.trace.record(name, "not emptied", error=str(error))
+        finally:
+            await client.close()
+
+    async def _take_back(self, name: str) -> None:
+        """It takes entries again."""
+        client = self._world.client(f"emptying {name}")
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    await taking_away.take_back(client, bookie_id(name))
+                    return
+                except QuireError:
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            await client.close()

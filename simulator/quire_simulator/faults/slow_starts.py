@@ -1,0 +1,109 @@
+"""Bookies whose start takes a while: reading the log takes simulated time, and meanwhile clients,
+faults and other bookies go on. So do reads of the bookie that starts, which it answers early."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from quire.storage.read.blocking import InlineReader
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.loop import SimulatedLoop
+from quire_simulator.machine.node import current_node
+from quire_simulator.machine.stepped_thread import Strand
+
+T = TypeVar("T")
+
+LONGEST_PAUSES_S = (0.02, 0.1, 0.3, 1.0)
+"""Of a start: how long it waits for the disk each time, at most."""
+PAUSED_MAX_S = 12.0
+"""Of a start, in all. Clients wait for less, and the judges for more."""
+READ_TIME_S = 0.02
+"""The longest that a cold read takes."""
+
+
+class SlowStarts:
+    """`slow` says whether starts take their time from now on."""
+
+    def __init__(self) -> None:
+        self.slow = False
+        self._strands: list[Strand[Any]] = []
+
+    def reader(
+        self, loop: SimulatedLoop, chance: random.Random, disks: list[SimDisk]
+    ) -> SlowReader | None:
+        """For the bookie that starts on these; None where that takes no time."""
+        return SlowReader(loop, chance, disks, self._strands) if self.slow else None
+
+    def reads(self, loop: SimulatedLoop, chance: random.Random) -> SlowReads | None:
+        """The same for its data directories but the first, whose reader reads the logs of all."""
+        return SlowReads(loop, chance) if self.slow else None
+
+    def end(self) -> None:
+        """The world is over: the threads of those that died while they started end, too."""
+        for strand in self._strands:
+            strand.end()
+        self._strands.clear()
+
+
+class SlowReads(InlineReader):
+    """`quire.storage.read.blocking.BlockingReader`: cold reads take their time."""
+
+    def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        self._loop.call_later(self._chance.random() ** 3 * READ_TIME_S, lambda: done(call()))
+
+
+class SlowReader(SlowReads):
+    """So does what is run first: the start, which waits for the disk wherever it looks at a
+    file."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        chance: random.Random,
+        disks: list[SimDisk],
+        strands: list[Strand[Any]],
+    ) -> None:
+        super().__init__(loop, chance)
+        self._disks = disks
+        self._strands = strands
+        self._left_s = PAUSED_MAX_S
+        self._longest_s = chance.choice(LONGEST_PAUSES_S)
+        self._begun = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        if self._begun:
+            return call()
+        self._begun = True
+        strand, found, node = Strand(call), self._loop.create_future(), current_node.get()
+        self._strands.append(strand)
+
+        def access() -> None:
+            if self._left_s:
+                strand.pause()
+
+        def step() -> None:
+            strand.resume()
+            if not strand.done:
+                self._loop.call_later(self._pause_s(), step)
+                return
+            self._strands.remove(strand)
+            if not node.dead and not found.done():
+                found.set_result(None)
+
+        for disk in self._disks:
+            disk.before_access = access
+        self._loop.call_soon(step)
+        await found
+        return strand.result()
+
+    def _pause_s(self) -> float:
+        # The cube makes most of them short and some long, as disks are.
+        pause_s = min(self._chance.random() ** 3 * self._longest_s, self._left_s)
+        self._left_s -= pause_s
+        return pause_s

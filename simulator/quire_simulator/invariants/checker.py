@@ -1,0 +1,378 @@
+"""Follows a run and says which law does not hold.
+
+The laws of one ledger (`laws`) are looked at after every record of it, every change of its metadata
+and every `SAMPLE_S`; those of a bookie when it has started; those of the whole once all is quiet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quire.bookie.server import Bookie
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import Buffer
+from quire.errors import NoSuchLedgerError, StorageError
+from quire.storage.signals import NoEntry, NoLedger
+from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, History, Record, payload
+from quire_simulator.invariants.ledger import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
+from quire_simulator.machine.node import SimTask
+from quire_simulator.machine.transport import MAX_READ_BYTES
+from quire_simulator.world.world import World, bookie_id
+
+SAMPLE_S = 0.25
+READ_BYTES = 1 << 20
+IN_FLIGHT_S = 5.0
+"""What a client has sent before it was given up has come by then, to whoever runs."""
+
+
+class LawError(Exception):
+    """A law does not hold."""
+
+    def __init__(self, law: str, what: str) -> None:
+        super().__init__(f"{law}: {what}")
+        self.law = law
+        self.what = what
+
+
+class Checker:
+    """`broken` is the first law that did not hold."""
+
+    def __init__(self, world: World, history: History, on_broken: Callable[[], None]) -> None:
+        self.world = world
+        self.ledgers: dict[int, Facts] = {}
+        self.broken: LawError | None = None
+        self.checks = 0
+        self.is_foreign: Callable[[LedgerMetadata], bool] = lambda metadata: False
+        """Whether something above ledgers writes to such a ledger."""
+        self.on_ledger: Callable[[int], None] = lambda ledger_id: None
+        """Called when a ledger was changed or deleted."""
+        self._on_broken = on_broken
+        history.listener = self.heard
+        world.cluster.observer = self.stored
+        world.started = self.bookie_started
+        world.claims.served = self.bookie_served
+
+    def facts(self, ledger_id: int) -> Facts:
+        found = self.ledgers.get(ledger_id)
+        if found is None:
+            found = self.ledgers[ledger_id] = Facts(ledger_id)
+            if ledger_id in self.world.cluster.ledgers:
+                found.foreign = self.is_foreign(self.world.cluster.ledger(ledger_id).value)
+        return found
+
+    def fail(self, law: str, what: str) -> None:
+        # What the clients of a world that is over do, when they are cleared away, is nothing.
+        if self.broken is None and not self.world.loop.is_closed():
+            self.broken = LawError(law, what)
+            self.world.trace.record("checker", "broken", law=law, what=what)
+            self._on_broken()
+
+    def check(self, facts: Facts) -> None:
+        self.checks += 1
+        self._look_at_claims(facts)
+        for law in LEDGER_LAWS:
+            wrong = law(facts)
+            if wrong is not None:
+                self.fail(law.__name__, f"ledger {facts.ledger_id}: {wrong}")
+
+    def check_all(self) -> None:
+        for facts in self.ledgers.values():
+            self.check(facts)
+
+    async def sample(self) -> None:
+        """For as long as the run goes: also what no record told of."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self.check_all()
+            self.queues_are_bounded()
+
+    @property
+    def destroyed(self) -> frozenset[str]:
+        """Bookie ids of those whose disks were damaged: what they hold does not count."""
+        return frozenset(map(bookie_id, self.world.destroyed))
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def heard(self, record: Record) -> None:
+        if record.ledger_id < 0:
+            return
+        facts = self.facts(record.ledger_id)
+        match record.kind:
+            case "acked":
+                facts.acked = max(facts.acked, record.last)
+            case "observe":
+                facts.lac_seen = max(facts.lac_seen, record.last)
+            case "read":
+                facts.read_last = max(facts.read_last, record.last)
+            case "wrong":
+                facts.wrong = facts.wrong or f"{record.client}: {record.note}"
+            case "denied":
+                facts.denied = facts.denied or f"{record.client}: {record.note}"
+            case "late":
+                facts.late = facts.late or f"{record.client}: {record.note}"
+            case "delete":
+                facts.deleted = True
+            case "recovered" | "closed":
+                self._closed(facts, record.last, None)
+        self.check(facts)
+
+    def stored(self, ledger_id: int) -> None:
+        """The metadata of a ledger was changed."""
+        self.on_ledger(ledger_id)
+        if ledger_id not in self.world.cluster.ledgers:
+            if ledger_id not in self.ledgers or self.ledgers[ledger_id].foreign:
+                self.facts(ledger_id).deleted = True
+            return
+        facts = self.facts(ledger_id)
+        metadata = self.world.cluster.ledger(ledger_id).value
+        segments = ",".join(f"{s.first_entry_id}:{'/'.join(s.ensemble)}" for s in metadata.segments)
+        self.world.trace.record(
+            "metadata", metadata.state.name, ledger=ledger_id,
+            last=metadata.last_entry_id, segments=segments,
+        )  # fmt: skip
+        facts.changes += 1
+        if facts.states[-1] is not metadata.state:
+            facts.states.append(metadata.state)
+        if metadata.closed:
+            self._closed(facts, metadata.last_entry_id, metadata.length)
+        for segment in metadata.segments:
+            if len(set(segment.ensemble)) < len(segment.ensemble):
+                facts.crowded = facts.crowded or str(segment)
+        facts.checked_through = -1
+        self.world.claims.named(ledger_id, bookies_of(metadata))
+        self.check(facts)
+
+    def _closed(self, facts: Facts, last: int, length: int | None) -> None:
+        if not facts.closes:
+            facts.acked_at_close = facts.confirmed
+            facts.length_expected = sum(
+                len(payload(facts.ledger_id, entry, facts.scale)) for entry in range(last + 1)
+            )
+            if facts.foreign and length is not None:
+                facts.length_expected = length
+        if all(last != known[0] or length not in (None, known[1]) for known in facts.closes):
+            facts.closes.append((last, -1 if length is None else length))
+
+    def _look_at_claims(self, facts: Facts) -> None:
+        """Of what is acknowledged, or part of a closed ledger."""
+        known = facts.known
+        if known <= facts.checked_through or facts.deleted or facts.thin:
+            return
+        try:
+            metadata = self.world.cluster.ledger(facts.ledger_id).value
+        except NoSuchLedgerError:
+            return
+        held, lost = (
+            self.world.claims.of(facts.ledger_id), self.world.claims.lost(facts.ledger_id)
+        )  # fmt: skip
+        for entry_id in range(facts.checked_through + 1, known + 1):
+            missing = lacking(metadata, entry_id, held, self.destroyed, lost)
+            if missing:
+                facts.thin = f"entry {entry_id} is {missing}"
+                return
+        facts.checked_through = known
+
+    def queues_are_bounded(self) -> None:
+        """A bookie stops reading, and a writer handing over, at its limit: more than that is held
+        only of what was under way."""
+        scale = max((facts.scale for facts in self.ledgers.values()), default=1)
+        at_once = MAX_READ_BYTES + scale * PAYLOAD_MAX_BYTES
+        for name, bookie in self.world.bookies.items():
+            if not bookie.recovered:
+                continue  # it takes nothing yet
+            queued, connections = bookie.store.queued_bytes, len(bookie.service.connections)
+            limit = bookie.config.max_queued_bytes + connections * at_once
+            if queued > limit:
+                self.fail("queues_are_bounded", f"{name} holds {queued} bytes, limit {limit}")
+        for facts in self.ledgers.values():
+            held = facts.backlog()
+            if held > facts.backlog_max_bytes:
+                what = f"writer of ledger {facts.ledger_id} holds {held} bytes"
+                self.fail("queues_are_bounded", f"{what}, limit {facts.backlog_max_bytes}")
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def bookie_started(self, name: str, bookie: Bookie) -> None:
+        """A bookie came back with everything that it ever claimed to be durable, and knows that
+        nothing is lost. One without its disk does not come back."""
+        if name in self.world.wiped:
+            self.fail("an_empty_disk_is_refused", f"{name} started without what it had stored")
+        if name in self.world.outdated:
+            self.fail("an_old_disk_is_refused", f"{name} started with a disk that was replaced")
+        if name in self.world.destroyed:
+            return
+        report = self.world.claims.reports[bookie_id(name)]
+        complete = not self.world.misses_a_directory(name)
+        self.what_is_lost_is_unknown(name, bookie)
+        uneasy = bookie.store.negatives_unknown or bool(report.problems)
+        if (complete and uneasy and name not in self.world.lossy) or report.damaged_blocks:
+            self.fail("what_is_durable_stays", f"{name} believes that it has lost something")
+        me, claims, store = bookie_id(name), self.world.claims, bookie.store
+        for ledger_id in claims.ledgers_of(me):
+            if not complete and store.is_lost(ledger_id):
+                continue  # in the directory that is missing
+            try:
+                found = await store.entry_ranges(ledger_id)
+            except (NoLedger, StorageError):
+                found = []
+            if self.world.bookies.get(name) is not bookie or name in self.world.destroyed:
+                return
+            if ledger_id not in self.world.cluster.ledgers:
+                continue
+            have = {entry for first, last in found for entry in range(first, last + 1)}
+            lost = sorted(claims.of(ledger_id).get(me, set()) - have)
+            if lost:
+                what = f"{name} has lost entries {lost[0]}..{lost[-1]} of ledger {ledger_id}"
+                self.fail("what_is_durable_stays", what)
+            info = store.ledgers.get(ledger_id)
+            if claims.fenced(me, ledger_id) and (info is None or not info.fenced):
+                what = f"{name} has forgotten that ledger {ledger_id} is fenced"
+                self.fail("what_is_durable_stays", what)
+            if info is not None and not info.master_key:
+                what = f"{name} has lost the master key of ledger {ledger_id}"
+                self.fail("what_is_durable_stays", what)
+            await self._gives_back(name, bookie, ledger_id, found)
+
+    def what_is_lost_is_unknown(self, name: str, bookie: Bookie) -> None:
+        """Of a ledger that it lacks something of, since it lost a directory, a bookie does not say
+        that anything is absent."""
+        for ledger_id in self.ledgers:
+            lost = self.lost_entries(name, ledger_id)
+            if lost and not bookie.store.absence_unknown(ledger_id):
+                what = f"{name} takes entry {min(lost)} of ledger {ledger_id} for absent"
+                self.fail("what_is_lost_is_unknown", what)
+
+    def lost_entries(self, name: str, ledger_id: int) -> set[int]:
+        """What a bookie is to have, and has lost with a directory."""
+        me, claims, facts = bookie_id(name), self.world.claims, self.ledgers.get(ledger_id)
+        lost = claims.lost(ledger_id).get(me, set()) - claims.of(ledger_id).get(me, set())
+        if not lost or facts is None or facts.deleted:
+            return set()
+        try:
+            metadata = self.world.cluster.ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return set()
+        return {n for n in lost if n <= facts.known and me in members_of(metadata, n)}
+
+    async def _gives_back(
+        self, name: str, bookie: Bookie, ledger_id: int, ranges: list[tuple[int, int]]
+    ) -> None:
+        """A disk that is not damaged gives every entry that its index names: the right one, which
+        `bookie_served` sees."""
+        for first, last in ranges:
+            upcoming = first
+            while upcoming <= last:
+                try:
+                    entries = await bookie.store.read_blocking(
+                        ledger_id, upcoming, last + 1 - upcoming, READ_BYTES
+                    )
+                except (NoLedger, NoEntry, StorageError) as error:
+                    gone = self.world.bookies.get(name) is not bookie
+                    if gone or ledger_id not in self.world.cluster.ledgers:
+                        return
+                    what = f"{name}, ledger {ledger_id}, entry {upcoming}: {error!r}"
+                    self.fail("a_good_disk_gives_back_what_it_names", what)
+                    return
+                upcoming += len(entries)
+
+    def bookie_served(self, me: str, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
+        """What a bookie serves is what was appended there: whatever happened to its disk."""
+        if self.world.flipped:
+            return  # what came was wrong already
+        if self.facts(ledger_id).foreign:
+            return
+        scale = self.facts(ledger_id).scale
+        for entry_id, entry in enumerate(entries, first):
+            if not bytes(entry).endswith(payload(ledger_id, entry_id, scale)):
+                what = f"{me} served a wrong entry {entry_id} of ledger {ledger_id}"
+                self.fail("no_bookie_serves_wrong_bytes", what)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def replicated(self) -> None:
+        """Every entry that was acknowledged, or is part of a closed ledger, is on the disks of
+        `ack_quorum` bookies of the write set that the metadata names."""
+        for ledger_id, facts in self.ledgers.items():
+            if facts.deleted:
+                continue
+            try:
+                metadata = self.world.cluster.ledger(ledger_id).value
+            except NoSuchLedgerError:
+                self.fail("live_ledgers_are_known", f"ledger {ledger_id} is gone")
+                continue
+            await self._read_everywhere(ledger_id)
+            held = {
+                bookie_id(name): await self.held(name, ledger_id) for name in self.world.bookies
+            }
+            end = metadata.last_entry_id if metadata.closed else facts.confirmed
+            for entry_id in range(end + 1):
+                missing = lacking(metadata, entry_id, held, self.destroyed)
+                if missing:
+                    self.fail("replicated", f"ledger {ledger_id} entry {entry_id} is {missing}")
+                    break
+
+    async def _read_everywhere(self, ledger_id: int) -> None:
+        for name, bookie in list(self.world.bookies.items()):
+            if name not in self.world.destroyed and ledger_id in bookie.store.ledgers:
+                ranges = await bookie.store.entry_ranges(ledger_id)
+                await self._gives_back(name, bookie, ledger_id, ranges)
+
+    async def held(self, name: str, ledger_id: int) -> set[int]:
+        """The entries that a bookie that runs has on its disk."""
+        try:
+            ranges = await self.world.bookies[name].store.entry_ranges(ledger_id)
+        except (NoLedger, StorageError):  # damaged is as good as lost here
+            return set()
+        return {entry for first, last in ranges for entry in range(first, last + 1)}
+
+    def nothing_is_left_behind(self) -> None:
+        """Once every client is closed and every bookie stopped, no task of theirs lives."""
+        ours = asyncio.current_task()
+        left = [t for t in asyncio.all_tasks() if isinstance(t, SimTask) and t is not ours]
+        names = sorted(
+            f"{t.get_name()} on {t.node.name}: {t.get_coro()}" for t in left if not t.node.dead
+        )
+        if names:
+            self.fail("nothing_is_left_behind", "; ".join(names))
+
+    def unregistered(self) -> list[str]:
+        """Bookies that run and cannot be found, or not as what they are, or not with all their
+        directories."""
+        presences = self.world.cluster.presences
+        names = []
+        for name, bookie in self.world.bookies.items():
+            presence = presences.get(bookie_id(name))
+            missing = self.world.misses_a_directory(name)
+            if presence is None or presence.readonly == bookie.writable or missing:
+                names.append(name)
+        return names
+
+    def down(self) -> list[str]:
+        """Bookies that should run and do not."""
+        world = self.world
+        may_be = world.bookies.keys() | world.wiped
+        return [name for name in world.disks if name not in may_be and not world.retired(name)]
+
+    async def garbage_is_collected(self) -> None:
+        """What is left behind two passes stays. The last adds of a writer that was given up may be
+        on their way to a slow member of a ledger that is deleted, and come behind the first."""
+        left = await self._garbage()
+        if left:
+            await asyncio.sleep(IN_FLIGHT_S)
+            left = await self._garbage()
+        if left:
+            self.fail("garbage_is_collected", left[0])
+
+    async def _garbage(self) -> list[str]:
+        """What is left of deleted ledgers by a pass of each bookie."""
+        bookies = list(self.world.bookies.items())
+        for _, bookie in bookies:
+            await bookie.collect_garbage()
+        return [
+            f"deleted ledger {ledger_id} is on {name}"
+            for ledger_id, facts in self.ledgers.items()
+            if facts.deleted and ledger_id not in self.world.cluster.ledgers
+            for name, bookie in bookies
+            if ledger_id in bookie.store.ledgers
+        ]

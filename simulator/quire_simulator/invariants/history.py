@@ -1,0 +1,61 @@
+"""What happened in a run, as its clients saw it: plain records, in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quire_simulator.machine.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    time_s: float
+    client: str
+    kind: str
+    """create, append, acked, observe (a LAC), read, closed, recovered, delete, ended, denied ..."""
+    ledger_id: int
+    first: int = -1
+    last: int = -1
+    note: str = ""
+
+    def __str__(self) -> str:
+        entries = "" if self.last < 0 else f" {self.first}..{self.last}"
+        note = f" ({self.note})" if self.note else ""
+        ledger = "" if self.ledger_id < 0 else f" ledger {self.ledger_id}"
+        return f"{self.time_s:10.4f} {self.client:12} {self.kind}{ledger}{entries}{note}"
+
+
+@dataclass
+class History:
+    """`listener` is called with each record, when it is made."""
+
+    time: Callable[[], float]
+    trace: Trace
+    records: list[Record] = field(default_factory=list)
+    listener: Callable[[Record], None] = lambda record: None
+
+    def add(
+        self,
+        client: str,
+        kind: str,
+        ledger_id: int = -1,
+        first: int = -1,
+        last: int = -1,
+        note: str = "",
+    ) -> None:
+        record = Record(self.time(), client, kind, ledger_id, first, last, note)
+        self.records.append(record)
+        self.trace.record(client, kind, ledger=ledger_id, first=first, last=last, note=note)
+        self.listener(record)
+
+
+REPETITIONS_MAX = 23
+PAYLOAD_MAX_BYTES = 12 * REPETITIONS_MAX
+"""At scale 1, for ids of five digits."""
+
+
+def payload(ledger_id: int, entry_id: int, scale: int = 1) -> bytes:
+    """What the workloads write as this entry: whoever reads it can tell."""
+    repetitions = 1 + (7 * ledger_id + entry_id) % REPETITIONS_MAX
+    return b"%d/%d." % (ledger_id, entry_id) * (repetitions * scale)

@@ -1,0 +1,55 @@
+"""One simulated machine: time, network, disk and calendar, all made from a seed.
+
+    loop = SimulatedLoop(seed)
+    trace = Trace(loop.time)
+    network = SimNetwork(loop, loop.derive("network"), trace=trace)
+
+    async def main() -> None:
+        host = network.node("bookie-1")          # a quire.net.network.Network
+        disk = SimDisk(loop.derive("disk"), "bookie-1")
+        host.node.create_task(serve(host, disk))
+        ...
+        network.kill("bookie-1")                 # the process is gone: connections, tasks, timers
+        disk.crash()                             # and so is the power: what was not synced
+        restarted = network.node("bookie-1")     # a new node of the same name, for the same disk
+
+    loop.run(main())
+
+Real client, bookies and storage run unchanged. The same seed gives the same run and the same
+`trace.hexdigest()`, in any process and whatever PYTHONHASHSEED is.
+"""
+
+from __future__ import annotations
+
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.machine.disk import PowerLossError, SimDisk, SimFile
+from quire_simulator.machine.loop import (
+    DeadlockError,
+    LimitError,
+    SimulatedLoop,
+    SimulationError,
+)
+from quire_simulator.machine.network import SimHost, SimNetwork, SimPort
+from quire_simulator.machine.node import Node, current_node
+from quire_simulator.machine.trace import Trace
+from quire_simulator.machine.transport import SimTransport
+from quire_simulator.machine.worker import SimWorker
+
+__all__ = [
+    "DeadlockError",
+    "LimitError",
+    "Node",
+    "PowerLossError",
+    "SimClock",
+    "SimDisk",
+    "SimFile",
+    "SimHost",
+    "SimNetwork",
+    "SimPort",
+    "SimTransport",
+    "SimWorker",
+    "SimulatedLoop",
+    "SimulationError",
+    "Trace",
+    "current_node",
+]

@@ -1,0 +1,457 @@
+"""A disk in memory that loses what was not synced.
+
+Each file has two contents: what a reader sees (`data`, the page cache) and what is certain
+(`durable`). A write goes into `data` and is remembered as pending; `sync` applies what is pending
+to `durable`. Directory entries work alike: creates, removes and renames are pending until
+`sync_directory` of their directory.
+
+`crash()` is a loss of power: for each pending write and entry the seed decides. A write is kept,
+dropped (a file that it made longer may then hold zeros there) or torn: any subset of its 512-byte
+sectors is kept. An entry change is kept or dropped; one that depends on a dropped one is dropped
+too, so a rename is never half done. `kill()` is the end of the process alone: nothing is lost.
+After both, files that were open are unusable and the lock is free. `power_loss` lists what `crash`
+may lead to, instead of drawing it.
+
+Memory: twice what was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import PurePosixPath
+
+from quire.storage.interfaces import Buffer
+from quire_simulator.machine.inode import Content, EntryChange, Inode, sectors_of, set_entries
+
+DEFAULT_CAPACITY_BYTES = 1 << 34
+COLD_READ_PROBABILITY = 0.1
+
+
+class PowerLossError(BaseException):
+    """Thrown through the code that was at work on the disk when `crash_after` struck. Not an
+    `Exception`: nobody is there to handle it."""
+
+
+class SimFile:
+    """`quire.storage.interfaces.File`."""
+
+    def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
+        self._disk = disk
+        self._name = name
+        self._inode = inode
+        self._generation = disk.generation
+        self._closed = False
+
+    def _check(self, *, changes: bool = False) -> Inode:
+        if self._disk.before_access is not None:
+            self._disk.before_access()
+        if self._closed or self._generation != self._disk.generation:
+            raise OSError(errno.EBADF, "file is closed, or was opened before a crash", self._name)
+        if changes:
+            self._disk._operate()
+        return self._inode
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        inode = self._check(changes=True)
+        self._disk._maybe_fail("write", self._name)
+        data = b"".join(buffers)
+        room = inode.data.size + self._disk.free_bytes()
+        _change(inode, offset, data[: max(0, room - offset)], self._disk)
+        if offset + len(data) > room:
+            raise OSError(errno.ENOSPC, "the simulated disk is full", self._name)
+
+    def sync(self) -> None:
+        inode = self._check(changes=True)
+        try:
+            self._disk._maybe_fail("sync", self._name)
+        except OSError:
+            # The cache keeps such pages as clean: a later sync succeeds and does not write them.
+            self._disk._settle(inode)
+            raise
+        for change in inode.pending:
+            inode.durable.apply(*change)
+        inode.pending.clear()
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+        inode = self._check()
+        end = min(offset + size, inode.data.size)
+        if any(bad.start < end and offset < bad.stop for bad in inode.bad):
+            raise OSError(errno.EIO, "simulated bad sector", self._name)
+        if not wait and self._disk._rng.random() < self._disk.cold_read_probability:
+            return None
+        return inode.data.read(offset, end)
+
+    def read_into(self, offset: int, into: memoryview) -> bool:
+        data = self.read(offset, len(into), wait=False)
+        if data is None or len(data) < len(into):
+            return False
+        into[:] = data
+        return True
+
+    def prefetch(self, offset: int, size: int) -> None:
+        """Nothing here is read sooner than it is asked for."""
+
+    def uncache(self, offset: int, size: int) -> None:
+        """What rots here rots in the cache as well."""
+
+    def preallocate(self, size: int) -> None:
+        inode = self._check(changes=True)
+        if size - inode.data.size > self._disk.free_bytes():
+            raise OSError(errno.ENOSPC, "the simulated disk is full", self._name)
+        if size > inode.data.size:
+            _change(inode, size, None, self._disk)
+
+    def truncate(self, size: int) -> None:
+        _change(self._check(changes=True), size, None, self._disk)
+
+    def size(self) -> int:
+        return self._check().data.size
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SimDisk:
+    """`quire.storage.interfaces.Disk`. Outlives the nodes that use it: hand the same one to the
+    next."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        name: str,
+        *,
+        capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
+        cold_read_probability: float = COLD_READ_PROBABILITY,
+    ) -> None:
+        self.path = f"sim:/{name}"
+        self.capacity_bytes = capacity_bytes
+        """May be changed at any time; below what is used, every write that needs room fails."""
+        self.cold_read_probability = cold_read_probability
+        """How often a read that must not wait finds that it would have to."""
+        self.slowness = 1.0
+        """A worker of this disk takes so many times longer."""
+        self.usual_slowness = 1.0
+        """What it is when all is calm."""
+        self.away = False
+        """Not mounted: whoever locks it finds no directory."""
+        self.generation = 0
+        """How often what was open became unusable."""
+        self.before_operation: Callable[[], None] | None = None
+        """Called ahead of each operation that changes or syncs something."""
+        self.before_access: Callable[[], None] | None = None
+        """Called ahead of whatever is done with an open file: there a thread may have to wait."""
+        self._rng = rng
+        self._entries: dict[str, Inode | bool] = {"": True}
+        self._durable_entries: dict[str, Inode | bool] = {"": True}
+        self._pending: list[EntryChange] = []
+        self._used = 0
+        self._locked = False
+        self._faults: list[tuple[str, str | None]] = []
+        self._crash_countdown = 0
+        self._crashed: Callable[[], None] = lambda: None
+
+    # -- seams.Disk ---------------------------------------------------------------------------
+
+    def create(self, name: str) -> SimFile:
+        name = _clean(name)
+        if name in self._entries:
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        self._parent(name)
+        self._operate()
+        inode = Inode()
+        self._change_names({name: inode})
+        return SimFile(self, name, inode)
+
+    def open(self, name: str) -> SimFile:
+        name = _clean(name)
+        return SimFile(self, name, self._file(name))
+
+    def exists(self, name: str) -> bool:
+        return _clean(name) in self._entries
+
+    def list(self, directory: str = "") -> list[str]:
+        directory = _clean(directory)
+        for path in (*ancestors_of(directory), directory):
+            if isinstance(self._entries.get(path), Inode):
+                raise NotADirectoryError(errno.ENOTDIR, "is a file", path)
+        names = (name for name in self._entries if name and _parent(name) == directory)
+        return sorted(name.rpartition("/")[2] for name in names)
+
+    def make_directory(self, name: str) -> None:
+        """Durable at once, as on the real disk: each new level is synced into its parent."""
+        name = _clean(name)
+        for path in (*reversed(PurePosixPath(name).parents), name):
+            path = _clean(str(path))
+            entry = self._entries.get(path)
+            if entry is None:
+                self._operate()
+                self._change_names({path: True})
+                self.sync_directory(_parent(path))
+            elif entry is not True:
+                raise NotADirectoryError(errno.ENOTDIR, "is a file", path)
+
+    def remove(self, name: str) -> None:
+        name = _clean(name)
+        inode = self._file(name)
+        self._operate()
+        self._change_names({name: None})
+        self._unlink(inode)
+
+    def rename(self, old: str, new: str) -> None:
+        old, new = _clean(old), _clean(new)
+        inode = self._file(old)
+        self._parent(new)
+        if old == new:
+            return
+        replaced = self._file(new) if new in self._entries else None
+        self._operate()
+        self._change_names({old: None, new: inode})
+        if replaced is not None:
+            self._unlink(replaced)
+
+    def sync_directory(self, directory: str = "") -> None:
+        directory = _clean(directory)
+        if self._entries.get(directory) is not True:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._operate()
+        # What a durable change builds on (of a rename from another directory) is durable with it.
+        names: set[str] = set()
+        synced, rest = [], []
+        for change in reversed(self._pending):
+            if any(name in names or _parent(name) == directory for name in change.names):
+                names.update(change.names)
+                synced.append(change)
+            else:
+                rest.append(change)
+        for change in reversed(synced):
+            set_entries(self._durable_entries, change)
+        self._pending = rest[::-1]
+
+    def free_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self._used)
+
+    def total_bytes(self) -> int:
+        return self.capacity_bytes
+
+    def lock(self) -> None:
+        if self.away:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", self.path)
+        if self._locked:
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path)
+        self._locked = True
+
+    def close(self) -> None:
+        self._locked = False
+
+    # -- crashes ------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process ended, the machine did not: the page cache is still there."""
+        self.generation += 1
+        self._locked = False
+        self._crash_countdown = 0
+
+    def crash(self) -> None:
+        """Power is lost: only what is durable, and what the seed spares, is there afterwards."""
+        self.kill()
+        self._settle_entries()
+        inodes = {id(e): e for e in self._entries.values() if isinstance(e, Inode)}
+        for inode in inodes.values():
+            self._settle(inode)
+            inode.data = inode.durable.copy()
+            inode.linked = True
+        self._used = sum(inode.data.size for inode in inodes.values())
+
+    def crash_after(self, operations: int, then: Callable[[], None]) -> None:
+        """Lose power in the place of the n-th operation from now on (1: the next) that changes or
+        syncs something, call `then` (which kills the node), and throw `PowerLossError`."""
+        assert operations > 0
+        self._crash_countdown = operations
+        self._crashed = then
+
+    # -- other disks --------------------------------------------------------------------------
+
+    @property
+    def pending_names(self) -> Sequence[EntryChange]:
+        """Changes of names that no `sync_directory` has covered, oldest first."""
+        return tuple(self._pending)
+
+    @property
+    def durable_entries(self) -> dict[str, Inode | bool]:
+        """What the directories hold without these: name -> file, or True for a directory."""
+        return dict(self._durable_entries)
+
+    def copy(self) -> SimDisk:
+        """Another disk with the same in it, durable or pending; no orders for faults."""
+        disk = self._another()
+        disk._entries, disk._durable_entries, disk._pending = deepcopy(
+            (self._entries, self._durable_entries, self._pending)
+        )
+        disk._used = self._used
+        return disk
+
+    def holding(self, contents: Mapping[str, Content | None]) -> SimDisk:
+        """Another disk like this one, with just these files (None: a directory), all durable."""
+        disk = self._another()
+        for name, content in contents.items():
+            if content is None:
+                entry: Inode | bool = True
+            else:
+                entry = Inode(content.copy(), content.copy())
+                disk._used += content.size
+            disk._entries[name] = disk._durable_entries[name] = entry
+        return disk
+
+    def _another(self) -> SimDisk:
+        disk = SimDisk(
+            random.Random(1), "", capacity_bytes=self.capacity_bytes,
+            cold_read_probability=self.cold_read_probability,
+        )  # fmt: skip
+        disk.path = self.path
+        return disk
+
+    def _operate(self) -> None:
+        if self.before_operation is not None:
+            self.before_operation()
+        if self._crash_countdown:
+            self._crash_countdown -= 1
+            if not self._crash_countdown:
+                self.crash()
+                self._crashed()
+                raise PowerLossError(f"{self.path} lost power")
+
+    def _settle(self, inode: Inode) -> None:
+        """Decide what the platters got of the writes that were not synced."""
+        keep = self._rng.choice((0.0, 1.0, self._rng.random()))
+        torn = (1.0 - keep) * self._rng.choice((0.0, 0.5))
+        for offset, data in inode.pending:
+            fate = self._rng.random()
+            if fate < keep:
+                inode.durable.apply(offset, data)
+            elif data is None:
+                continue
+            elif fate < keep + torn:
+                for start, sector in sectors_of(offset, data):
+                    if self._rng.random() < 0.5:
+                        inode.durable.apply(start, sector)
+            elif self._rng.random() < 0.5:
+                inode.durable.apply(max(inode.durable.size, offset + len(data)), None)
+        inode.pending.clear()
+
+    def _settle_entries(self) -> None:
+        keep = self._rng.choice((0.0, 1.0, self._rng.random()))
+        dropped: set[str] = set()
+        for change in self._pending:
+            if dropped.isdisjoint(change.names) and self._rng.random() < keep:
+                set_entries(self._durable_entries, change)
+            else:
+                dropped.update(change.names)
+        self._pending.clear()
+        self._entries = dict(self._durable_entries)
+
+    def wipe(self) -> None:
+        """The disk was replaced by an empty one."""
+        self.crash()
+        self._entries, self._durable_entries = {"": True}, {"": True}
+        self._used = 0
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def fail_sync_once(self, name: str | None = None) -> None:
+        """The next `sync` (of this file) fails. What it should have made durable is decided by the
+        seed at once, and no later sync writes it, though it can be read until a crash."""
+        self._faults.append(("sync", name))
+
+    def fail_write_once(self, name: str | None = None) -> None:
+        """The next write (to this file) raises EIO and writes nothing."""
+        self._faults.append(("write", name))
+
+    def fail_reads(self, name: str, offset: int = 0, size: int = 1 << 62) -> None:
+        """Reads that touch this range raise EIO, until `mend_reads`."""
+        self._file(_clean(name)).bad.append(range(offset, offset + size))
+
+    def mend_reads(self, name: str) -> None:
+        self._file(_clean(name)).bad.clear()
+
+    def flip_bit(self, name: str, offset: int, bit: int | None = None) -> None:
+        """Rot: one bit of this byte is wrong from now on, durably. The seed chooses which."""
+        inode = self._file(_clean(name))
+        assert offset < inode.data.size, "there is no such byte"
+        mask = 1 << (self._rng.randrange(8) if bit is None else bit)
+        for content in (inode.data, inode.durable):
+            if offset < content.size:
+                content.apply(offset, bytes([content.read(offset, offset + 1)[0] ^ mask]))
+
+    def rot(self, name: str, spacing_bytes: int) -> int:
+        """Flip bits of what was ever written to this file, one in so many bytes on average. How
+        many."""
+        size = len(self._file(_clean(name)).data.written)
+        for _ in range(size // spacing_bytes):
+            self.flip_bit(name, self._rng.randrange(size))
+        return size // spacing_bytes
+
+    def written_bytes(self, name: str) -> int:
+        """Up to where anything but zeros was ever written to this file."""
+        return len(self._file(_clean(name)).data.written)
+
+    def calm(self) -> None:
+        """No fault that was ordered and has not struck will: nothing fails from now on."""
+        self._faults.clear()
+        self._crash_countdown = 0
+        self.slowness = self.usual_slowness
+
+    def _maybe_fail(self, operation: str, name: str) -> None:
+        for fault in ((operation, None), (operation, name)):
+            if fault in self._faults:
+                self._faults.remove(fault)
+                raise OSError(errno.EIO, f"simulated failure of {operation}", name)
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _file(self, name: str) -> Inode:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        if not isinstance(entry, Inode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", name)
+        return entry
+
+    def _parent(self, name: str) -> None:
+        if self._entries.get(_parent(name)) is not True:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", _parent(name))
+
+    def _unlink(self, inode: Inode) -> None:
+        inode.linked = False
+        self._used -= inode.data.size
+
+    def _change_names(self, names: dict[str, Inode | bool | None]) -> None:
+        change = EntryChange(names)
+        set_entries(self._entries, change)
+        self._pending.append(change)
+
+
+def _change(inode: Inode, offset: int, data: bytes | None, disk: SimDisk) -> None:
+    before = inode.data.size
+    inode.data.apply(offset, data)
+    inode.pending.append((offset, data))
+    if inode.linked:
+        disk._used += inode.data.size - before
+
+
+def _clean(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name!r} is not a relative name below the data directory")
+    return "" if str(path) == "." else str(path)
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def ancestors_of(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]

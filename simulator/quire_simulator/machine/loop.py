@@ -1,0 +1,391 @@
+"""A seeded event loop: the whole world in one thread, with simulated time.
+
+Everything runs as on asyncio's own loop, with four differences:
+
+- `time()` stands still while anything can run and then jumps to the next timer.
+- Callbacks belong to *nodes* (one process each). Within a node they keep the order in which they
+  became ready, as asyncio users rely on; between nodes the seed decides who is next.
+- There is no selector, and no thread that runs while the loop does (see `strand`). Real sockets do
+  not exist here.
+- What escapes a callback, or a task that nobody awaits, ends the run with an error.
+
+A callback belongs to the node that is `current_node` in its context, so tasks and callbacks inherit
+their node, and waking a task of another node runs that task in its own. A node can be stopped and
+continued (SIGSTOP), and killed: then nothing of it runs again, no `finally` either.
+
+The same seed gives the same run, in any process. Beside the seeded choices that needs two things
+that asyncio does not give: tasks and futures whose hash is not their address (a `TaskGroup`
+cancels its tasks in the order of a set), and a garbage collector that runs at fixed steps (what
+finalizers do can be seen). Code that runs here must not iterate over sets of text or of objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import heapq
+import random
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from quire_simulator.machine.node import (
+    Handle,
+    Node,
+    SimFuture,
+    SimTask,
+    current_node,
+    describe,
+    discard,
+)
+
+T = TypeVar("T")
+
+START_TIME_S = 1_000.0
+"""Not 0: code that keeps "never" as 0.0 should behave as it does on a machine that is up."""
+MAX_TIME_S = 7 * 24 * 3600.0
+MAX_STEPS = 20_000_000
+GC_INTERVAL_STEPS = 1 << 18
+EXECUTOR_DELAY_S = (0.000_1, 0.005)
+MIN_CANCELLED_TIMERS = 64
+"""Fewer than this are not worth a rebuild of the heap."""
+MAX_TASKS_LISTED = 40
+
+
+class SimulationError(RuntimeError):
+    """The run cannot go on: something escaped from a callback or from a task nobody awaits."""
+
+
+class DeadlockError(SimulationError):
+    """Nothing can ever run again, and the main task is not done."""
+
+
+class LimitError(SimulationError):
+    """The run went beyond its steps or its simulated time."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """See the module. `steps` counts the callbacks that ran; `main` is the node of `run`."""
+
+    _stopping: bool
+
+    def __init__(
+        self, seed: int, *, max_time_s: float = MAX_TIME_S, max_steps: int = MAX_STEPS
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.steps = 0
+        self._random = self.derive("loop")
+        self._now = START_TIME_S
+        self._time_limit = START_TIME_S + max_time_s
+        self._step_limit = max_steps
+        self._checkpoint = min(max_steps, GC_INTERVAL_STEPS)
+        self._runnable: list[Node] = []
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._timer_count = 0
+        self._cancelled_timers = 0
+        self._sequence = 0
+        self._failure: dict[str, Any] | None = None
+        self._dead_tasks: list[SimTask[Any]] = []
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], Node] = WeakKeyDictionary()
+        self._nodes: dict[str, Node] = {}
+        self.main = self.node("main")
+
+    # -- the world ----------------------------------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        """The living node of this name, made if there is none."""
+        node = self._nodes.get(name)
+        if node is None or node.dead:
+            node = self._nodes[name] = Node(self, name)
+        return node
+
+    def derive(self, label: str) -> random.Random:
+        """A generator of its own for each part, so that one more draw in one part does not change
+        all others. Seeded by text: `random` hashes that with SHA-512, not with `hash`."""
+        return random.Random(f"{self.seed}/{label}")
+
+    def fingerprint(self) -> str:
+        """Differs, almost surely, between two runs that were scheduled differently."""
+        state = f"{self.steps} {self._now!r} {self._timer_count} {self._random.getstate()}"
+        return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run `main` in the node "main" to its end, cancel what is left and close the loop.
+
+        Raises what `main` raises, and `SimulationError` (deadlock, limits, escaped exceptions).
+        """
+        with _collector_off():
+            try:
+                result = self.run_until_complete(self.main.create_task(main, name="main"))
+                self._cancel_rest()
+                return result
+            finally:
+                rest = [*self._dead_tasks, *self._tasks()]
+                self._dead_tasks.clear()
+                self.close()
+                discard(self, rest, self._generators)
+
+    # -- asyncio's interface ------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if context is None:
+            context = copy_context()
+        handle = Handle(callback, args, context)
+        node = context.get(current_node) or self.main
+        node.ready.append(handle)
+        if not node.queued:
+            node.queued = True
+            self._runnable.append(node)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if context is None:
+            context = copy_context()
+        handle = Handle(callback, args, context)
+        handle._when = when
+        if when <= self._now:
+            # Time stands still while anything is ready: in the heap this could wait for ever.
+            self._make_ready(handle)
+        else:
+            handle._scheduled = True
+            handle._loop = self
+            self._timer_count += 1
+            heapq.heappush(self._timers, (when, self._timer_count, handle))
+        return handle
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> SimTask[T]:
+        if self.is_closed():
+            coro.close()
+            raise RuntimeError("the simulated loop is closed")
+        self._sequence += 1
+        return SimTask(coro, self, name, context or copy_context(), self._sequence)
+
+    def create_future(self) -> SimFuture[Any]:
+        self._sequence += 1
+        return SimFuture(self, self._sequence)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Runs `func` on this loop, a little later."""
+        future: asyncio.Future[T] = self.create_future()
+        self.call_later(self._random.uniform(*EXECUTOR_DELAY_S), _run_inline, future, func, args)
+        return future
+
+    def run_forever(self) -> None:
+        with _collector_off():
+            super().run_forever()
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """The first one ends the run; `set_exception_handler` can be more lenient."""
+        task = context.get("task") or context.get("future")
+        if isinstance(task, SimTask) and task.node.dead:
+            return
+        if self._failure is None:
+            self._failure = context
+            self.stop()
+
+    def __del__(self) -> None:
+        """Holds nothing that would have to be closed."""
+
+    # -- the steps ----------------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        """Not one iteration, as in the class above, but all of them until `stop`."""
+        runnable, draw = self._runnable, self._random.random
+        while not self._stopping:
+            count = len(runnable)
+            if count == 0:
+                self._advance()
+                continue
+            index = int(draw() * count) if count > 1 else 0
+            node = runnable[index]
+            if not node.ready:
+                node.queued = False
+                runnable[index] = runnable[-1]
+                runnable.pop()
+                continue
+            handle = node.ready.popleft()
+            if handle._cancelled:
+                continue
+            self.steps += 1
+            if self.steps >= self._checkpoint:
+                self._check_steps()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
+                if not node.dead:
+                    message = f"exception in {handle!r} of node {node.name}"
+                    self.call_exception_handler({"message": message, "exception": error})
+        self._raise_failure()
+
+    def _advance(self) -> None:
+        """Let time pass to the next timer, and make ready all that is due then."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not timers:
+            raise DeadlockError(f"nothing is left to run at {self._now:.6f} s{self._waiting()}")
+        now = timers[0][0]
+        if now > self._time_limit:
+            raise LimitError(f"the run passed {self._time_limit:.0f} s{self._waiting()}")
+        self._now = now
+        while timers and timers[0][0] <= now:
+            handle = heapq.heappop(timers)[2]
+            handle._scheduled = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                self._make_ready(handle)
+
+    def _make_ready(self, handle: Handle) -> None:
+        node = handle._context.get(current_node) or self.main
+        node.ready.append(handle)
+        if not node.queued:
+            node.queued = True
+            self._runnable.append(node)
+
+    def _timer_cancelled(self) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(MIN_CANCELLED_TIMERS, len(self._timers) // 2):
+            self._keep_timers(lambda handle: not handle._cancelled)
+
+    def _keep_timers(self, wanted: Callable[[Handle], bool]) -> None:
+        self._timers[:] = [timer for timer in self._timers if wanted(timer[2])]
+        heapq.heapify(self._timers)
+        self._cancelled_timers = sum(timer[2]._cancelled for timer in self._timers)
+
+    def _check_steps(self) -> None:
+        if self.steps >= self._step_limit:
+            raise LimitError(f"the run took {self.steps} steps{self._waiting()}")
+        gc.collect()
+        self._checkpoint = min(self._step_limit, self.steps + GC_INTERVAL_STEPS)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            error = self._failure.get("exception")
+            task = self._failure.get("task") or self._failure.get("future")
+            where = f" ({describe(task)})" if isinstance(task, SimTask) else ""
+            text = f"{self._failure.get('message')}{where}: {error!r}"
+            raise SimulationError(f"at {self._now:.6f} s: {text}") from error
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def _hold(self, node: Node) -> None:
+        if node in self._runnable:
+            self._runnable.remove(node)
+        node.queued = True
+
+    def _release(self, node: Node) -> None:
+        self._runnable.append(node)
+
+    def _bury(self, node: Node) -> None:
+        assert node is not self.main, "the node that drives the simulation cannot die"
+        self._hold(node)
+        node.ready = deque(maxlen=0)
+        self._keep_timers(lambda handle: handle._context.get(current_node) is not node)
+        # Dropped coroutines would run their `finally` blocks: they are kept until the run is over.
+        self._dead_tasks += [task for task in self._tasks() if task.node is node]
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+        self._generators[agen] = current_node.get()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _tasks(self) -> list[SimTask[Any]]:
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
+        return sorted(tasks, key=lambda task: task.sequence)
+
+    def _cancel_rest(self) -> None:
+        for node in self._nodes.values():
+            if node.stopped:
+                node.kill()
+        rest = [task for task in self._tasks() if not task.node.dead]
+        for task in rest:
+            task.cancel()
+        if rest:
+            self.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+        for task in rest:
+            if not task.cancelled() and task.exception() is not None:
+                message = "exception in a task that was cancelled at the end"
+                self.call_exception_handler(
+                    {"message": message, "exception": task.exception(), "task": task}
+                )
+        # Those of dead nodes would run their `finally` blocks, or are held by a task that is dead.
+        for generator in [one for one, node in self._generators.items() if node.dead]:
+            self._asyncgens.discard(generator)  # type: ignore[attr-defined]
+        self.run_until_complete(self.shutdown_asyncgens())
+        self._raise_failure()
+
+    def _waiting(self) -> str:
+        """For errors: which tasks wait, and where."""
+        tasks = [task for task in self._tasks() if not task.node.dead]
+        lines = [f"\n  {describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
+        if len(tasks) > MAX_TASKS_LISTED:
+            lines.append(f"\n  and {len(tasks) - MAX_TASKS_LISTED} more")
+        stopped = [node.name for node in self._nodes.values() if node.stopped and not node.dead]
+        if stopped:
+            lines.append(f"\n  stopped nodes: {', '.join(stopped)}")
+        return f" (seed {self.seed}); pending tasks:" + "".join(lines or [" none"])
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run_inline(future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+    if not future.cancelled():
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - handed to who awaits
+            future.set_exception(error)

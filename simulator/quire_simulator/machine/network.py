@@ -1,0 +1,301 @@
+"""A network in memory: connections with delays, arbitrary cuts, partitions and deaths.
+
+Hosts are named by their node. What one end writes arrives at the other in order, after seeded
+delays, joined or cut anywhere. At most `WINDOW_BYTES` of a direction are under way (what the
+kernels of both sides would hold); the rest waits in the writer's transport, which pauses its
+protocol by asyncio's water marks. So a receiver that is stopped, paused or cut off holds a bounded
+number of bytes and its senders feel it.
+
+Callbacks of protocols run in the node of their host: those of a stopped node wait, those of a dead
+one never come. A stopped host still accepts connections, as its kernel would; a dead one refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Never
+
+from quire.net.network import DEAD_PEER_S, ProtocolFactory
+from quire_simulator.machine.loop import SimulatedLoop
+from quire_simulator.machine.node import Node
+from quire_simulator.machine.trace import Field, Trace
+from quire_simulator.machine.transport import (
+    MAX_READ_BYTES,
+    End,
+    Pipe,
+    Route,
+    SimTransport,
+)
+
+LATENCY_S = (0.000_05, 0.010)
+CUT_PROBABILITY = 0.1
+"""How often what has arrived is handed over in two pieces."""
+CUT_NEAR_START_BYTES = 24
+"""Half of the cuts fall so close to the start: that is where headers are."""
+FIRST_EPHEMERAL_PORT = 40_000
+OWN_HOST = frozenset(("", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"))
+
+Tap = Callable[[End, End, bytes], None]
+"""Is told what has arrived: from where, to where, and the bytes."""
+
+
+class SimPort:
+    """`quire.net.network.Port`."""
+
+    def __init__(self, host: SimHost, number: int) -> None:
+        self.host = host
+        self.number = number
+        self.factory: ProtocolFactory | None = None
+
+    async def listen(self, factory: ProtocolFactory) -> None:
+        self.factory = factory
+
+    def close(self) -> None:
+        self.factory = None
+        self.host.network.unbind(self)
+
+
+class SimHost:
+    """`quire.net.network.Network` as one node sees it."""
+
+    def __init__(self, network: SimNetwork, node: Node) -> None:
+        self.network = network
+        self.node = node
+        self.name = node.name
+
+    async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
+        opened: asyncio.Future[asyncio.Protocol] = self.network.loop.create_future()
+        target = self.name if host in OWN_HOST else host
+        self.network.carry(
+            (self.name, target), partial(self.network.accept, self, target, port, factory, opened)
+        )
+        return await opened
+
+    async def start_tls(self, transport: asyncio.Transport, context: object, **_: object) -> Never:
+        raise NotImplementedError("TLS is not simulated")
+
+    def bind(self, host: str, port: int) -> SimPort:
+        """On all addresses, whatever `host` says."""
+        return self.network.bind(self, port)
+
+
+class SimNetwork:
+    """All hosts and what lies between them."""
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, *, trace: Trace | None = None
+    ) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.tap: Tap | None = None
+        """Who listens; nothing that it hears changes the run."""
+        self.written: Tap | None = None
+        """The same, of what is written, as soon as it is."""
+        self.latency_s = LATENCY_S
+        """Shortest and longest delay of whatever is sent from now on."""
+        self.route_latency_s: dict[Route, tuple[float, float]] = {}
+        """The same for single routes."""
+        self.cut_probability = CUT_PROBABILITY
+        self.dead_peer_s = DEAD_PEER_S
+        """Seconds until a kernel ends a connection that was silenced (TCP keepalive)."""
+        self.blocked: set[Route] = set()
+        self.accepted: Callable[[Route], None] = lambda route: None
+        """Told of each connection: who made it, and to whom."""
+        self.mangle: Callable[[Route, bytes], bytes] | None = None
+        """Given what is written somewhere, says what is sent instead."""
+        self._rng = rng
+        self._draw = rng.random
+        self._kernel = loop.node("network")
+        self._hosts: dict[str, SimHost] = {}
+        self._ports: dict[tuple[str, int], SimPort] = {}
+        self._ends: dict[SimTransport, None] = {}
+        self._held: list[tuple[Route, Callable[[], None]]] = []
+        self._last_port = FIRST_EPHEMERAL_PORT
+
+    # -- the world ----------------------------------------------------------------------------
+
+    def node(self, name: str) -> SimHost:
+        """The network as this node sees it: of the node that lives, or of a new one."""
+        host = self._hosts.get(name)
+        if host is None or host.node.dead:
+            host = self._hosts[name] = SimHost(self, self.loop.node(name))
+        return host
+
+    def knows(self, name: str) -> bool:
+        """Whether there is, or was, a node of this name."""
+        return name in self._hosts
+
+    def others(self, name: str) -> list[str]:
+        """All other nodes that exist or existed."""
+        return [other for other in self._hosts if other != name]
+
+    def known(self, beginning: str) -> list[str]:
+        """The nodes that there are, or were, whose names begin so."""
+        return [name for name in self._hosts if name.startswith(beginning)]
+
+    def latency_of(self, name: str, other: str) -> tuple[float, float]:
+        """The least and the greatest delay on the way from one to the other."""
+        return self.route_latency_s.get((name, other), self.latency_s)
+
+    def kill(self, name: str) -> None:
+        """End the node at once. Its peers learn of it by a reset, behind what they get of the
+        bytes under way (not before a partition in between is healed)."""
+        node = self._hosts[name].node
+        self.record((name, name), "killed")
+        for end in [end for end in self._ends if end.host.node is node]:
+            end.out.lose(self._rng)
+            end.abort()
+        for port in [port for port in self._ports.values() if port.host.node is node]:
+            port.close()
+        node.kill()
+
+    def stop(self, name: str) -> None:
+        self.record((name, name), "stopped")
+        self._hosts[name].node.stop()
+
+    def cont(self, name: str) -> None:
+        self.record((name, name), "continued")
+        self._hosts[name].node.cont()
+
+    def partition(
+        self, name: str, *others: str, one_way: bool = False, reset: bool = False
+    ) -> None:
+        """Cut `name` off from the others (one_way: only what `name` sends is held). Bytes wait for
+        `heal`; with reset, connections between them break at once at both ends."""
+        for other in others:
+            self.blocked.add((name, other))
+            self.record((name, other), "cut", reset=reset)
+            if not one_way:
+                self.blocked.add((other, name))
+                self.record((other, name), "cut", reset=reset)
+        if reset:
+            for end in [
+                e for e in self._ends if e.out.route[0] == name and e.out.route[1] in others
+            ]:
+                for side in (end, end.out.reader):
+                    side.out.lose()
+                    side.broken("reset by a partition")
+
+    def silence(self, name: str, *others: str) -> int:
+        """Let the existing connections between `name` and the others die silently.
+
+        They lose all data in both directions without an error. New connections are not affected.
+        Each kernel ends its side after `dead_peer_s`. Returns the number of connections.
+        """
+        died = 0
+        for end in list(self._ends):
+            route = end.out.route
+            if name in route and (set(route) - {name}).intersection(others):
+                died += not end.out.swallows
+                end.out.swallow()
+                self.loop.call_later(self.dead_peer_s, end.timed_out, context=end.host.node.context)
+        self.record((name, ",".join(others)), "silenced", connections=died // 2)
+        return died // 2
+
+    def heal(self, *names: str) -> None:
+        """Let pass what touches any of these hosts; without names, everything."""
+        self.record(("network", "network"), "healed", names=",".join(names))
+        self.heal_routes({r for r in self.blocked if not names or set(names).intersection(r)})
+
+    def heal_routes(self, routes: Collection[Route]) -> None:
+        """Let pass what takes one of these (from, to) pairs."""
+        self.blocked = {route for route in self.blocked if route not in routes}
+        held, self._held = self._held, []
+        for route, resume in held:
+            if route in self.blocked:
+                self._held.append((route, resume))
+            else:
+                resume()
+
+    # -- for hosts, transports and pipes ------------------------------------------------------
+
+    def record(self, route: Route, event: str, **fields: Field) -> None:
+        if self.trace is not None:
+            self.trace.record(route[1], event, peer=route[0], **fields)
+
+    def delay(self, route: Route | None = None) -> float:
+        low, high = self.latency_s if route is None else self.latency_of(*route)
+        # The cube makes most delays short and some long, as networks are.
+        return float(low + (high - low) * self._draw() ** 3)
+
+    def cut(self, size: int) -> int:
+        """How many of the bytes that have arrived are handed over at once."""
+        if size > MAX_READ_BYTES:
+            return MAX_READ_BYTES
+        if size < 2 or self._draw() >= self.cut_probability:
+            return size
+        near = self._draw() < 0.5
+        return 1 + int(self._draw() * min(size - 1, CUT_NEAR_START_BYTES if near else size))
+
+    def hold(self, route: Route, resume: Callable[[], None]) -> None:
+        self._held.append((route, resume))
+
+    def carry(self, route: Route, deliver: Callable[[], object]) -> None:
+        """Do something at the other side, in its kernel."""
+        self.loop.call_later(
+            self.delay(), self._deliver, route, deliver, context=self._kernel.context
+        )
+
+    def _deliver(self, route: Route, deliver: Callable[[], object]) -> None:
+        if route in self.blocked:
+            self.hold(route, partial(self.carry, route, deliver))
+        else:
+            deliver()
+
+    def bind(self, host: SimHost, number: int) -> SimPort:
+        port = SimPort(host, number or self._next_port())
+        if self._ports.setdefault((host.name, port.number), port) is not port:
+            raise OSError(errno.EADDRINUSE, f"port {number} of {host.name} is taken")
+        return port
+
+    def unbind(self, port: SimPort) -> None:
+        key = (port.host.name, port.number)
+        if self._ports.get(key) is port:
+            del self._ports[key]
+
+    def accept(
+        self,
+        client: SimHost,
+        target: str,
+        port: int,
+        factory: ProtocolFactory,
+        opened: asyncio.Future[asyncio.Protocol],
+    ) -> None:
+        """A connection was asked for. The kernel answers, even of a process that is stopped."""
+        if client.node.dead:
+            return
+        back = (target, client.name)
+        bound = self._ports.get((target, port))
+        if bound is None or bound.factory is None:
+            error: OSError = ConnectionRefusedError(errno.ECONNREFUSED, f"refused: {target}:{port}")
+            if target not in self._hosts:
+                error = OSError(errno.EHOSTUNREACH, f"no such host: {target}")
+            self.record(back, "refused", port=port)
+            self.carry(back, partial(_fail, opened, error))
+            return
+        here, there = (target, port), (client.name, self._next_port())
+        ours = SimTransport(bound.host, here, there)
+        theirs = SimTransport(client, there, here)
+        ours.out = theirs.back = Pipe(self, ours, theirs)
+        theirs.out = ours.back = Pipe(self, theirs, ours)
+        self._ends[ours] = self._ends[theirs] = None
+        self.record((client.name, target), "accepted", port=port)
+        self.accepted((client.name, target))
+        bound.host.node.call_soon(ours.open, bound.factory)
+        self.carry(back, lambda: client.node.call_soon(theirs.open, factory, opened))
+
+    def forget(self, end: SimTransport) -> None:
+        self._ends.pop(end, None)
+
+    def _next_port(self) -> int:
+        self._last_port += 1
+        return self._last_port
+
+
+def _fail(future: asyncio.Future[asyncio.Protocol], error: OSError) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,311 @@
+"""Connections of the simulated network: two ends, and what is under way between them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import zlib
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from quire.net.network import ProtocolFactory
+    from quire_simulator.machine.network import SimHost, SimNetwork
+
+WINDOW_BYTES = 256 * 1024
+MAX_READ_BYTES = 256 * 1024
+"""What asyncio reads at once."""
+HIGH_WATER_BYTES = 64 * 1024
+"""asyncio's default; the low mark is a quarter of it."""
+
+Route = tuple[str, str]
+"""From host, to host."""
+End = tuple[str, int]
+"""Host and port. A port that was not asked for is given once: two ends name a connection."""
+
+
+class _Signal(Enum):
+    """Sent in line with the bytes."""
+
+    FIN = "fin"
+    RST = "rst"
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, network: SimNetwork, writer: SimTransport, reader: SimTransport) -> None:
+        self._network = network
+        self.swallows = False
+        """Whether the flow died silently: all data that is sent is lost without an error."""
+        self._flight: deque[tuple[float, bytes | _Signal]] = deque()
+        self._size = 0
+        self._scheduled = False
+        self.writer = writer
+        self.reader = reader
+        self.route: Route = (writer.host.name, reader.host.name)
+
+    def room(self) -> int:
+        return WINDOW_BYTES - self._size
+
+    def send(self, item: bytes | _Signal) -> None:
+        # One that would overtake those before it arrives with them, in one piece.
+        if isinstance(item, bytes):
+            self._size += len(item)
+        if self.swallows:
+            return  # the writer's kernel keeps the bytes and sends them without success
+        arrival = self._network.loop.time() + self._network.delay(self.route)
+        self._flight.append((arrival, item))
+        if not self._scheduled:
+            self.resume()
+
+    def swallow(self) -> None:
+        """Lose the data in flight, and all data that is sent from now on, without an error."""
+        self.swallows = True
+        self._flight.clear()
+
+    def lose(self, rng: random.Random | None = None) -> None:
+        """Drop what is under way: all of it, or from a seeded place on."""
+        for _ in range(len(self._flight) if rng is None else rng.randint(0, len(self._flight))):
+            _, item = self._flight.pop()
+            if isinstance(item, bytes):
+                self._size -= len(item)
+
+    def resume(self) -> None:
+        """Go on, after the reader or a partition held this up."""
+        if self._flight and not self._scheduled:
+            self._scheduled = True
+            self._network.loop.call_at(
+                self._flight[0][0], self._arrive, context=self.reader.host.node.context
+            )
+
+    def _arrive(self) -> None:
+        self._scheduled = False
+        reader, flight, network = self.reader, self._flight, self._network
+        if self.route in network.blocked:
+            network.hold(self.route, self.resume)
+            return
+        if reader.holds or not flight:
+            return
+        now = network.loop.time()
+        chunks: list[bytes] = []
+        signal: _Signal | None = None
+        while flight and flight[0][0] <= now and signal is None:
+            item = flight[0][1]
+            if isinstance(item, bytes):
+                chunks.append(item)
+            elif chunks:
+                break
+            else:
+                signal = item
+            flight.popleft()
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        cut = network.cut(len(data))
+        if cut < len(data):
+            flight.appendleft((now + network.delay(), data[cut:]))
+            data = data[:cut]
+        self._size -= len(data)
+        self.resume()
+        if data:
+            self.writer.drained()
+            if network.trace is not None:
+                network.record(self.route, "received", size=len(data), crc=zlib.crc32(data))
+            if network.tap is not None:
+                network.tap(self.writer.local, self.writer.remote, data)
+            reader.receive(data)
+        elif signal is not None:
+            network.record(self.route, signal.value)
+            reader.signalled(signal)
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    out: Pipe
+    back: Pipe
+
+    def __init__(self, host: SimHost, local: End, remote: End) -> None:
+        super().__init__({"sockname": local, "peername": remote})
+        self.host = host
+        self.local = local
+        self.remote = remote
+        self.holds = True
+        """Takes nothing now: not open yet, or paused."""
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._closing = False
+        self._closed = False
+        self._backlog: deque[bytes] = deque()
+        self._backlog_size = 0
+        self._flushing = False
+        self._writer_paused = False
+        self.set_write_buffer_limits()
+
+    # -- for protocols ------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        if not self._closing:
+            self.holds = True
+
+    def resume_reading(self) -> None:
+        self.holds = False
+        self.back.resume()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high, self._low = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self._backlog_size
+
+    def can_write_eof(self) -> Literal[False]:
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
+        data = bytes(data)
+        if self._closing or not data:
+            return
+        if self.host.network.mangle is not None:
+            data = self.host.network.mangle(self.out.route, data)
+        if self.host.network.written is not None:
+            self.host.network.written(self.local, self.remote, data)
+        if not self._backlog and len(data) <= self.out.room():
+            self.out.send(data)
+            return
+        self._backlog.append(data)
+        self._backlog_size += len(data)
+        self._flush()
+        if self._backlog_size > self._high and not self._writer_paused:
+            self._writer_paused = True
+            self.get_protocol().pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        """What was written still goes out, what arrives is dropped."""
+        if not self._closing:
+            self._closing = True
+            self._close_if_flushed()
+
+    def abort(self) -> None:
+        if not self._closed:
+            self.out.send(_Signal.RST)
+            self._lost(None)
+
+    # -- for the network ----------------------------------------------------------------------
+
+    def open(
+        self, factory: ProtocolFactory, opened: asyncio.Future[asyncio.Protocol] | None = None
+    ) -> None:
+        if opened is not None and opened.done():
+            self.abort()  # whoever connected has given up meanwhile
+        elif self._closed:
+            if opened is not None:
+                opened.set_exception(reset_error("broken while it was made"))
+        else:
+            protocol = factory()
+            self._protocol = protocol
+            self.holds = False
+            protocol.connection_made(self)
+            self.back.resume()
+            if opened is not None:
+                opened.set_result(protocol)
+
+    def receive(self, data: bytes) -> None:
+        if self._closed:
+            self.out.send(_Signal.RST)  # nobody will ever read this: the kernel says so
+        elif not self._closing:
+            assert isinstance(self._protocol, asyncio.Protocol)
+            try:
+                self._protocol.data_received(data)
+            except Exception as error:
+                self._lost(error)
+                raise
+
+    def signalled(self, signal: _Signal) -> None:
+        if signal is _Signal.RST:
+            self.broken("reset by peer")
+        elif not self._closing:
+            assert isinstance(self._protocol, asyncio.Protocol)
+            if not self._protocol.eof_received():
+                self.close()
+
+    def broken(self, why: str) -> None:
+        self._lost(reset_error(why))
+
+    def timed_out(self) -> None:
+        """End the connection as a kernel does if the peer acknowledges nothing."""
+        self._lost(timed_out())
+
+    def drained(self) -> None:
+        """The network has room again; the writer learns of it later, as by a window update."""
+        if self._backlog and not self._flushing:
+            self._flushing = True
+            network = self.host.network
+            network.loop.call_later(
+                network.delay(), self._flush_more, context=self.host.node.context
+            )
+
+    def _flush_more(self) -> None:
+        self._flushing = False
+        self._flush()
+        if self._writer_paused and self._backlog_size <= self._low and not self._closed:
+            self._writer_paused = False
+            self.get_protocol().resume_writing()
+        if self._closing:
+            self._close_if_flushed()
+
+    def _flush(self) -> None:
+        backlog = self._backlog
+        while backlog and (room := self.out.room()) > 0:
+            data = backlog.popleft()
+            if len(data) > room:
+                backlog.appendleft(data[room:])
+                data = data[:room]
+            self._backlog_size -= len(data)
+            self.out.send(data)
+
+    def _close_if_flushed(self) -> None:
+        if not self._backlog and not self._closed:
+            self.out.send(_Signal.FIN)
+            self._lost(None)
+
+    def _lost(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closing = self._closed = True
+        self.holds = False  # what still arrives is to be answered, or dropped
+        self.back.resume()
+        self._backlog.clear()
+        self._backlog_size = 0
+        self.host.network.forget(self)
+        if self._protocol is not None:
+            self.host.node.call_soon(self._protocol.connection_lost, error)
+
+
+def timed_out() -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, "connection timed out")
+
+
+def reset_error(why: str) -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, f"connection {why}")

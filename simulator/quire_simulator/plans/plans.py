@@ -1,0 +1,499 @@
+"""The plan of a run: all of it but the order in which things happen, as data, made from one
+integer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from quire.config import MIB, BookieConfig, ClientConfig
+from quire_simulator.plans.faults import Fault, make_schedule
+from quire_simulator.plans.workloads import (
+    RACKS,
+    WORKLOADS,
+    Mix,
+)
+from quire_simulator.streams.plans import StreamPlan, make_streams, stream_clients
+
+SHAPES = (
+    (3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1), (4, 3, 2),
+    (5, 3, 2),
+)  # fmt: skip
+"""Ensemble, write quorum, ack quorum."""
+CROWD = (25, 45)
+"""Ledgers of a run that has many."""
+CROWD_BATCHES_MAX = 4
+LARGE_SCALES = (400, 1_500)
+"""28 and 100 KB on average."""
+HUGE_SCALE = 8_000
+"""550 KB on average, 1.1 MB at most."""
+LARGE_BATCHES_MAX = 6
+SPARSE_BATCHES_MAX = 12
+BUSY_BATCHES = 60
+BUSY_S = 0.6
+"""How long the writer of a busy ledger writes, at least."""
+TIGHT_BOOKIES = 3
+BEHIND_ITS_BACK = 0.6
+"""How often a ledger whose writer is idle is taken over then."""
+SOON_S = 0.3
+"""By then half of what such a writer writes is mostly written."""
+SEGMENT_BYTES = (1 << 16, 1 << 20)
+LARGE_SEGMENT_BYTES = 1 << 23
+"""The largest batch and its table fit."""
+MIN_FREE_BYTES = 1 << 22
+"""A bookie with so little room takes no more adds."""
+EMPTY = 0.1
+GC_OVER_REPLICATED_S = (0.1, 1.0)
+COMPACTED_SCALE = 8
+COMPACTED_SEGMENT_BYTES = 1 << 17
+"""Small enough for several in a run, and many ledgers in each."""
+COMPACT_RATIOS = (0.5, 0.95)
+COMPACT_INTERVALS_S = (0.3, 1.0)
+COMPACT_BYTES_PER_S = (0, 200_000)
+SCRUB_INTERVALS_S = (0.5, 3.0)
+DAMAGE_REPORTS_S = (0.5, 3.0)
+DAMAGE_REPORTS_SELDOM_S = 10.0
+INDEX_INTERVALS_S = (0.0, 1.0)
+INDEX_SEGMENTS = (1, 1, 3)
+SELDOM_S = 300.0
+UNFORGEABLE = 0.4
+DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlan:
+    number: int
+    kind: str
+    """plain, deferred, or own ids."""
+    shape: tuple[int, int, int]
+    digest: str
+    password: bytes
+    scale: int
+    """Payloads are so many times larger."""
+    begin_s: float
+    batches: int
+    batch_entries_max: int
+    pause_s: float
+    """The longest between two batches."""
+    idle_s: float
+    """Once, in the middle."""
+    piped: bool
+    """Entries are handed over without waiting for each batch."""
+    end: str
+    """close, or abandon."""
+    recoveries_s: tuple[float, ...]
+    tails_s: tuple[float, ...]
+    reads_s: tuple[float, ...]
+    delete_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPlan:
+    """Who publishes ledgers in a dataset, round for round; and a reader of it."""
+
+    number: int
+    dataset: str
+    begin_s: float
+    rounds: int
+    pause_s: float
+    """The longest between writing and publishing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealerPlan:
+    """A process of autorecovery."""
+
+    number: int
+    begin_s: float
+    part: str
+    """auditor, worker, or both."""
+    delay_s: int
+    """How long a lost bookie is waited for: the same for all."""
+    open_grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What an operator starts once."""
+
+    number: int
+    kind: str
+    """decommission, or rebalance."""
+    bookie: str
+    """Which is taken away."""
+    begin_s: float
+    open_ledgers: str
+    """wait, fence, or skip."""
+    open_grace_s: float
+    parallel: int
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    workload: str
+    bookies: int
+    span_s: float
+    explicit_lac_interval_ms: int
+    metadata_delay_s: float
+    metadata_version: int
+    skew_ms: int
+    """How far the calendar of a process may be off."""
+    uneven: bool
+    """Each route between a client and a bookie has a delay of its own."""
+    segment_bytes: int
+    min_free_bytes: int
+    gc_interval_s: float
+    unacked_bytes: int
+    read_window_bytes: int
+    ledgers: tuple[LedgerPlan, ...]
+    publishers: tuple[PublisherPlan, ...]
+    streams: tuple[StreamPlan, ...]
+    healers: tuple[HealerPlan, ...]
+    jobs: tuple[JobPlan, ...]
+    liars: int
+    """Bookies of an ensemble that clients assume to lie; more than 0: bookie-0 does."""
+    racks: int
+    """In which bookies stand, and are known to; 0: nothing is known."""
+    gc_over_replicated_interval_s: float
+    compact_ratio: float
+    """Segments of which less is alive are compacted; 0: none is."""
+    directories: int
+    """Data directories of each bookie."""
+    compact_bytes_per_s: int
+    scrub_interval_s: float
+    """Between two looks through all that a bookie has; 0: where reads found damage only."""
+    damage_report_interval_s: float
+    """Between two times that a bookie says what it has lost."""
+    index_cache_interval_s: float
+    index_cache_segments: int
+    schedule: tuple[Fault, ...]
+
+    @classmethod
+    def make(cls, seed: int, workload: str) -> Plan:
+        chance, mix = random.Random(f"{seed}/plan {workload}"), WORKLOADS[workload]
+        bookies, span_s = chance.randint(3, 6), chance.choice([3.0, 8.0, 15.0])
+        tight = chance.random() < mix.tight
+        bookies = TIGHT_BOOKIES if tight else max(bookies, mix.bookies_min)
+        forgery = random.Random(f"{seed}/forgery {workload}")
+        ledgers = _ledgers(chance, forgery, mix, bookies, span_s, tight=tight)
+        space = random.Random(f"{seed}/space {workload}")
+        index = random.Random(f"{seed}/index {workload}")
+        publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
+        streams = make_streams(seed, workload, mix, bookies, span_s)
+        jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
+        healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
+        large = any(ledger.scale > COMPACTED_SCALE for ledger in ledgers)
+        schedule = make_schedule(
+            chance,
+            kinds=mix.kinds,
+            count=chance.randint(*mix.faults),
+            span_s=span_s,
+            bookies=[f"bookie-{number}" for number in range(bookies)],
+            clients={
+                **_clients(ledgers, publishers),
+                **stream_clients(streams),
+                **_healer_clients(healers),
+                **_job_clients(jobs),
+            },
+            ledgers=len(ledgers),
+            streams=len(streams),
+        )
+        return cls(
+            seed=seed,
+            workload=workload,
+            bookies=bookies,
+            span_s=span_s,
+            explicit_lac_interval_ms=chance.choice([0, 0, 40]),
+            metadata_delay_s=chance.choice([0.0, 0.002, 0.05, 0.3]),
+            metadata_version=chance.choice([2, 3, 3, 3]),
+            skew_ms=chance.choice([0, 0, 1_000, 600_000]),
+            uneven=chance.random() < mix.uneven,
+            segment_bytes=_segment_bytes(chance, mix, large=large),
+            min_free_bytes=chance.choice([0, 0, MIN_FREE_BYTES]),
+            gc_interval_s=chance.choice([0.5, 3.0]),
+            unacked_bytes=chance.choice([2_000, 20_000, 64 * MIB]),
+            read_window_bytes=chance.choice([1_000, 20_000, MIB]),
+            ledgers=ledgers,
+            publishers=publishers,
+            streams=streams,
+            healers=healers,
+            jobs=jobs,
+            liars=int(mix.lying),
+            racks=RACKS if mix.racked else 0,
+            gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
+            compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
+            compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
+            directories=random.Random(f"{seed}/directories {workload}").choice(mix.directories),
+            scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.rotten else 0.0,
+            damage_report_interval_s=_damage_reports(seed, mix),
+            index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
+            index_cache_segments=index.choice(INDEX_SEGMENTS),
+            schedule=schedule,
+        )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Whom a fault may name."""
+        bookies = (f"bookie-{number}" for number in range(self.bookies))
+        ledgers = (f"ledger-{ledger.number}" for ledger in self.ledgers)
+        streams = (f"stream-{stream.number}" for stream in self.streams)
+        clients = (
+            *_clients(self.ledgers, self.publishers),
+            *stream_clients(self.streams),
+            *_healer_clients(self.healers),
+            *_job_clients(self.jobs),
+        )
+        return frozenset((*bookies, *clients, *ledgers, *streams))
+
+    @property
+    def bookie_config(self) -> BookieConfig:
+        return BookieConfig(
+            segment_bytes=self.segment_bytes,
+            min_free_bytes=self.min_free_bytes,
+            read_only_dwell_s=1.0,
+            max_queued_bytes=1 << 20,
+            seal_idle_ms=50,
+            gc_interval_s=self.gc_interval_s,
+            gc_over_replicated_interval_s=self.gc_over_replicated_interval_s,
+            check_space_s=0.2,
+            compact_minor_ratio=self.compact_ratio,
+            compact_minor_interval_s=COMPACT_INTERVALS_S[0],
+            compact_major_ratio=self.compact_ratio,
+            compact_major_interval_s=COMPACT_INTERVALS_S[1],
+            compact_bytes_per_s=self.compact_bytes_per_s,
+            compact_reserve_bytes=self.segment_bytes,
+            scrub_interval_s=self.scrub_interval_s,
+            damage_report_interval_s=self.damage_report_interval_s,
+            index_cache_interval_s=self.index_cache_interval_s,
+            index_cache_segments=self.index_cache_segments,
+        )
+
+    @property
+    def client_config(self) -> ClientConfig:
+        return ClientConfig(
+            add_timeout_s=1.0,
+            read_timeout_s=1.0,
+            speculative_read_s=0.3,
+            recovery_timeout_s=10.0,
+            long_poll_ms=300,
+            bookies_wait_s=0.5,
+            lost_quorum_wait_s=5.0,
+            avoid_failed_bookie_s=2.0,
+            explicit_lac_interval_ms=self.explicit_lac_interval_ms,
+            ledger_metadata_version=self.metadata_version,
+            max_unacked_bytes=self.unacked_bytes,
+            max_unforced_bytes=2 * self.unacked_bytes,
+            read_window_bytes=self.read_window_bytes,
+            assume_liars=self.liars,
+        )
+
+
+def _ledgers(
+    chance: random.Random,
+    forgery: random.Random,
+    mix: Mix,
+    bookies: int,
+    span_s: float,
+    *,
+    tight: bool,
+) -> tuple[LedgerPlan, ...]:
+    crowd = chance.random() < mix.crowd
+    ledgers = tuple(
+        _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
+        for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
+    )
+    if mix.lying:
+        return tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
+                     for ledger in ledgers)  # fmt: skip
+    if mix.compacting:
+        return tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
+    return ledgers
+
+
+def _ledger_plan(
+    chance: random.Random,
+    number: int,
+    mix: Mix,
+    bookies: int,
+    span_s: float,
+    *,
+    crowd: bool,
+    tight: bool,
+) -> LedgerPlan:
+    begin_s = chance.random() * span_s / 3
+    recoveries = _recoveries(chance, mix, begin_s, span_s)
+    tails = chance.randint(1, 2) if chance.random() < mix.tail else 0
+    delete_s = chance.random() * span_s if chance.random() < mix.delete else None
+    kind = _kind(chance, mix)
+    batches, entries = chance.randint(0, 40), chance.choice([1, 3, 12])
+    pause_s, scale = chance.choice([0.001, 0.05, span_s / 20]), 1
+    if mix.busy:
+        batches, entries, pause_s = BUSY_BATCHES, min(entries, 3), BUSY_S / BUSY_BATCHES
+    elif mix.sparse:
+        batches, entries, pause_s = min(batches, SPARSE_BATCHES_MAX), 1, span_s / 6
+    elif crowd:
+        batches, tails = batches % (CROWD_BATCHES_MAX + 1), 0
+        recoveries = recoveries[:1]
+    elif chance.random() < mix.large:
+        batches, entries = min(batches, LARGE_BATCHES_MAX), min(entries, 3)
+        scale = chance.choice((*LARGE_SCALES, HUGE_SCALE))
+    if chance.random() < EMPTY:
+        batches = 0
+    idle_s = chance.random() * span_s if chance.random() < mix.idle else 0.0
+    if idle_s and chance.random() < BEHIND_ITS_BACK:
+        # All that befalls the ledger does while the writer knows nothing.
+        pause_s, quiet_s = 0.001, begin_s + SOON_S
+        recoveries = [quiet_s + chance.random() * idle_s / 3 for _ in recoveries]
+        if delete_s is not None:
+            delete_s = quiet_s + chance.uniform(1 / 3, 2 / 3) * idle_s
+    return LedgerPlan(
+        number=number,
+        kind=kind,
+        shape=chance.choice(_shapes(mix, bookies, tight=tight)),
+        digest=chance.choice(DIGESTS),
+        password=chance.choice([b"", b"secret"]),
+        scale=scale,
+        begin_s=begin_s,
+        batches=batches,
+        batch_entries_max=entries,
+        pause_s=pause_s,
+        idle_s=idle_s,
+        piped=chance.random() < (0.8 if mix.busy else 0.4),
+        end=chance.choice(["close", "close", "abandon"]),
+        recoveries_s=tuple(recoveries),
+        tails_s=tuple(chance.random() * span_s / 2 for _ in range(tails)),
+        reads_s=tuple(
+            chance.random() * span_s for _ in range(0 if crowd else chance.randint(*mix.readers))
+        ),
+        delete_s=delete_s,
+    )
+
+
+def _recoveries(chance: random.Random, mix: Mix, begin_s: float, span_s: float) -> list[float]:
+    if chance.random() >= mix.takeover:
+        return []
+    at = chance.random() * span_s
+    if mix.busy:
+        at = begin_s + chance.random() * BUSY_S
+    # Several at one moment, or nearly.
+    return [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
+
+
+def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:
+    """With a digest that bookies cannot make: then one copy is believed."""
+    return replace(ledger, digest="hmac", password=b"secret")
+
+
+def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:
+    if mix.compacting:
+        return COMPACTED_SEGMENT_BYTES
+    return LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES)
+
+
+def _shapes(mix: Mix, bookies: int, *, tight: bool) -> list[tuple[int, int, int]]:
+    shapes = [shape for shape in mix.shapes or SHAPES if shape[0] <= bookies]
+    if mix.rotten:
+        return [shape for shape in shapes if shape[0] <= 3 and shape[2] >= 2]
+    return [shape for shape in shapes if shape[0] == bookies] if tight else shapes
+
+
+def _damage_reports(seed: int, mix: Mix) -> float:
+    return DAMAGE_REPORTS_S[seed % 2] if mix.replacing else DAMAGE_REPORTS_SELDOM_S
+
+
+def _kind(chance: random.Random, mix: Mix) -> str:
+    draw = chance.random()
+    if draw < mix.deferred:
+        return "deferred"
+    return "own ids" if draw < mix.deferred + mix.own_ids else "plain"
+
+
+def readers_of(plan: LedgerPlan) -> list[tuple[str, tuple[float, ...]]]:
+    """What the other clients of a ledger do, and when each of them begins."""
+    return [
+        ("recoverer", plan.recoveries_s),
+        ("tail", plan.tails_s),
+        ("reader", plan.reads_s),
+        ("deleter", () if plan.delete_s is None else (plan.delete_s,)),
+    ]
+
+
+def _publishers(chance: random.Random, mix: Mix, span_s: float) -> tuple[PublisherPlan, ...]:
+    if chance.random() >= mix.datasets:
+        return ()
+    return tuple(
+        PublisherPlan(
+            number=number,
+            dataset=chance.choice(["whole", "growing", "growing"]),
+            begin_s=chance.random() * span_s / 2,
+            rounds=chance.randint(1, 5),
+            pause_s=chance.choice([0.01, 0.2, 3.0]),
+        )
+        for number in range(chance.randint(2, 5))
+    )
+
+
+def _healers(chance: random.Random, mix: Mix, span_s: float) -> tuple[HealerPlan, ...]:
+    if not mix.healing:
+        return ()
+    delay_s, grace_s = chance.choice([0, 0, 1, 3]), chance.choice([0.5, 2.0])
+    return tuple(
+        HealerPlan(
+            number=number,
+            begin_s=chance.random() * span_s / 2,
+            part=chance.choice(["both", "both", "auditor", "worker"]),
+            delay_s=delay_s,
+            open_grace_s=grace_s,
+        )
+        for number in range(chance.randint(2, 4))
+    )
+
+
+def _healer_clients(healers: tuple[HealerPlan, ...]) -> dict[str, float]:
+    """When each begins."""
+    return {f"healer-{plan.number}": plan.begin_s for plan in healers}
+
+
+def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple[JobPlan, ...]:
+    """One bookie is taken away at most, by several jobs."""
+    if not mix.jobs:
+        return ()
+    leaving = f"bookie-{chance.randrange(bookies)}"
+    kinds = chance.choice([
+        ("decommission",), ("decommission", "decommission"), ("rebalance", "decommission"),
+        ("rebalance", "rebalance"), ("decommission", "rebalance", "decommission"),
+    ])  # fmt: skip
+    return tuple(
+        JobPlan(
+            number=number,
+            kind=kind,
+            bookie=leaving if kind == "decommission" else "",
+            begin_s=chance.uniform(0.1, 0.9) * span_s,
+            open_ledgers=chance.choice(["wait", "wait", "fence", "skip"]),
+            open_grace_s=chance.choice([0.5, 2.0]),
+            parallel=chance.choice([1, 4]),
+            bytes_per_s=chance.choice([None, 5_000.0, 20_000.0]),
+        )
+        for number, kind in enumerate(kinds)
+    )
+
+
+def _job_clients(jobs: tuple[JobPlan, ...]) -> dict[str, float]:
+    """When each begins."""
+    return {f"job-{plan.number}": plan.begin_s for plan in jobs}
+
+
+def _clients(
+    ledgers: tuple[LedgerPlan, ...], publishers: tuple[PublisherPlan, ...]
+) -> dict[str, float]:
+    """When each client begins."""
+    begins = {f"publisher-{plan.number}": plan.begin_s for plan in publishers}
+    for plan in ledgers:
+        begins[f"writer-{plan.number}"] = plan.begin_s
+        for what, times in readers_of(plan):
+            begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})
+    return begins

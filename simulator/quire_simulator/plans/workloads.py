@@ -1,0 +1,516 @@
+"""Kinds of runs: how many ledgers of which sort, who comes beside the writers, which faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire_simulator.plans.faults import (
+    ALL_KINDS,
+    BETWEEN_TWO,
+    BOOKIE_KINDS,
+    CLIENT_KINDS,
+    DIRECTORY_KINDS,
+    HEALER_KINDS,
+    INDEX_KINDS,
+    ISLAND_KINDS,
+    JOB_KINDS,
+    LIES,
+    LOAD_KINDS,
+    RACK_KINDS,
+    REPLACEMENT_KINDS,
+    RESET_KINDS,
+    RESIZE_KINDS,
+    ROLLBACK_KINDS,
+    SILENT_KINDS,
+    WRITER_KINDS,
+)
+
+RACKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What a workload consists of. Shares are probabilities, of each ledger where nothing else is
+    said."""
+
+    kinds: tuple[str, ...]
+    """Of faults."""
+    faults: tuple[int, int]
+    ledgers: tuple[int, int] = (2, 4)
+    takeover: float = 0.6
+    """The ledger is recovered while its writer may still write."""
+    recoverers: tuple[int, ...] = (1, 2, 2, 3)
+    """At one moment, or nearly: one of these."""
+    tail: float = 0.6
+    readers: tuple[int, int] = (0, 2)
+    """Who open the ledger without recovery, at any time."""
+    delete: float = 0.25
+    deferred: float = 0.12
+    """Deferred sync: durable by `force` only."""
+    own_ids: float = 0.12
+    """The writer chooses its entry ids."""
+    large: float = 0.05
+    """Entries larger than what a socket gives at once, or the network takes."""
+    crowd: float = 0.04
+    """Of runs: with dozens of small ledgers."""
+    sparse: bool = False
+    """Few entries, over the whole time."""
+    busy: bool = False
+    """Writers write without pause, and recoverers come meanwhile."""
+    idle: float = 0.1
+    """The writer does nothing for a while."""
+    uneven: float = 0.3
+    """Of runs: each route between a client and a bookie has a delay of its own."""
+    tight: float = 0.1
+    """Of runs: as many bookies as the ensembles need."""
+    bookies_min: int = 0
+    """In the others."""
+    datasets: float = 0.05
+    """Of runs: ledgers are published as datasets, and swept."""
+    streaming: float = 0.0
+    """Of runs: with streams."""
+    streams: tuple[int, int] = (1, 1)
+    streams_mostly: str = ""
+    """relay: written by one process after the other; lives: truncated, renamed, deleted and made
+    again, while writers sleep."""
+    shapes: tuple[tuple[int, int, int], ...] = ()
+    """Of ledgers; empty: any."""
+    rotten: bool = False
+    """The disk of bookie-0 rots, and bookies look through what they have; there is one more copy of
+    all."""
+    healing: bool = False
+    """Autorecovery runs."""
+    compacting: bool = False
+    """Bookies compact their logs, of small segments that many ledgers share."""
+    caching: bool = False
+    """Bookies write their index caches all the time, and not at clean stops alone."""
+    slow_starts: bool = False
+    """Bookies take their time to load their logs, and serve reads meanwhile."""
+    lying: bool = False
+    """bookie-0 lies, and clients assume that one bookie does."""
+    directories: tuple[int, ...] = (1,)
+    """Data directories of each bookie: one of these."""
+    replacing: bool = False
+    """Disks of bookie-0 die and are replaced."""
+    racked: bool = False
+    """Bookies stand in racks; ensembles are to be in different ones."""
+    jobs: bool = False
+    """Operators take a bookie away, and rebalance."""
+
+
+PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
+"""A few ledgers, and bookies to take the place of others: what more there is depends on that."""
+STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
+
+
+AMNESIA = Mix(
+    ("rot, crash", "rot, crash", "rot, crash", "kill client", "kill client", "crash"),
+    (4, 12),
+    ledgers=(6, 10),
+    takeover=0.3,
+    tail=0.2,
+    delete=0,
+    tight=0.0,
+    bookies_min=5,
+    datasets=0.0,
+    rotten=True,
+)
+
+WORKLOADS: dict[str, Mix] = {
+    "all": Mix(ALL_KINDS, (2, 14), streaming=0.1),
+    "calm": Mix(("pause client",), (0, 0)),
+    "recovery": Mix(
+        (*CLIENT_KINDS, "crash", "kill", "crash member in write", *BETWEEN_TWO),
+        (2, 10),
+        takeover=1.0,
+        delete=0,
+    ),
+    "disk": Mix(BOOKIE_KINDS, (3, 12)),
+    "tail": Mix((*BETWEEN_TWO, "crash", "pause", "slow network"), (2, 10), tail=1.0),
+    "delete": Mix(
+        ("crash", "restart", "metadata fails", "pause client", "rolling crash"),
+        (1, 8),
+        takeover=0.8,
+        delete=0.7,
+        idle=0.5,
+        tight=0.5,
+    ),
+    "rot": Mix(
+        ("rot", "rot", "rot, crash", "flip", "lose disk", "restart", "crash", "kill client", "kill",
+         "cut"),
+        (4, 12),
+        tight=0.0,
+        bookies_min=5,
+        datasets=0.0,
+        rotten=True,
+    ),
+    "rolling": Mix(("rolling restart", "restart", "pause client"), (1, 3)),
+    "deferred": Mix(
+        (*BOOKIE_KINDS, "crash member", *CLIENT_KINDS, "power loss everywhere", "cut"),
+        (2, 10),
+        deferred=1.0,
+    ),
+    "own ids": Mix((*BOOKIE_KINDS, "crash member", *CLIENT_KINDS, "cut"), (1, 8), own_ids=1.0),
+    "large": Mix((*BOOKIE_KINDS, *BETWEEN_TWO, "slow network"), (1, 6), ledgers=(1, 2), large=1.0),
+    "many": Mix(ALL_KINDS, (1, 6), crowd=1.0),
+    "churn": Mix(
+        ("crash member", "crash member", "crash fastest member", "expire session", "kill client",
+         "slow metadata"),
+        (8, 24),
+        takeover=1.0,
+        delete=0.05,
+        sparse=True,
+        tight=0.0,
+        bookies_min=5,
+    ),
+    "race": Mix(
+        (*CLIENT_KINDS, *CLIENT_KINDS, "crash member", "crash", "pause", "slow metadata"),
+        (3, 12),
+        ledgers=(1, 2),
+        takeover=1.0,
+        recoverers=(3, 4, 5, 6),
+        delete=0,
+    ),
+    "takeover": Mix(
+        ("cut and reset", "cut and reset", "cut", "crash fastest member", "kill client",
+         "pause client"),
+        (2, 10),
+        ledgers=(4, 8),
+        takeover=1.0,
+        recoverers=(1, 1, 2, 3),
+        tail=0.2,
+        delete=0,
+        busy=True,
+        uneven=0.8,
+    ),
+    "zombies": Mix(
+        ("zombie", "zombie", "crash member", "pause", "cut one way", "metadata fails"),
+        (2, 8),
+        takeover=1.0,
+        delete=0.1,
+    ),
+    "idle": Mix(
+        ("rolling crash", "rolling crash", "rolling restart", "crash", "kill, start, crash"),
+        (1, 4),
+        takeover=0.9,
+        delete=0.4,
+        idle=1.0,
+        tight=0.9,
+    ),
+    "streams": replace(
+        STREAMED,
+        kinds=(*ALL_KINDS, *CLIENT_KINDS, *WRITER_KINDS, "metadata fails"),
+        faults=(0, 14),
+        streams=(1, 4),
+    ),
+    "relay": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "crash member", "crash member in write",
+               "metadata fails"),
+        faults=(1, 10),
+        streams=(1, 3),
+        streams_mostly="relay",
+    ),
+    "lives": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata"),
+        faults=(1, 8),
+        streams=(2, 5),
+        streams_mostly="lives",
+    ),
+    "datasets": Mix(
+        ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",
+         "sessions expire", "crash", "restart"),
+        (2, 10),
+        ledgers=(0, 1),
+        datasets=1.0,
+    ),
+    "amnesia": AMNESIA,
+    "spoiled": replace(
+        AMNESIA,
+        kinds=("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
+    ),
+    "full": Mix(
+        ("disk full", "disk full", "disk full", "metadata fails", "metadata fails", "slow disk"),
+        (4, 16),
+        large=0.3,
+        busy=True,
+    ),
+    "fences": Mix(
+        ("cut and reset", "lose connections", "crash fastest member"),
+        (0, 4),
+        ledgers=(8, 14),
+        takeover=1.0,
+        recoverers=(1, 1, 2),
+        tail=0.0,
+        delete=0,
+        deferred=0.0,
+        own_ids=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        busy=True,
+        uneven=1.0,
+        shapes=((2, 2, 2), (2, 2, 2), (3, 3, 3), (3, 3, 2), (3, 2, 2)),
+    ),
+    "resets": Mix(
+        (*RESET_KINDS, *RESET_KINDS, *RESET_KINDS, "cut and reset"),
+        (20, 40),
+        ledgers=(8, 14),
+        takeover=1.0,
+        recoverers=(1, 1, 2),
+        tail=0.0,
+        readers=(0, 0),
+        delete=0,
+        deferred=0.0,
+        own_ids=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        busy=True,
+        uneven=1.0,
+        tight=0.0,
+        shapes=((2, 2, 2),),
+    ),
+    "silent": replace(
+        PLACED,
+        kinds=(*SILENT_KINDS, *SILENT_KINDS, *SILENT_KINDS, "crash member", "kill client", "pause",
+               "restart", "kill healer", "slow disk"),
+        faults=(6, 16),
+        ledgers=(4, 8),
+        takeover=0.5,
+        delete=0.1,
+        deferred=0.3,
+        bookies_min=4,
+        sparse=True,
+        healing=True,
+    ),
+    "torn": Mix(
+        ("crash in write", "crash member in write", "crash member in write", "crash in start",
+         "fsync fails, crash", "kill, start, crash"),
+        (8, 24),
+        delete=0.1,
+        large=0.15,
+        busy=True,
+    ),
+    "autorecovery": replace(
+        PLACED,
+        kinds=("lose disk", "lose disk", "crash", "crash member", "crash member", "restart",
+               "kill client", *HEALER_KINDS, "kill healer", "slow metadata", "metadata fails",
+               "cut"),
+        faults=(6, 18),
+        ledgers=(4, 8),
+        takeover=0.3,
+        delete=0.15,
+        tail=0.2,
+        bookies_min=5,
+        sparse=True,
+        rotten=True,
+        healing=True,
+    ),
+    "decommission": replace(
+        PLACED,
+        kinds=(*JOB_KINDS, *JOB_KINDS, "crash", "crash member", "crash in write", "kill",
+               "restart", "expire session", "kill client", "cut", "metadata fails",
+               "slow network"),
+        faults=(2, 10),
+        ledgers=(3, 6),
+        takeover=0.3,
+        tail=0.2,
+        delete=0.15,
+        idle=0.3,
+        bookies_min=6,
+        large=0.0,
+        shapes=((3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
+        jobs=True,
+    ),
+    "liars": replace(
+        PLACED,
+        kinds=(*LIES, *LIES, "deny", "deny", "forge", "crash member", "crash", "restart", "cut",
+               "cut", "cut and reset", "kill client"),
+        faults=(6, 16),
+        ledgers=(3, 6),
+        takeover=1.0,
+        recoverers=(1, 1, 2),
+        tail=1.0,
+        delete=0.1,
+        large=0.0,
+        bookies_min=6,
+        uneven=0.9,
+        busy=True,
+        shapes=((4, 4, 3), (4, 4, 3), (5, 4, 3), (3, 3, 3)),
+        lying=True,
+    ),
+    "forgers": replace(
+        PLACED,
+        kinds=("forge", "forge", "forge", "crash member", "cut", "pause client"),
+        faults=(3, 8),
+        ledgers=(4, 8),
+        takeover=0.2,
+        tail=0.5,
+        readers=(3, 8),
+        delete=0,
+        deferred=0.0,
+        large=0.0,
+        bookies_min=6,
+        shapes=((4, 4, 3), (5, 4, 3), (3, 3, 3)),
+        lying=True,
+    ),
+    "switch": Mix(
+        (*ISLAND_KINDS, *ISLAND_KINDS, *ISLAND_KINDS, "power loss everywhere", "crash member",
+         "restart", "kill client", "late watches"),
+        (2, 10),
+        takeover=0.5,
+        recoverers=(1, 1, 2),
+        delete=0.1,
+        deferred=0.3,
+        busy=True,
+        tight=0.9,
+    ),
+    "racks": replace(
+        PLACED,
+        kinds=(*RACK_KINDS, *RACK_KINDS, *RACK_KINDS, "crash member", "crash", "restart", "cut",
+               "kill client", "kill healer", "slow metadata", "metadata fails"),
+        faults=(4, 14),
+        ledgers=(3, 6),
+        takeover=0.4,
+        delete=0.1,
+        tail=0.2,
+        bookies_min=8,
+        large=0.0,
+        shapes=((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 2, 2)),
+        healing=True,
+        racked=True,
+    ),
+    "space": Mix(
+        ("disk full", "disk full", "crash", "crash in write", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "rolling crash", "foreign store",
+         "foreign store", "fsync fails, crash", "metadata fails", "slow disk"),
+        (4, 16),
+        ledgers=(6, 12),
+        takeover=0.5,
+        delete=0.6,
+        tail=0.2,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.4,
+        tight=0.5,
+        compacting=True,
+    ),
+    "index": Mix(
+        (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, "crash", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "disk full", "fsync fails, crash"),
+        (5, 12),
+        ledgers=(5, 8),
+        takeover=0.8,
+        delete=0.6,
+        tail=0.1,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.3,
+        tight=0.5,
+        compacting=True,
+        caching=True,
+    ),
+    "loading": Mix(
+        (*LOAD_KINDS, *LOAD_KINDS, "restart", "kill", "crash", "crash member", "crash in start",
+         "kill, start, crash", "lose index", "power loss everywhere", "kill client", "cut"),
+        (5, 14),
+        ledgers=(8, 14),
+        takeover=0.8,
+        recoverers=(1, 1, 2),
+        tail=0.2,
+        readers=(3, 6),
+        delete=0.2,
+        deferred=0.4,
+        uneven=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.5,
+        tight=0.5,
+        compacting=True,
+        slow_starts=True,
+        directories=(1, 1, 2, 3),
+    ),
+    "directories": Mix(
+        (*DIRECTORY_KINDS, *DIRECTORY_KINDS, "crash", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "fsync fails, crash", "disk full",
+         "slow disk", "kill client", "cut and reset"),
+        (4, 16),
+        ledgers=(6, 12),
+        takeover=0.8,
+        delete=0.3,
+        tail=0.2,
+        deferred=0.3,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.4,
+        directories=(2,),
+    ),
+    "replaced": replace(
+        PLACED,
+        kinds=(*REPLACEMENT_KINDS, "replace directory", "replace directory", "replace directory",
+               "old disk comes back", *DIRECTORY_KINDS, "crash", "crash member", "crash in write",
+               "kill, start, crash", "crash in start", "restart", "fsync fails, crash",
+               "metadata fails", "slow metadata", "kill client", "kill healer"),
+        faults=(8, 18),
+        ledgers=(5, 10),
+        takeover=0.6,
+        delete=0.2,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=4,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2)),
+        healing=True,
+        replacing=True,
+        directories=(1, 2, 2, 3),
+    ),
+    "rolled_back": replace(
+        PLACED,
+        kinds=(*ROLLBACK_KINDS, *ROLLBACK_KINDS, *ROLLBACK_KINDS, "crash", "crash member",
+               "crash in write", "kill, start, crash", "crash in start", "restart",
+               "fsync fails, crash", "metadata fails", "slow metadata", "kill client",
+               "kill healer"),
+        faults=(6, 14),
+        ledgers=(5, 10),
+        takeover=0.6,
+        delete=0.2,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=4,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2)),
+        healing=True,
+        replacing=True,
+        directories=(1, 1, 2, 3),
+    ),
+    "resized": replace(
+        PLACED,
+        kinds=(*RESIZE_KINDS, *RESIZE_KINDS, *DIRECTORY_KINDS, "crash", "crash member",
+               "crash in write", "kill, start, crash", "crash in start", "restart",
+               "fsync fails, crash", "metadata fails", "slow metadata", "kill client"),
+        faults=(6, 16),
+        ledgers=(4, 9),
+        takeover=0.6,
+        delete=0.3,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=5,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (1, 1, 1)),
+        directories=(1, 2, 2, 3),
+    ),
+    "sessions": Mix(
+        ("sessions expire", "expire session", "metadata fails", "late watches", "slow metadata",
+         "restart", "clock jumps", "kill"),
+        (2, 10),
+    ),
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Reports of a run for people: traces, diagrams and smaller plans that fail alike."""

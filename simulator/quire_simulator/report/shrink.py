@@ -1,0 +1,317 @@
+"""From a run that fails to a small one that breaks the same law.
+
+A plan is data, so it can be taken apart: faults, ledgers, clients and their work are left out one
+by one, what remains becomes shorter and rounder, and every candidate is run. What a candidate does
+besides depends on its seed, and leaving something out shifts all chance behind it; so where nothing
+more can go with the seed as it is, a few other seeds are tried for the same, smaller plan.
+
+The same plan and bounds give the same result, unless the seconds run out first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, get_args, get_origin
+
+from quire.errors import UsageError
+from quire_simulator.plans.file import hints_of
+from quire_simulator.plans.plans import Plan
+from quire_simulator.run import Failure, Result, run_plan
+
+RUNS_MAX = 1_000
+SEEDS_TRIED = 4
+"""For each thing to be left out, beside the plan's own seed."""
+DECIMALS_MAX = 6
+
+NAMES = ("seed", "workload", "number")
+"""Of the plan and of its parts: no smaller one is simpler."""
+SMALLER = ("bookies", "span_s", "explicit_lac_interval_ms", "metadata_delay_s", "skew_ms")
+"""Of the plan itself; its other numbers are limits of bookies and clients, of which a small one
+makes a run longer, or impossible."""
+ONE_AT_LEAST = ("bookies", "scale", "batch_entries_max")
+
+Path = tuple[str | int, ...]
+"""Names of fields and places in tuples, from the plan on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    plan: Plan
+    failure: Failure
+    """Of that plan."""
+    runs: int
+    finished: bool
+    """Nothing smaller was found; otherwise the bounds ended the search."""
+
+
+def shrink(
+    plan: Plan,
+    *,
+    same: Callable[[Failure], bool] | None = None,
+    budget_runs: int = RUNS_MAX,
+    budget_s: float = math.inf,
+    clock: Callable[[], float] = lambda: 0.0,
+    on_run: Callable[[], None] = lambda: None,
+    run: Callable[[Plan], Result] = run_plan,
+) -> Shrunk:
+    """A smaller plan whose failure is the `same`: of the same law, unless told otherwise.
+
+    `budget_s` is measured on `clock`, between runs. UsageError for a plan that does not fail.
+    """
+    begin = run(plan)
+    if begin.failure is None:
+        raise UsageError(f"seed {plan.seed} of {plan.workload!r} does not fail: nothing to shrink")
+    law = begin.failure.law
+    deadline = clock() + budget_s
+
+    def may_go_on(runs: int) -> bool:
+        return runs < budget_runs and clock() < deadline
+
+    search = _Search(plan, begin.failure, same or (lambda failure: failure.law == law), run)
+    search.may_go_on, search.on_run = may_go_on, on_run
+    try:
+        search.to_the_end()
+    except _OutOfBudgetError:
+        return Shrunk(search.plan, search.failure, search.runs, finished=False)
+    return Shrunk(search.plan, search.failure, search.runs, finished=True)
+
+
+class _OutOfBudgetError(Exception):
+    pass
+
+
+class _Search:
+    """`plan` is the smallest so far."""
+
+    may_go_on: Callable[[int], bool]
+    on_run: Callable[[], None]
+
+    def __init__(
+        self,
+        plan: Plan,
+        failure: Failure,
+        same: Callable[[Failure], bool],
+        run: Callable[[Plan], Result],
+    ) -> None:
+        self.plan = plan
+        self.failure = failure
+        self.runs = 1
+        self._same = same
+        self._run = run
+        self._tried = {plan}
+
+    def to_the_end(self) -> None:
+        while self._leave_out() or self._simplify() or self._leave_out_with_other_seeds():
+            pass
+
+    def _fails(self, candidate: Plan) -> bool:
+        """Whether the candidate fails in the same way; it is the plan from now on, then."""
+        candidate = _of_those_who_are_there(candidate)
+        if candidate in self._tried:
+            return False
+        if not self.may_go_on(self.runs):
+            raise _OutOfBudgetError
+        self._tried.add(candidate)
+        self.runs += 1
+        self.on_run()
+        try:
+            failure = self._run(candidate).failure
+        except Exception:  # noqa: BLE001 - a plan that means nothing is no failure
+            return False
+        if failure is None or not self._same(failure):
+            return False
+        self.plan, self.failure = candidate, failure
+        return True
+
+    # -- less ---------------------------------------------------------------------------------
+
+    def _leave_out(self) -> bool:
+        """Large parts first, then each thing alone, until each of them is needed."""
+        found = again = False
+        while True:
+            for path in _lists(self.plan):
+                again |= self._leave_out_of(path)
+            for path in _scalars(self.plan):
+                if path == ("bookies",) or _is_optional(self.plan, path):
+                    again |= any(self._fails(smaller) for smaller in _smaller(self.plan, path))
+            if not again:
+                return found
+            found, again = True, False
+
+    def _leave_out_of(self, path: Path) -> bool:
+        found = False
+        try:
+            size = len(_get(self.plan, path))
+        except LookupError:
+            return False  # what held it was left out a moment ago
+        while size:
+            at = 0
+            while at < len(items := _get(self.plan, path)):
+                if self._fails(_put(self.plan, path, items[:at] + items[at + size :])):
+                    found = True
+                else:
+                    at += size
+            size //= 2
+        return found
+
+    def _leave_out_with_other_seeds(self) -> bool:
+        smaller = []
+        for path in _lists(self.plan):
+            items = _get(self.plan, path)
+            smaller += [
+                _put(self.plan, path, items[:at] + items[at + 1 :]) for at in range(len(items))
+            ]
+        for path in _scalars(self.plan):
+            if isinstance(_get(self.plan, path), int):
+                smaller += _smaller(self.plan, path)
+        return any(
+            self._fails(replace(plan, seed=seed)) for plan in smaller for seed in range(SEEDS_TRIED)
+        )
+
+    # -- shorter and rounder ------------------------------------------------------------------
+
+    def _simplify(self) -> bool:
+        found = False
+        for path in list(_scalars(self.plan)):
+            while any(self._fails(smaller) for smaller in _smaller(self.plan, path)):
+                found = True
+        return found
+
+
+# -- parts of a plan --------------------------------------------------------------------------
+
+
+def _get(plan: Plan, path: Path) -> Any:
+    value: Any = plan
+    for step in path:
+        value = getattr(value, step) if isinstance(step, str) else value[step]
+    return value
+
+
+def _put(plan: Plan, path: Path, value: object) -> Plan:
+    changed = _changed(plan, path, value)
+    assert isinstance(changed, Plan)
+    return changed
+
+
+def _changed(whole: Any, path: Path, value: object) -> object:
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(step, int):
+        items = list(whole)
+        items[step] = _changed(items[step], rest, value)
+        return _in_order(tuple(items))
+    return replace(whole, **{step: _changed(getattr(whole, step), rest, value)})
+
+
+def _of_those_who_are_there(plan: Plan) -> Plan:
+    """Without faults of bookies and clients that were left out."""
+    names = {"", *plan.names}
+    faults = [fault for fault in plan.schedule if {fault.target, fault.other} <= names]
+    return replace(plan, schedule=tuple(faults))
+
+
+def _in_order(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Faults stand in the order of their times."""
+    if all(hasattr(item, "at_s") for item in items):
+        return tuple(sorted(items, key=lambda item: item.at_s))
+    return items
+
+
+def _is_list(kind: type, name: str) -> bool:
+    """Whether the field holds any number of things; a shape, say, has three."""
+    hint = hints_of(kind)[name]
+    return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
+
+
+def _is_optional(plan: Plan, path: Path) -> bool:
+    name = path[-1]
+    try:
+        whole: type = type(_get(plan, path[:-1]))
+    except LookupError:
+        return False  # with a client its faults went
+    return isinstance(name, str) and type(None) in get_args(hints_of(whole)[name])
+
+
+def _lists(plan: Plan) -> list[Path]:
+    """Of what can be left out: faults first, then whole ledgers, then what is in them."""
+    found = list(_lists_in(plan, ()))
+    return sorted(found, key=lambda path: (len(path), path[0] != "schedule"))
+
+
+def _lists_in(value: Any, path: Path) -> Iterator[Path]:
+    for field in fields(value):
+        if _is_list(type(value), field.name):
+            yield (*path, field.name)
+            for at, item in enumerate(getattr(value, field.name)):
+                if is_dataclass(item):
+                    yield from _lists_in(item, (*path, field.name, at))
+
+
+def _scalars(plan: Plan) -> Iterator[Path]:
+    """Of what may become smaller."""
+    for field in fields(plan):
+        if _is_list(Plan, field.name):
+            for at, item in enumerate(getattr(plan, field.name)):
+                yield from _scalars_in(item, (field.name, at))
+        elif field.name in SMALLER or isinstance(getattr(plan, field.name), bool):
+            yield (field.name,)
+
+
+def _scalars_in(value: Any, path: Path) -> Iterator[Path]:
+    if not is_dataclass(value):
+        yield path
+        return
+    for field in fields(value):
+        if field.name in NAMES:
+            continue
+        if _is_list(type(value), field.name):
+            for at, item in enumerate(getattr(value, field.name)):
+                yield from _scalars_in(item, (*path, field.name, at))
+        else:
+            yield (*path, field.name)
+
+
+def _smaller(plan: Plan, path: Path) -> list[Plan]:
+    """The plan with simpler values in this place, the simplest first."""
+    try:
+        value = _get(plan, path)
+    except LookupError:
+        return []
+    simpler: list[object] = []
+    if value is not None and _is_optional(plan, path):
+        simpler.append(None)
+    if value is True:
+        simpler.append(False)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        least = int(path[-1] in ONE_AT_LEAST)
+        near = sorted({0, 1, value // 2, value - 1})
+        simpler += [number for number in near if least <= number < value]
+    elif isinstance(value, bytes) and value:
+        simpler.append(b"")
+    elif isinstance(value, float):
+        simpler += _rounder(value)
+    return [_put(plan, path, candidate) for candidate in simpler]
+
+
+def _rounder(value: float) -> list[float]:
+    """Numbers with fewer decimals, or smaller ones with as many."""
+    own = _decimals(value)
+    near = {0.0, round(value / 2, own)}
+    for decimals in range(min(own, 3)):
+        scale = 10**decimals
+        near |= {math.floor(value * scale) / scale, math.ceil(value * scale) / scale}
+    return sorted(
+        (number for number in near if _simplicity(number) < _simplicity(value)), key=_simplicity
+    )
+
+
+def _simplicity(value: float) -> tuple[int, float]:
+    return _decimals(value), value
+
+
+def _decimals(value: float) -> int:
+    return next((d for d in range(DECIMALS_MAX) if round(value, d) == value), DECIMALS_MAX)

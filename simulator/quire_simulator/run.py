@@ -1,0 +1,237 @@
+"""One run: faults and clients together, then calm, then the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quire.client import Client
+from quire.errors import QuireError, UsageError
+from quire_simulator.actors import healers, operators, publishers, racks
+from quire_simulator.actors.actors import Actors
+from quire_simulator.actors.readers import take_over
+from quire_simulator.faults import bit_rot as rotten
+from quire_simulator.faults import byzantine as liars
+from quire_simulator.faults import replacements
+from quire_simulator.faults.nemesis import Nemesis
+from quire_simulator.invariants import early_answers, space
+from quire_simulator.invariants.checker import Checker, LawError
+from quire_simulator.invariants.history import History
+from quire_simulator.machine.loop import SimulationError
+from quire_simulator.plans.faults import Fault
+from quire_simulator.plans.plans import Plan
+from quire_simulator.plans.workloads import WORKLOADS
+from quire_simulator.report.story import Moment, Recorder
+from quire_simulator.streams.judge import judge_streams
+from quire_simulator.world.stage import Stage
+from quire_simulator.world.world import World
+
+QUIET_S = 120.0
+"""After the last fault everything is readable, and every client done, within this."""
+ATTEMPTS_MAX = 40
+RETRY_S = 1.0
+STEPS_MAX = 5_000_000
+TIME_MAX_S = 3_600.0
+SLOW_DISK_MAX = 30.0
+"""So many times slower than the fastest are some disks of an uneven cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    law: str
+    """The name of the law that did not hold."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`story` is what clients, bookies, metadata and faults did, where it was asked for: `as_text`
+    and `as_mermaid` make it readable."""
+
+    seed: int
+    workload: str
+    trace_digest: str
+    simulated_s: float
+    events: int
+    checks: int
+    failure: Failure | None
+    schedule: tuple[Fault, ...]
+    story: tuple[Moment, ...] = ()
+
+
+def simulate(seed: int, workload: str = "all", *, story: bool = False) -> Result:
+    """Run the cluster on this seed. Never raises for what it finds: that is `failure`.
+
+    UsageError for a workload that does not exist."""
+    if workload not in WORKLOADS:
+        raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
+    return run_plan(Plan.make(seed, workload), story=story)
+
+
+def run_plan(plan: Plan, *, story: bool = False) -> Result:
+    """The same for a plan that was made before, or changed: one without a fault, say."""
+    world = World.make(
+        plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
+    )
+    history = History(world.loop.time, world.trace)
+    broken = world.loop.create_future()
+
+    def on_broken() -> None:
+        if not broken.done():
+            broken.set_result(None)
+
+    checker = Checker(world, history, on_broken)
+    recorder = Recorder(world, history, plan.schedule) if story else None
+    begin_s = world.loop.time()
+    failure: Failure | None = None
+    try:
+        world.loop.run(_main(world, plan, history, checker, broken))
+    except LawError as error:
+        failure = Failure(error.law, error.what)
+    except SimulationError as error:
+        failure = Failure("the_run_comes_to_its_end", str(error))
+    except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
+        failure = Failure("the_run_comes_to_its_end", repr(error))
+    finally:
+        world.slow_starts.end()
+    if checker.broken is not None:
+        failure = Failure(checker.broken.law, checker.broken.what)
+    return Result(
+        seed=plan.seed,
+        workload=plan.workload,
+        trace_digest=world.trace.hexdigest(),
+        simulated_s=world.loop.time() - begin_s,
+        events=world.trace.count,
+        checks=checker.checks,
+        failure=failure,
+        schedule=plan.schedule,
+        story=recorder.moments() if recorder is not None else (),
+    )
+
+
+async def _main(
+    world: World, plan: Plan, history: History, checker: Checker, broken: asyncio.Future[None]
+) -> None:
+    acting = asyncio.ensure_future(_scenes(Stage(world, plan, history, checker)))
+    sampling = asyncio.ensure_future(checker.sample())
+    await asyncio.wait([acting, sampling, broken], return_when=asyncio.FIRST_COMPLETED)
+    for task in (acting, sampling):
+        task.cancel()
+    await asyncio.wait([acting, sampling])
+    if not sampling.cancelled():
+        sampling.result()  # A checker that cannot go on would find nothing.
+    if checker.broken is None and not acting.cancelled() and acting.exception() is None:
+        checker.nothing_is_left_behind()
+    if checker.broken is not None:
+        raise checker.broken
+    await acting
+
+
+async def _scenes(stage: Stage) -> None:
+    world, plan, checker = stage.world, stage.plan, stage.checker
+    if plan.uneven:
+        for disk in world.disks.values():
+            disk.usual_slowness = SLOW_DISK_MAX ** world.loop.derive(disk.path).random()
+            disk.slowness = disk.usual_slowness
+    if plan.racks:
+        racks.settle(world, plan.racks)
+    nemesis = Nemesis(world, plan.bookie_config)
+    for name in world.disks:
+        await nemesis.bring_back(name)
+    mix = WORKLOADS[plan.workload]
+    world.slow_starts.slow = mix.slow_starts
+    if mix.slow_starts or mix.replacing:
+        early_answers.EarlyAnswers(world, checker)
+    world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
+    world.uneven = plan.uneven
+    actors = Actors(stage)
+    actors.start()
+    await nemesis.run(plan.schedule)
+    await asyncio.sleep(max(0.0, stage.begin_s + plan.span_s - world.loop.time()))
+    world.trace.record("nemesis", "calm")
+    await nemesis.calm()
+    for task in actors.tasks:  # a client that was paused for longer than the faults lasted
+        if not task.node.dead:
+            task.node.cont()
+    actors.another_healer()
+    # What was on its way when all became calm may still fail.
+    supervising = asyncio.ensure_future(nemesis.supervise())
+    await _heal(stage, actors)
+    if mix.replacing:
+        await replacements.judge(stage, nemesis.restart)
+    if plan.healers:
+        await healers.judge(stage)
+        while actors.healers():
+            await asyncio.sleep(RETRY_S)
+    if plan.racks:
+        client = world.client("judge-3", plan.client_config)
+        await racks.explain(stage, client)
+        await client.close()
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    for name in world.disks:
+        await nemesis.bring_back(name)
+    await checker.garbage_is_collected()
+    if mix.slow_starts:
+        await early_answers.judge(stage)
+    if plan.compact_ratio:
+        await space.judge(stage)
+    if plan.scrub_interval_s:
+        await rotten.judge(stage)
+    await operators.collect_copies(stage)
+    checker.check_all()
+    await checker.replicated()
+    for name in list(world.bookies):
+        await world.stop(name)
+
+
+async def _heal(stage: Stage, actors: Actors) -> None:
+    """Without faults, all comes to its end within a bound."""
+    checker = stage.checker
+    try:
+        async with asyncio.timeout(QUIET_S):
+            await _judge(stage)
+            while actors.unfinished() or checker.unregistered() or checker.down():
+                await asyncio.sleep(RETRY_S)
+            await _judge_datasets(stage)
+            await judge_streams(actors.streams, actors.tailers)
+            await operators.finish(stage)
+    except TimeoutError:
+        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
+        raise LawError(
+            "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
+        ) from None
+
+
+async def _judge(stage: Stage) -> None:
+    """Two readers recover and read every ledger that there is, one after the other: each
+    sees what was appended, to the same end, and so do all that read before."""
+    for judge in ("judge-0", "judge-1"):
+        client = stage.world.client(judge, stage.plan.client_config)
+        for ledger_id in list(stage.world.ledger_ids.values()):
+            if ledger_id in stage.world.cluster.ledgers:
+                await _recover(stage, judge, client, ledger_id)
+        if stage.plan.liars:
+            liars.hear(stage, judge, client)
+        await client.close()
+
+
+async def _judge_datasets(stage: Stage) -> None:
+    if stage.shelves:
+        client = stage.world.client("judge-2", stage.plan.client_config)
+        await publishers.judge(stage, client)
+        await client.close()
+
+
+async def _recover(stage: Stage, judge: str, client: Client, ledger_id: int) -> None:
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            await take_over(stage, judge, client, ledger_id)
+            return
+        except QuireError as error:
+            why = error
+            stage.history.add(judge, "failed", ledger_id, note=str(error))
+            if ledger_id not in stage.world.cluster.ledgers:
+                return
+            await asyncio.sleep(RETRY_S)
+    raise LawError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")

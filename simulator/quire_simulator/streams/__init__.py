@@ -1,0 +1,1 @@
+"""Streams in a run: their clients and their invariants."""

@@ -1,0 +1,51 @@
+"""The processes of all streams of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from quire.client import Client
+from quire_simulator.streams.machines import follow_machine, lead_machine
+from quire_simulator.streams.plans import StreamPlan, others_of
+from quire_simulator.streams.readers import (
+    follow_stream,
+    remove_stream,
+    rename_stream,
+    scan_stream,
+    truncate_stream,
+)
+from quire_simulator.streams.stage import StreamStage
+from quire_simulator.streams.writers import write_stream
+
+StreamWork = Callable[[object, str, Client], Awaitable[None]]
+
+OTHERS: dict[str, Callable[[StreamStage, str, Client, StreamPlan], Awaitable[None]]] = {
+    "tailer": follow_stream,
+    "scanner": scan_stream,
+    "truncator": truncate_stream,
+    "renamer": rename_stream,
+    "remover": remove_stream,
+}
+
+
+def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]:
+    """(name, when it begins, what it does) of each. Followers end when the last record of their
+    stream is written, all others by themselves."""
+    for plan in stage.stage.plan.streams:
+        write = lead_machine if plan.kind == "machine" else write_stream
+        for k, mine in enumerate(plan.streamers):
+            yield f"streamer-{plan.number}.{k}", mine.begin_s, _work(stage, plan, write, mine)
+        for what, times in others_of(plan):
+            work = follow_machine if (what, plan.kind) == ("tailer", "machine") else OTHERS[what]
+            for k, begin_s in enumerate(times):
+                yield f"{what}-{plan.number}.{k}", begin_s, _work(stage, plan, work)
+
+
+def _work(
+    stage: StreamStage, plan: StreamPlan, work: Callable[..., Awaitable[None]], *more: object
+) -> StreamWork:
+    return lambda _, who, client: work(stage, who, client, plan, *more)
+
+
+def is_tailer(name: str) -> bool:
+    return name.startswith("tailer-")

@@ -1,0 +1,361 @@
+"""The laws of one stream, as functions that say what is wrong, or None: when a writer is told
+something, when a reader is given a record, when the metadata changes, and in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts, producer_of
+
+# -- when a writer is told that a record is acknowledged ----------------------------------------
+
+AckLaw = Callable[[StreamFacts, Sent, DLSN | None], str | None]
+
+
+def a_successor_ends_the_writer(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+    """What a writer begins to append after another has become the writer never succeeds. (That it
+    was there before, a producer may be told.)"""
+    for other in () if at is None else facts.handles:
+        if other.follows(sent.handle) and (other.opened or 0) <= sent.begun:
+            what = f"{sent.handle.who} appended {sent.payload[:20]!r}"
+            return f"{what} after {other.who} had become the writer"
+    return None
+
+
+def an_ended_stream_takes_no_more(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+    if facts.ended is not None and sent.begun >= facts.ended and at is not None:
+        return f"{sent.payload[:20]!r} was appended behind its end"
+    return None
+
+
+def what_was_refused_is_not_there(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+    if sent.refused:
+        return f"{sent.payload[:20]!r} was refused, and acknowledged"
+    return None
+
+
+def told_positions_are_true(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+    """A record is where its writer was told that it is."""
+    if at is None:
+        return None
+    told = facts.acked.get(sent.payload)
+    if told not in (None, at):
+        return f"{sent.payload[:20]!r} was said to be at {told}, and at {at}"
+    sequence = facts.places.get(sent.payload)
+    if sequence is not None and facts.log[sequence].position != at:
+        return f"{sent.payload[:20]!r} is at {facts.log[sequence].position}, told was {at}"
+    return None
+
+
+ACK_LAWS: tuple[AckLaw, ...] = (
+    a_successor_ends_the_writer,
+    an_ended_stream_takes_no_more,
+    what_was_refused_is_not_there,
+    told_positions_are_true,
+)
+
+
+# -- when a reader is given a record -----------------------------------------------------------
+
+
+@dataclass(slots=True)
+class View:
+    """Where one reader is."""
+
+    who: str
+    begin: DLSN
+    """Its first record is the first one from here on."""
+    upcoming: int | None = None
+    """The sequence id of the next record, once there was one."""
+
+
+ReadLaw = Callable[[StreamFacts, View, Seen], str | None]
+
+
+def only_what_was_appended_is_read(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    if any(not sent.refused for sent in facts.sent.get(seen.payload, ())):
+        return None
+    return f"{view.who} read {seen.payload[:40]!r}, which nobody has appended"
+
+
+def no_record_is_skipped(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    """Each reader is given every record from its beginning on, once and in order."""
+    if view.upcoming is not None:
+        if seen.sequence == view.upcoming:
+            return None
+        return f"{view.who} was given record {seen.sequence} in the place of {view.upcoming}"
+    if seen.position < view.begin:
+        return f"{view.who} began at {view.begin} and was given {seen.position}"
+    before = facts.log.get(seen.sequence - 1)
+    if before is not None and before.position >= view.begin and not facts.may_be_gone(before):
+        return f"{view.who} began at {view.begin}, and was not given {before.position}"
+    return None
+
+
+def a_record_is_there_once(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    sequence = facts.places.get(seen.payload)
+    if sequence in (None, seen.sequence):
+        return None
+    return f"{seen.payload[:20]!r} is record {sequence} and record {seen.sequence}"
+
+
+def readers_agree(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    found = facts.log.get(seen.sequence)
+    if found in (None, seen):
+        return None
+    return f"record {seen.sequence} was {found}, and for {view.who} {seen}"
+
+
+def records_are_in_order(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    """Positions ascend with sequence ids, txids do not descend."""
+    for near, ascending in ((-1, 1), (1, -1)):
+        other = facts.log.get(seen.sequence + near)
+        if other is None:
+            continue
+        pair = (other, seen) if ascending > 0 else (seen, other)
+        if pair[0].position >= pair[1].position or pair[0].txid > pair[1].txid:
+            return f"{pair[1]} behind {pair[0]}"
+    return None
+
+
+def a_record_is_what_its_writer_said(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+    """Its position, its txid and its sequence id are those that the writer was told, or gave."""
+    told = facts.acked.get(seen.payload)
+    if told not in (None, seen.position):
+        return f"{seen.payload[:20]!r} is at {seen.position}, its writer was told {told}"
+    for sent in facts.sent.get(seen.payload, ()):
+        if sent.sequence not in (None, seen.sequence) and not sent.refused:
+            return f"record {sent.sequence} of its writer has sequence id {seen.sequence}"
+        if sent.txid is not None and len(facts.sent[seen.payload]) == 1 and sent.txid != seen.txid:
+            return f"txid {sent.txid} was given to record {seen.sequence}, it has {seen.txid}"
+    return None
+
+
+READ_LAWS: tuple[ReadLaw, ...] = (
+    only_what_was_appended_is_read,
+    no_record_is_skipped,
+    a_record_is_there_once,
+    readers_agree,
+    records_are_in_order,
+    a_record_is_what_its_writer_said,
+)
+
+
+# -- when the metadata changes -----------------------------------------------------------------
+
+Nodes = Mapping[str, StreamSegment]
+MetadataLaw = Callable[[StreamFacts, Nodes, Nodes], str | None]
+"""Of the segments before and after a change."""
+
+
+def in_order(nodes: Nodes) -> list[StreamSegment]:
+    return sorted(nodes.values(), key=lambda segment: (segment.lssn, segment.in_progress))
+
+
+def numbers_of_segments_have_no_hole(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+    numbers = [segment.lssn for segment in in_order(after)]
+    if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"its segments are {numbers}"
+    return None
+
+
+def only_the_newest_segment_is_open(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+    found = [segment.lssn for segment in in_order(after)[:-1] if segment.in_progress]
+    return f"segments {found} are in progress, and not the newest" if found else None
+
+
+def sequence_ids_have_no_hole(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+    upcoming: int | None = None
+    for segment in in_order(after):
+        if segment.in_progress:
+            continue
+        begin = segment.start_sequence_id
+        if upcoming not in (None, begin) or (segment.lssn == 1 and begin):
+            return f"segment {segment.lssn} begins with record {begin}, not {upcoming or 0}"
+        upcoming = segment.following_sequence_id
+    return None
+
+
+def a_completed_segment_stays_as_it_is(
+    facts: StreamFacts, before: Nodes, after: Nodes
+) -> str | None:
+    """Only its truncation changes."""
+    for name, old in before.items():
+        new = after.get(name)
+        if new is None or old.in_progress:
+            continue
+        same = replace(
+            old,
+            status=new.status,
+            min_active_entry_id=new.min_active_entry_id,
+            min_active_slot_id=new.min_active_slot_id,
+        )
+        if same != new:
+            return f"{old} became {new}"
+    return None
+
+
+def truncation_never_goes_back(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+    for name, old in before.items():
+        new = after.get(name)
+        if new is not None and (new.truncation, new.min_active_dlsn) < (
+            old.truncation,
+            old.min_active_dlsn,
+        ):
+            return f"segment {old.lssn} was {old.truncation.name}, and is {new.truncation.name}"
+    return None
+
+
+def only_what_was_asked_for_is_truncated(
+    facts: StreamFacts, before: Nodes, after: Nodes
+) -> str | None:
+    if facts.plan.retained:
+        return None
+    for segment in after.values():
+        if segment.truncation is Truncation.TRUNCATED:
+            gone = segment.last_dlsn >= facts.asked
+        else:
+            gone = segment.truncation is Truncation.PARTIAL and (
+                segment.min_active_dlsn > facts.asked
+            )
+        if gone:
+            return f"{segment} lies behind {facts.asked}, before which all may go"
+    return None
+
+
+def a_segment_goes_when_it_is_truncated(
+    facts: StreamFacts, before: Nodes, after: Nodes
+) -> str | None:
+    """The node of a segment that was completed is there until it was given up."""
+    for name, old in before.items():
+        if name in after or old.in_progress or old.truncation is Truncation.TRUNCATED:
+            continue
+        return f"segment {old.lssn} is gone, and was {old.truncation.name}"
+    return None
+
+
+METADATA_LAWS: tuple[MetadataLaw, ...] = (
+    numbers_of_segments_have_no_hole,
+    only_the_newest_segment_is_open,
+    sequence_ids_have_no_hole,
+    a_completed_segment_stays_as_it_is,
+    truncation_never_goes_back,
+    only_what_was_asked_for_is_truncated,
+    a_segment_goes_when_it_is_truncated,
+)
+
+
+# -- in the end --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a judge read, from the oldest record on to the last."""
+
+    oldest: DLSN
+    records: Sequence[Seen]
+
+
+EndLaw = Callable[[StreamFacts, Whole], str | None]
+
+
+def an_acknowledged_record_is_there(facts: StreamFacts, whole: Whole) -> str | None:
+    there = {seen.payload: seen for seen in whole.records}
+    for payload, position in facts.acked.items():
+        if payload in there or payload in facts.places:
+            continue  # where it was read before, what was read stays
+        if (position is None and facts.truncated) or (position or INITIAL_DLSN) < whole.oldest:
+            continue
+        return f"{payload[:20]!r} was acknowledged, at {position}, and is not there"
+    return None
+
+
+def what_was_read_is_there(facts: StreamFacts, whole: Whole) -> str | None:
+    """It is there until it is truncated."""
+    there = {seen.sequence for seen in whole.records}
+    for seen in facts.log.values():
+        if seen.sequence not in there and seen.position >= whole.oldest:
+            return f"record {seen.sequence} at {seen.position} was read, and is not there"
+    return None
+
+
+def the_first_record_is_number_0(facts: StreamFacts, whole: Whole) -> str | None:
+    if whole.records and not facts.truncated and whole.records[0].sequence:
+        return f"its first record is number {whole.records[0].sequence}"
+    return None
+
+
+def what_a_writer_sent_is_there_up_to_some_record(facts: StreamFacts, whole: Whole) -> str | None:
+    """A writer that ended had a prefix of its records stored, and nothing behind it."""
+    for handle in facts.handles:
+        missing: Sent | None = None
+        certain = not facts.truncated
+        for sent in handle.sent:
+            sequence = facts.places.get(sent.payload)
+            if sent.refused:
+                continue
+            if sequence is None:
+                missing = missing or (sent if certain else None)  # else it is truncated, perhaps
+            elif missing is not None:
+                return f"{sent.payload[:20]!r} is there, {missing.payload[:20]!r} before it is not"
+            else:
+                certain = certain or facts.log[sequence].position >= whole.oldest
+    return None
+
+
+def a_writer_s_records_are_in_its_order(facts: StreamFacts, whole: Whole) -> str | None:
+    for handle in facts.handles:
+        upcoming = -1
+        for sent in handle.sent:
+            sequence = facts.places.get(sent.payload)
+            if sequence is not None:
+                if sequence < upcoming:
+                    return f"{sent.payload[:20]!r} is record {sequence}, before {upcoming}"
+                upcoming = sequence
+    return None
+
+
+def writers_come_one_after_the_other(facts: StreamFacts, whole: Whole) -> str | None:
+    """Nothing of a writer lies behind what a later one has appended."""
+    spans: list[tuple[Handle, int, int]] = []
+    for handle in facts.handles:
+        found = [facts.places[s.payload] for s in handle.sent if s.payload in facts.places]
+        if found and not handle.tainted:
+            spans.append((handle, min(found), max(found)))
+    for one, _, last in spans:
+        for other, first, _ in spans:
+            if other.follows(one) and first < last:
+                return f"record {last} of {one.who} lies behind {first} of {other.who}"
+    return None
+
+
+def producers_are_in_the_stream_without_a_gap(facts: StreamFacts, whole: Whole) -> str | None:
+    """Their numbers ascend by one, from 0 to at least the last that was acknowledged."""
+    upcoming: dict[str, int] = {}
+    for seen in whole.records:
+        found = producer_of(seen.payload)
+        if found is None:
+            continue
+        producer_id, number = found
+        expected = upcoming.get(producer_id, number if facts.truncated else 0)
+        if number != expected:
+            return f"{producer_id} has {number} in the place of {expected}"
+        upcoming[producer_id] = number + 1
+    for producer_id, acked in facts.producers.items():
+        if acked >= upcoming.get(producer_id, acked + 1 if facts.truncated else 0):
+            return f"{producer_id}: {acked} was acknowledged, {upcoming.get(producer_id)} is next"
+    return None
+
+
+END_LAWS: tuple[EndLaw, ...] = (
+    an_acknowledged_record_is_there,
+    what_was_read_is_there,
+    the_first_record_is_number_0,
+    what_a_writer_sent_is_there_up_to_some_record,
+    a_writer_s_records_are_in_its_order,
+    writers_come_one_after_the_other,
+    producers_are_in_the_stream_without_a_gap,
+)

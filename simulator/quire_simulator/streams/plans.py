@@ -1,0 +1,260 @@
+"""The plan of the streams of a run: who writes, reads, truncates, renames and deletes them, as
+data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire_simulator.plans.workloads import Mix
+
+STREAM_SHAPES = ((3, 3, 2), (3, 2, 2), (2, 2, 1), (2, 2, 2), (1, 1, 1), (4, 3, 2))
+ENTRY_BYTES = (1_024, 4_096, 65_536)
+ROLL_BYTES = (300, 2_000, 20_000, 1 << 20)
+ROLL_INTERVAL_MS = (200, 2_000, 60_000)
+NEVER_MS = 24 * 3600 * 1000
+STREAMERS_MAX = 4
+RELAY_TURNS = 4
+NEARLY_S = 0.3
+RELAY_BATCHES_MAX = 8
+MACHINE = 0.25
+"""How often a stream is the log of a state machine."""
+RENAMED = 0.12
+REMOVED = 0.15
+RETAINED = 0.2
+WAITS = 0.25
+"""How often a writer opens the stream and does nothing for a while."""
+WAITS_REMOVED = 0.7
+"""The same where the stream is removed: so that somebody who knows nothing of it comes back."""
+TOKENS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamerPlan:
+    """A process that becomes the writer of a stream, or the leader of a state machine."""
+
+    begin_s: float
+    turns: int
+    """How often it opens the stream."""
+    batches: int
+    """In each turn."""
+    batch_records_max: int
+    pause_s: float
+    """The longest between two batches."""
+    wait_s: float
+    """In each turn, before it writes anything."""
+    idle_s: float
+    """Once, in the middle of each turn."""
+    snapshot_every: int
+    """Commands, of a leader."""
+    end: str
+    """Of each turn: close, abandon, or leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    number: int
+    kind: str
+    """stream, or machine."""
+    shape: tuple[int, int, int]
+    txids: str
+    compression: str
+    entry_bytes: int
+    entries_in_flight: int
+    roll_bytes: int
+    roll_interval_ms: int
+    retention_ms: int
+    retention_bytes: int
+    producers: int
+    tokens: bool
+    """Its writers set fencing tokens."""
+    ends: bool
+    """One of its writers may end it for good."""
+    streamers: tuple[StreamerPlan, ...]
+    follows_s: tuple[float, ...]
+    scans_s: tuple[float, ...]
+    """When a reader begins that does not follow."""
+    truncations_s: tuple[float, ...]
+    rename_s: float | None
+    remove_s: float | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        ensemble, write_quorum, ack_quorum = self.shape
+        return {
+            "ensemble_size": ensemble,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            "txids": self.txids,
+            "compression": self.compression,
+            "entry_bytes": self.entry_bytes,
+            "entries_in_flight": self.entries_in_flight,
+            "roll_bytes": self.roll_bytes,
+            "roll_interval_ms": self.roll_interval_ms,
+            "retention_ms": self.retention_ms,
+            "retention_bytes": self.retention_bytes,
+        }
+
+    @property
+    def retained(self) -> bool:
+        """Segments may go although nobody asked."""
+        return self.kind == "machine" or bool(self.retention_ms or self.retention_bytes)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind[0]}{self.number}"
+
+    @property
+    def new_name(self) -> str:
+        """When it was renamed."""
+        return f"renamed/{self.name}"
+
+
+def make_streams(
+    seed: int, workload: str, mix: Mix, bookies: int, span_s: float
+) -> tuple[StreamPlan, ...]:
+    """With a generator of their own: ledgers of a run are the same with streams and without."""
+    chance = random.Random(f"{seed}/streams {workload}")
+    if chance.random() >= mix.streaming:
+        return ()
+    changed = {"": _as_it_is, "relay": _as_relay, "lives": _as_lives}[mix.streams_mostly]
+    plans = [
+        _stream_plan(chance, number, bookies, span_s)
+        for number in range(chance.randint(*mix.streams))
+    ]
+    return tuple(changed(chance, plan, span_s) for plan in plans)
+
+
+def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float) -> StreamPlan:
+    machine = chance.random() < MACHINE
+    begin_s = chance.random() * span_s / 4
+    removed = not machine and chance.random() < REMOVED
+    renamed = not machine and not removed and chance.random() < RENAMED
+    retained = not machine and chance.random() < RETAINED
+    by_age = chance.random() < 0.5
+    return StreamPlan(
+        number=number,
+        kind="machine" if machine else "stream",
+        shape=chance.choice([shape for shape in STREAM_SHAPES if shape[0] <= bookies]),
+        txids="time" if machine else chance.choice(["time", "given"]),
+        compression=chance.choice(["none", "none", "lz4"]),
+        entry_bytes=chance.choice(ENTRY_BYTES),
+        entries_in_flight=chance.choice([1, 4]),
+        roll_bytes=chance.choice(ROLL_BYTES),
+        roll_interval_ms=chance.choice([*ROLL_INTERVAL_MS, NEVER_MS]),
+        retention_ms=chance.choice([500, 5_000]) if retained and by_age else 0,
+        retention_bytes=chance.choice([1_000, 5_000]) if retained and not by_age else 0,
+        producers=0 if machine else chance.choice([0, 1, 1, 3]),
+        tokens=not machine and chance.random() < TOKENS,
+        ends=not machine and not removed and chance.random() < 0.15,
+        streamers=tuple(
+            _streamer_plan(chance, begin_s, span_s, WAITS_REMOVED if removed else WAITS)
+            for _ in range(chance.randint(1, STREAMERS_MAX))
+        ),
+        follows_s=tuple(chance.random() * span_s / 2 for _ in range(chance.randint(0, 2))),
+        scans_s=()
+        if machine
+        else tuple(chance.random() * span_s for _ in range(chance.randint(0, 3))),
+        truncations_s=()
+        if machine
+        else tuple(chance.random() * span_s for _ in range(chance.choice([0, 0, 1, 3, 6]))),
+        rename_s=chance.random() * span_s if renamed else None,
+        remove_s=begin_s + chance.random() ** 2 * span_s if removed else None,
+    )
+
+
+def _as_it_is(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    return plan
+
+
+def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Several writers with producers come one after the other, in the midst of small segments."""
+    begin_s = plan.streamers[0].begin_s
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, WAITS),
+            turns=RELAY_TURNS,
+            batches=chance.randint(1, RELAY_BATCHES_MAX),
+            pause_s=chance.choice([0.001, 0.05]),
+            end=chance.choice(["close", "abandon", "leave"]),
+        )
+        for _ in range(chance.randint(2, STREAMERS_MAX))
+    ]
+    return replace(
+        plan, kind="stream", producers=chance.randint(1, 3), roll_bytes=chance.choice([300, 2_000]),
+        retention_ms=0, retention_bytes=0, streamers=tuple(streamers), truncations_s=(),
+        rename_s=None, remove_s=None,
+    )  # fmt: skip
+
+
+def _as_lives(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Truncations, a renaming or a deletion in one moment or nearly, and writers that sleep. Half
+    of what is deleted is made again for a writer that knows nothing of the one before."""
+    begin_s = plan.streamers[0].begin_s
+    at_s = begin_s + chance.random() * span_s / 2
+    removed = chance.random() < 0.6
+    apart = removed and chance.random() < 0.5
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 1.0 if apart else WAITS_REMOVED),
+            batches=chance.randint(1 if apart else 0, RELAY_BATCHES_MAX),
+            turns=1 if apart else chance.choice([1, 2, 4]),
+        )
+        for _ in range(2 if apart else chance.randint(2, STREAMERS_MAX))
+    ]
+    if apart:
+        streamers[0] = replace(streamers[0], begin_s=begin_s, wait_s=span_s / 2)
+        streamers[1] = replace(streamers[1], begin_s=at_s + chance.random(), wait_s=span_s)
+    nearly = [chance.uniform(-NEARLY_S, NEARLY_S) for _ in range(chance.randint(0, 6))]
+    return replace(
+        plan, kind="stream", roll_bytes=chance.choice([300, 2_000]),
+        retention_ms=0, retention_bytes=0, ends=False, streamers=tuple(streamers),
+        truncations_s=tuple(max(0.0, at_s + by_s) for by_s in nearly),
+        rename_s=None if removed else at_s,
+        remove_s=at_s if removed else None,
+    )  # fmt: skip
+
+
+def _streamer_plan(
+    chance: random.Random, begin_s: float, span_s: float, waits: float
+) -> StreamerPlan:
+    return StreamerPlan(
+        begin_s=begin_s + chance.choice([0.0, 0.02, span_s / 2]) * chance.random(),
+        turns=chance.choice([1, 1, 2, 4]),
+        batches=chance.randint(0, 20),
+        batch_records_max=chance.choice([1, 5, 20]),
+        pause_s=chance.choice([0.001, 0.05, span_s / 20]),
+        wait_s=chance.random() * span_s / 2 if chance.random() < waits else 0.0,
+        idle_s=chance.choice([0.0, 0.0, chance.random() * span_s / 3]),
+        snapshot_every=chance.choice([0, 3, 10]),
+        end=chance.choice(["close", "close", "abandon", "leave"]),
+    )
+
+
+def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
+    """What the processes beside the writers do, and when each of them begins."""
+    return [
+        ("tailer", plan.follows_s),
+        ("scanner", plan.scans_s),
+        ("truncator", plan.truncations_s),
+        ("renamer", () if plan.rename_s is None else (plan.rename_s,)),
+        ("remover", () if plan.remove_s is None else (plan.remove_s,)),
+    ]
+
+
+def streamers_of(plans: tuple[StreamPlan, ...]) -> Iterator[tuple[str, float]]:
+    """(name, when it begins) of those who write."""
+    for plan in plans:
+        for k, streamer in enumerate(plan.streamers):
+            yield f"streamer-{plan.number}.{k}", streamer.begin_s
+
+
+def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
+    """When each client begins."""
+    begins = dict(streamers_of(plans))
+    for plan in plans:
+        for what, times in others_of(plan):
+            begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})
+    return begins

@@ -1,0 +1,300 @@
+"""Who comes beside the writers of a stream: readers, and those who truncate, rename and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+
+from quire.client import Client
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.errors import NoSuchStreamError, QuireError, StreamGapError
+from quire.streams import (
+    EARLIEST,
+    LATEST,
+    AtSequence,
+    AtTime,
+    AtTxid,
+    Gap,
+    Namespace,
+    RecordBatch,
+    StreamReader,
+)
+from quire.streams.read.positions import Start
+from quire_simulator.streams.facts import Seen, StreamFacts
+from quire_simulator.streams.invariants import View
+from quire_simulator.streams.plans import StreamPlan
+from quire_simulator.streams.stage import StreamStage
+from quire_simulator.world.stage import POLL_S
+
+PATIENCE_S = (0.05, 0.5, 5.0)
+LAST_PATIENCE_S = 60.0
+"""How long a follower follows before it is cancelled, and goes on where it was."""
+REMOVE_ATTEMPTS_MAX = 30
+SCANS = 4
+BOUNDED = 0.5
+"""How often a scanner reads to some place and not to the end."""
+AT_THE_END = DLSN(1 << 60, 0, 0)
+
+
+async def read_view(
+    stage: StreamStage, facts: StreamFacts, view: View, reader: StreamReader, *, batches: bool
+) -> None:
+    """What this reader gives, to its end. It was opened with on_gap "deliver" for batches, and
+    "raise" without."""
+    if not batches:
+        try:
+            async with aclosing(reader.__aiter__()) as records:  # type: ignore[type-var]
+                async for record in records:
+                    stage.saw(facts, view, record)
+        except StreamGapError as error:
+            assert reader.position is not None
+            kind = "truncated" if "are truncated" in str(error) else "lost"
+            stage.gap(facts, view, kind, reader.position)
+        return
+    async with aclosing(reader.batches()) as found:
+        async for batch in found:
+            if isinstance(batch, Gap):
+                stage.gap(facts, view, batch.kind, batch.behind)
+                continue
+            assert isinstance(batch, RecordBatch)
+            for record in batch:
+                stage.saw(facts, view, record)
+
+
+# -- followers ---------------------------------------------------------------------------------
+
+
+async def follow_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
+    """Follow to the last record, cancelled now and then; in each life of the stream."""
+    chance = stage.world.loop.derive(f"actor {who}")
+    streams = await stage.namespace(client)
+    try:
+        while plan.number not in stage.finished:
+            if stage.exists(plan):
+                facts = stage.lives[plan.number]
+                await _Follower(stage, who, streams, facts, chance).follow()
+            await asyncio.sleep(POLL_S)
+    finally:
+        await streams.close()
+
+
+class _Follower:
+    """In one life of the stream."""
+
+    def __init__(
+        self, stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts,
+        chance: random.Random,
+    ) -> None:  # fmt: skip
+        self.stage = stage
+        self.who = who
+        self.streams = streams
+        self.facts = facts
+        self.chance = chance
+        self.start: Start = EARLIEST
+        self.view = View(who, INITIAL_DLSN)
+
+    async def follow(self) -> None:
+        stage, facts = self.stage, self.facts
+        known = list(facts.log.values())
+        if known and self.chance.random() < 0.5:
+            self.start = self.view.begin = self.chance.choice(known).position
+        while stage.lives[facts.plan.number] is facts:
+            try:
+                if await self._for_a_while():
+                    return
+            except NoSuchStreamError:
+                pass
+            except QuireError as error:
+                stage.note(self.who, "failed", f"{type(error).__name__}: {error}")
+            if facts.plan.number in stage.finished and not stage.exists(facts.plan):
+                return
+            await asyncio.sleep(self.chance.random() * POLL_S)
+
+    async def _for_a_while(self) -> bool:
+        """Whether it came to the end."""
+        stage, facts, batches = self.stage, self.facts, self.chance.random() < 0.5
+        reader = await self.streams.open_reader(
+            stage.name(facts.plan), start=self.start, follow=True,
+            on_gap="deliver" if batches else "raise",
+        )  # fmt: skip
+        try:
+            patience_s = self.chance.choice(PATIENCE_S)
+            if facts.plan.number in stage.finished:
+                patience_s = LAST_PATIENCE_S
+            async with asyncio.timeout(patience_s):
+                await read_view(stage, facts, self.view, reader, batches=batches)
+        except TimeoutError:
+            pass
+        finally:
+            if reader.position is not None:
+                self.start = reader.position
+        if not stage.is_current(facts):
+            return False
+        if reader.ended and not facts.may_be_ended:
+            stage.fail(facts, "only_who_ends_a_stream_ends_it", f"{self.who} came to an end")
+        await self._commit(reader)
+        return reader.ended or stage.is_at_the_end(facts, self.view)
+
+    async def _commit(self, reader: StreamReader) -> None:
+        """Keep the position with the stream. It never goes back."""
+        stage, facts = self.stage, self.facts
+        name = stage.name(facts.plan)
+        subscription = self.streams.subscription(name, self.who)
+        if reader.position is None:
+            return
+        if await subscription.commit(reader.position) and stage.is_current(facts):
+            facts.committed[self.who] = reader.position
+        found = await subscription.position()
+        wanted = facts.committed.get(self.who)
+        if not stage.is_current(facts) or stage.name(facts.plan) != name:
+            return
+        if wanted is not None and (found is None or found < wanted):
+            what = f"{self.who} had stored {wanted}, and found {found}"
+            stage.fail(facts, "a_subscription_never_goes_back", what)
+
+
+# -- readers that come to an end -----------------------------------------------------------------
+
+
+async def scan_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
+    """Read from some place to the end of what there is, or to another place, some times."""
+    chance = stage.world.loop.derive(f"actor {who}")
+    streams = await stage.namespace(client)
+    try:
+        for _ in range(SCANS):
+            facts = await stage.until_there(plan)
+            if facts is None:
+                return
+            try:
+                await _scan(stage, who, streams, facts, chance)
+            except NoSuchStreamError:
+                pass
+            except QuireError as error:
+                stage.note(who, "failed", f"{type(error).__name__}: {error}")
+            await asyncio.sleep(chance.random())
+    finally:
+        await streams.close()
+
+
+async def _scan(
+    stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts, chance: random.Random
+) -> None:
+    name, known = stage.name(facts.plan), list(facts.log.values())
+    start: Start = EARLIEST
+    if known:
+        some = chance.choice(known)
+        starts: list[Start] = [
+            EARLIEST, LATEST, some.position, some.position.next_slot(), AtSequence(some.sequence),
+            AtTxid(some.txid), AtTime(some.txid),
+        ]  # fmt: skip
+        start = chance.choice(starts)
+    end = chance.choice(known).position if known and chance.random() < BOUNDED else None
+    begin = await streams.find(name, start)
+    if stage.is_current(facts):
+        _found(stage, facts, start, begin, known)
+    completed = {s.lssn for s in facts.segments.values() if not s.in_progress}
+    wanted = [
+        seen.sequence
+        for seen in known
+        if seen.position.lssn in completed and begin <= seen.position < (end or AT_THE_END)
+    ]
+    view = View(who, begin)
+    reader = await streams.open_reader(name, start=begin, end=end, on_gap="deliver")
+    await read_view(stage, facts, view, reader, batches=True)
+    if stage.is_current(facts):
+        missed = [
+            n for n in wanted if (view.upcoming or 0) <= n and not facts.may_be_gone(facts.log[n])
+        ]
+        if missed:
+            place = facts.log[missed[0]].position
+            what = f"{who} read from {begin} to {end or 'the end'}, not {missed[0]} at {place}"
+            stage.fail(facts, "a_read_comes_to_the_end", what)
+
+
+def _found(
+    stage: StreamStage, facts: StreamFacts, start: Start, begin: DLSN, known: list[Seen]
+) -> None:
+    """The first record that is meant, of those that are known, is the first behind `begin`."""
+    for seen in known:
+        if isinstance(start, AtSequence):
+            meant = seen.sequence >= start.sequence
+        elif isinstance(start, AtTxid):
+            meant = seen.txid >= start.txid
+        else:
+            return
+        if meant != (seen.position >= begin) and not facts.may_be_gone(seen):
+            what = f"{start} was found at {begin}; record {seen.sequence} is at {seen.position}"
+            stage.fail(facts, "find_finds_the_first", what)
+
+
+# -- who changes the stream as a whole -----------------------------------------------------------
+
+
+async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
+    """Give up all before some record; or what the settings do not want kept."""
+    chance = stage.world.loop.derive(f"actor {who}")
+    streams = await stage.namespace(client)
+    try:
+        facts = await stage.until_there(plan)
+        if facts is None:
+            return
+        if plan.retained and chance.random() < 0.5:
+            await streams.retain(stage.name(plan))
+            return
+        while not facts.log and not stage.over:
+            await asyncio.sleep(POLL_S)
+        if not facts.log or not stage.is_current(facts):
+            return
+        known = sorted(seen.position for seen in facts.log.values())
+        before = chance.choice(known[-5:] if chance.random() < 0.5 else known)
+        before = before.next_slot() if chance.random() < 0.5 else before
+        stage.note(who, "truncate", before)
+        facts.asked = max(facts.asked, before)
+        completed = [name for name, s in facts.segments.items() if not s.in_progress]
+        await streams.truncate(stage.name(plan), before)
+        if stage.is_current(facts):
+            stage.truncated(facts, before, completed)
+    finally:
+        await streams.close()
+
+
+async def rename_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
+    streams = await stage.namespace(client)
+    try:
+        facts = await stage.until_there(plan)
+        if facts is None:
+            return
+        handle = stage.begins(facts, who)
+        for _ in range(REMOVE_ATTEMPTS_MAX):
+            try:
+                await streams.rename_stream(plan.name, plan.new_name)
+            except QuireError as error:
+                stage.note(who, "not renamed", f"{type(error).__name__}: {error}")
+            if stage.name(plan) == plan.new_name:
+                handle.opened = stage.moment()
+                stage.note(who, "renamed")
+                break
+            await asyncio.sleep(POLL_S)
+        handle.failed = stage.moment()
+    finally:
+        await streams.close()
+
+
+async def remove_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
+    streams = await stage.namespace(client)
+    try:
+        facts = await stage.until_there(plan)
+        if facts is not None:
+            await removed(stage, who, streams, facts)
+    finally:
+        await streams.close()
+
+
+async def removed(stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts) -> None:
+    """Delete the stream, however often it takes."""
+    facts.deleting = True
+    stage.note(who, "delete", facts.plan.name)
+    await stage.insist(lambda: streams.delete_stream(stage.name(facts.plan)), REMOVE_ATTEMPTS_MAX)
+    stage.is_deleted(facts)
+    stage.note(who, "deleted", facts.plan.name)

@@ -1,0 +1,365 @@
+"""What the clients of the streams of a run share: what is known of each stream, and the laws."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from quire.client import Client
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.name import PARTITION, StreamPaths
+from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
+from quire.metadata.memory.nodes import Change
+from quire.streams import Namespace, Record
+from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE
+from quire.streams.objects.format import BUCKET_KEY
+from quire.streams.read.positions import oldest_position
+from quire.streams.write.segments import APPLICATION
+from quire_simulator.machine.node import Node, SimTask
+from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts
+from quire_simulator.streams.invariants import (
+    ACK_LAWS,
+    END_LAWS,
+    METADATA_LAWS,
+    READ_LAWS,
+    View,
+    Whole,
+    in_order,
+)
+from quire_simulator.streams.machine import Commands
+from quire_simulator.streams.plans import StreamPlan
+from quire_simulator.world.stage import POLL_S, Stage
+
+T = TypeVar("T")
+
+NAMESPACE = "/sim/streams"
+COMPONENT = "component"
+ATTEMPTS_MAX = 20
+"""Of whoever does not want to give up because of faults."""
+
+
+def _is_foreign(metadata: LedgerMetadata) -> bool:
+    """Of a stream, or of an object: the snapshot of a state machine."""
+    return metadata.custom.get(COMPONENT) == APPLICATION[COMPONENT] or BUCKET_KEY in metadata.custom
+
+
+class StreamStage:
+    """`lives` has what is known of each stream's present life."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.world = stage.world
+        self.checker = stage.checker
+        self.lives = {plan.number: StreamFacts(plan) for plan in stage.plan.streams}
+        self.handles = 0
+        self.tainted: set[bytes] = set()
+        """Records that may belong to the life before or to the one after."""
+        self.makers: dict[int, Node] = {}
+        """On which node a ledger of a stream was made, where its maker was told so."""
+        self.ends: dict[int, int] = {}
+        """Of those that were finished: how many records they have."""
+        self._moment = 0
+        self._born: dict[int, int] = {}
+        self._commands: dict[int, Commands] = {}
+        self.finished: set[int] = set()
+        """Streams whose last record is written, or never comes."""
+        self.world.cluster.tree_observer = self._on_tree
+        self.checker.on_ledger = self._on_ledger
+        self.checker.is_foreign = _is_foreign
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def moment(self) -> int:
+        """A number for now, greater than all before."""
+        self._moment += 1
+        return self._moment
+
+    @property
+    def over(self) -> bool:
+        """The time of faults is over: nothing new is begun."""
+        return self.world.loop.time() > self.stage.begin_s + self.stage.plan.span_s
+
+    def note(self, who: str, kind: str, what: object = "") -> None:
+        self.stage.history.add(who, kind, note=str(what))
+
+    async def namespace(self, client: Client) -> Namespace:
+        """Of a client whose ledgers are looked at as they are written."""
+        task = asyncio.current_task()
+        assert isinstance(task, SimTask)
+        node = task.node
+        create = client.create_ledger
+
+        async def create_ledger(**how: Any) -> Any:
+            handle = await create(**how)
+            self.makers[handle.ledger_id] = node
+            facts = self.checker.facts(handle.ledger_id)
+            facts.handle_confirmed = lambda: handle.last_add_confirmed
+            return handle
+
+        client.create_ledger = create_ledger  # type: ignore[method-assign]
+        return await self.insist(lambda: Namespace.create(client, NAMESPACE))
+
+    async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
+        """Do it again while it fails."""
+        for attempt in range(attempts):
+            try:
+                return await work()
+            except StreamEndedError:
+                raise
+            except QuireError:
+                if attempt == attempts - 1:
+                    raise
+            await asyncio.sleep(POLL_S)
+        raise AssertionError("unreachable")
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def name(self, plan: StreamPlan) -> str:
+        """Of the stream now, as the metadata has it."""
+        for name in (plan.name, plan.new_name):
+            if self._children(name):
+                return name
+        return plan.name
+
+    def exists(self, plan: StreamPlan) -> bool:
+        return any(self._children(name) for name in (plan.name, plan.new_name))
+
+    def _children(self, name: str) -> bool:
+        paths = StreamPaths(NAMESPACE, name)
+        return self.world.cluster.tree.get(paths.segments) is not None
+
+    async def until_there(self, plan: StreamPlan) -> StreamFacts | None:
+        """What is known of the stream, once it exists; None if it does not come to be."""
+        while not self.exists(plan):
+            if self.over:
+                return None
+            await asyncio.sleep(POLL_S)
+        return self.lives[plan.number]
+
+    def is_current(self, facts: StreamFacts) -> bool:
+        """Whether anything can be said of this life."""
+        return self.lives[facts.plan.number] is facts and not facts.deleting
+
+    def is_deleted(self, facts: StreamFacts) -> None:
+        """Somebody was told so. What comes next is another stream of the same name."""
+        number = facts.plan.number
+        if self.lives[number] is facts:
+            # Who is about to become the writer may become that of the next life, and truncations
+            # that are under way may strike it.
+            opening = [h for h in facts.handles if h.opened is None and h.failed is None]
+            self.lives[number] = StreamFacts(
+                facts.plan, life=facts.life + 1, asked=facts.asked, handles=opening
+            )
+            self._born[number] = self.moment()
+
+    def commands(self, plan: StreamPlan) -> Commands:
+        """Of a state machine."""
+        facts = self.lives[plan.number]
+        tell = lambda law, what: self.fail(facts, law, what)  # noqa: E731
+        return self._commands.setdefault(plan.number, Commands(tell))
+
+    def is_alone(self, facts: StreamFacts, handle: Handle) -> bool:
+        """Whether this is the writer for sure: nobody else has tried since it began to be."""
+        return (
+            self.is_current(facts)
+            and not handle.tainted
+            and all(
+                other is handle or (other.failed or other.opened or handle.begun) < handle.begun
+                for other in facts.handles
+            )
+        )
+
+    def begins(self, facts: StreamFacts, who: str) -> Handle:
+        """Somebody tries to become the writer."""
+        handle = Handle(who, self.handles, self.moment())
+        self.handles += 1
+        facts.handles.append(handle)
+        return handle
+
+    def sends(
+        self, facts: StreamFacts, handle: Handle, payloads: Iterable[bytes], *, first: int | None,
+        txids: Sequence[int] | None,
+    ) -> list[Sent]:  # fmt: skip
+        """Records are about to be handed over. `first`: the sequence id of the first of them."""
+        found = []
+        for k, payload in enumerate(payloads):
+            sent = Sent(
+                payload,
+                handle,
+                self.moment(),
+                None if txids is None else txids[k],
+                None if first is None else first + k,
+            )
+            facts.sent.setdefault(payload, []).append(sent)
+            found.append(sent)
+            if handle.tainted or facts.deleting:
+                self.tainted.add(payload)
+        return found
+
+    # -- laws ---------------------------------------------------------------------------------
+
+    def fail(self, facts: StreamFacts, law: str, what: str) -> None:
+        self.checker.fail(law, f"stream {facts.plan.name}: {what}")
+
+    def acked(self, facts: StreamFacts, sent: Sequence[Sent], positions: Sequence[DLSN]) -> None:
+        """These records are acknowledged; `positions` are those of the last of them."""
+        unknown = len(sent) - len(positions)
+        for k, one in enumerate(sent):
+            at = positions[k - unknown] if k >= unknown else None
+            self._judge_ack(facts, one, at)
+
+    def _judge_ack(self, facts: StreamFacts, sent: Sent, at: DLSN | None) -> None:
+        if sent.handle.tainted:
+            return
+        self.checker.checks += 1
+        number = facts.plan.number
+        if self.lives[number] is not facts:
+            if sent.begun >= self._born[number] and at is not None:
+                what = f"{sent.payload[:20]!r} was appended behind its deletion"
+                self.fail(facts, "a_deleted_stream_takes_no_more", what)
+            return
+        if facts.deleting:
+            return
+        for law in ACK_LAWS:
+            wrong = law(facts, sent, at)
+            if wrong is not None:
+                self.fail(facts, law.__name__, wrong)
+        facts.acked[sent.payload] = at or facts.acked.get(sent.payload)
+
+    def saw(self, facts: StreamFacts, view: View, record: Record) -> None:
+        """A reader was given a record."""
+        if not self.is_current(facts) or record.payload in self.tainted:
+            view.upcoming = record.sequence + 1
+            return
+        self.checker.checks += 1
+        seen = Seen(record.payload, record.position, record.txid, record.sequence)
+        for law in READ_LAWS:
+            wrong = law(facts, view, seen)
+            if wrong is not None:
+                self.fail(facts, law.__name__, wrong)
+        facts.log.setdefault(seen.sequence, seen)
+        facts.places.setdefault(seen.payload, seen.sequence)
+        view.upcoming = seen.sequence + 1
+
+    def gap(self, facts: StreamFacts, view: View, kind: str, behind: DLSN) -> None:
+        """A reader was told that something is missing."""
+        self.note(view.who, "gap", f"{kind} to before {behind}")
+        view.begin, view.upcoming = max(view.begin, behind), None
+        if not self.is_current(facts):
+            return
+        if kind != "truncated":
+            self.fail(facts, "nothing_is_lost", f"{view.who} was told that {behind} is next")
+            return
+        for segment in facts.segments.values():
+            # Whole segments go: to before the next one.
+            here = segment.first_dlsn < behind and not segment.in_progress
+            if (
+                here
+                and behind > facts.asked
+                and segment.last_dlsn >= facts.asked
+                and not facts.plan.retained
+            ):
+                what = f"{view.who} was told so up to {behind}, asked was {facts.asked}"
+                self.fail(facts, "only_what_was_asked_for_is_truncated", what)
+
+    def truncated(self, facts: StreamFacts, before: DLSN, completed: Sequence[str]) -> None:
+        """Somebody was told that all before this is given up; so it is in the segments that were
+        completed when that began."""
+        for name in completed:
+            segment = facts.segments.get(name)
+            if segment is None or segment.truncation is Truncation.TRUNCATED:
+                continue
+            if segment.last_dlsn < before or segment.first_dlsn < before > segment.min_active_dlsn:
+                what = f"{segment} is as it is, and all before {before} was given up"
+                self.fail(facts, "what_was_truncated_is_gone", what)
+
+    def is_at_the_end(self, facts: StreamFacts, view: View) -> bool:
+        """Whether this reader has seen the last record that there will be."""
+        number = facts.plan.number
+        return number in self.finished and (view.upcoming or 0) >= self.ends.get(number, 0)
+
+    def judge_whole(self, facts: StreamFacts, records: Sequence[Record]) -> None:
+        # What was truncated while it was read is not what is there.
+        oldest = oldest_position(in_order(facts.segments))
+        there = [record for record in records if record.position >= oldest]
+        seen = [Seen(r.payload, r.position, r.txid, r.sequence) for r in there]
+        whole = Whole(oldest, seen)
+        for law in END_LAWS:
+            self.checker.checks += 1
+            wrong = law(facts, whole)
+            if wrong is not None:
+                self.fail(facts, law.__name__, wrong)
+
+    # -- metadata -----------------------------------------------------------------------------
+
+    def _on_tree(self, changes: Iterable[Change]) -> None:
+        """Nodes have changed, in one step."""
+        paths = [path for path, _ in changes]
+        for facts in self.lives.values():
+            plan = facts.plan
+            below = [f"{NAMESPACE}/{n}/{PARTITION}" for n in (plan.name, plan.new_name)]
+            if any(path.startswith(root) for path in paths for root in below):
+                self._segments_changed(facts)
+
+    def _segments_changed(self, facts: StreamFacts) -> None:
+        tree = self.world.cluster.tree
+        paths = StreamPaths(NAMESPACE, self.name(facts.plan))
+        after: dict[str, StreamSegment] = {}
+        for name in tree.children(paths.segments) or []:
+            node = tree.get(paths.segment(name))
+            if parse_segment_name(name) and node is not None:
+                after[name] = StreamSegment.from_bytes(node.value)
+        before, facts.segments = facts.segments, after
+        if after:
+            newest = in_order(after)[-1]
+            self.world.stream_ledgers[facts.plan.number] = newest.ledger_id
+        if facts.deleting or tree.get(paths.segments) is None:
+            return
+        self.checker.checks += 1
+        if tree.get(f"{paths.root}/{STREAM_SETTINGS_NODE}") is None:
+            self.fail(facts, "settings_are_there_from_the_beginning", "they are not there")
+        for law in METADATA_LAWS:
+            wrong = law(facts, before, after)
+            if wrong is not None:
+                self.fail(facts, law.__name__, wrong)
+        for name, segment in after.items():
+            if name not in before and not segment.in_progress:
+                self._completed(facts, segment)
+        for name, segment in before.items():
+            if segment.in_progress and name not in after:
+                self._left_progress(facts, segment, after)
+
+    def _completed(self, facts: StreamFacts, segment: StreamSegment) -> None:
+        try:
+            ledger = self.world.cluster.ledger(segment.ledger_id).value
+        except NoSuchLedgerError:
+            ledger = None
+        if ledger is None or not ledger.closed or ledger.last_entry_id < segment.last_entry_id:
+            self.fail(facts, "a_completed_segment_is_closed", f"{segment} is not: {ledger}")
+
+    def _left_progress(
+        self, facts: StreamFacts, segment: StreamSegment, after: dict[str, StreamSegment]
+    ) -> None:
+        if any(s.ledger_id == segment.ledger_id for s in after.values()):
+            return
+        try:
+            ledger = self.world.cluster.ledger(segment.ledger_id).value
+        except NoSuchLedgerError:
+            ledger = None
+        if ledger is None or not ledger.closed or ledger.last_entry_id >= 0:
+            self.fail(facts, "only_empty_segments_are_dropped", f"{segment} was, {ledger}")
+
+    def _on_ledger(self, ledger_id: int) -> None:
+        """A ledger was changed or deleted."""
+        if ledger_id in self.world.cluster.ledgers:
+            return
+        for facts in self.lives.values():
+            if facts.deleting:
+                continue
+            for segment in facts.segments.values():
+                named = segment.ledger_id == ledger_id
+                if named and segment.truncation is not Truncation.TRUNCATED:
+                    self.fail(facts, "a_named_ledger_is_not_deleted", f"that of {segment} was")

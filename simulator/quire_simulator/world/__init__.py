@@ -1,0 +1,1 @@
+"""A simulated cluster and the state that all its clients share."""

@@ -1,0 +1,428 @@
+"""A cluster on a simulated loop: real bookies and clients, each on a node of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from quire.bookie.server import Address, Bookie
+from quire.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.config import BookieConfig, ClientConfig, PlacementConfig
+from quire.errors import ClientClosedError, MetadataUnavailableError
+from quire.metadata.interface import Versioned
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.nodes import Change
+from quire.metadata.memory.store import Hook, MemoryStore
+from quire.storage.ledger_directories import DataDirectory
+from quire_simulator.faults.bit_rot import Rotten
+from quire_simulator.faults.index_caches import IndexCaches
+from quire_simulator.faults.slow_starts import SlowStarts
+from quire_simulator.invariants.claims import Claims
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.machine.disk import SimDisk
+from quire_simulator.machine.loop import SimulatedLoop
+from quire_simulator.machine.network import SimHost, SimNetwork
+from quire_simulator.machine.node import Node, SimTask
+from quire_simulator.machine.trace import Trace
+from quire_simulator.machine.worker import SimWorker
+
+PORT = 3181
+BOOKIE_CONFIG = BookieConfig(
+    segment_bytes=1 << 20,
+    min_free_bytes=0,
+    max_queued_bytes=1 << 20,
+    seal_idle_ms=50,
+    compact_minor_ratio=0.0,
+    compact_major_ratio=0.0,
+)
+CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
+UNEVEN_S = (0.000_2, 0.4)
+NODE_POLL_S = 0.05
+"""How often somebody who waits for a node looks whether it still lives."""
+
+
+def bookie_id(name: str) -> str:
+    """By which ledgers name the bookie on this node."""
+    return f"{name}:{PORT}"
+
+
+async def _nothing(name: str, bookie: Bookie) -> None:
+    pass
+
+
+class ObservedCluster(MemoryCluster):
+    """Tells observers of each change of a ledger or of the tree, in the moment in which it is
+    made."""
+
+    observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+    read_observer: Callable[[int, LedgerMetadata], None] = staticmethod(lambda ledger_id, now: None)
+    """Told who reads what; `World.metadata_caller` says who, of calls of clients and bookies."""
+    tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
+
+    def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        found = super().ledger(ledger_id)
+        self.read_observer(ledger_id, found.value)
+        return found
+
+    def ledger_changed(self, ledger_id: int) -> None:
+        super().ledger_changed(ledger_id)
+        self.observer(ledger_id)
+
+    def tree_changed(self, changes: Iterable[Change]) -> None:
+        super().tree_changed(changes)
+        self.tree_observer(changes)
+
+
+@dataclass
+class World:
+    """What a scenario needs. Bookies are named `bookie-0` ..., and listen on port 3181."""
+
+    loop: SimulatedLoop
+    network: SimNetwork
+    trace: Trace
+    cluster: ObservedCluster
+    disks: dict[str, SimDisk]
+    clocks: dict[str, SimClock]
+    bookies: dict[str, Bookie] = field(default_factory=dict)
+    """Those that run, or begin to stop."""
+    more_disks: dict[str, list[SimDisk]] = field(default_factory=dict)
+    """Of bookies with several data directories: the others."""
+    metadata_failures: float = 0.0
+    """How likely a call of the metadata store fails now: before it is done, or after it."""
+    metadata_delay_s: float = 0.0
+    """The longest that a call of the metadata store takes now."""
+    slow_metadata_s: dict[str, float] = field(default_factory=dict)
+    """The same for single clients."""
+    skew_ms: int = 0
+    """How far the calendars of clients may be off."""
+    ledger_ids: dict[int, int] = field(default_factory=dict)
+    """Of the ledgers that were created, by their number in the plan."""
+    stream_ledgers: dict[int, int] = field(default_factory=dict)
+    """The newest of each stream, by its number in the plan."""
+    destroyed: set[str] = field(default_factory=set)
+    """Bookies whose disks were damaged: what they hold does not count."""
+    metadata_caller: str = ""
+    """Whose call the metadata store carries out, while it does."""
+    lies: dict[str, float] = field(default_factory=dict)
+    """Which lies the bookie that lies tells now, and how often (`liars`)."""
+    racks: dict[str, str] = field(default_factory=dict)
+    """Where each bookie stands, by its id; empty: nobody knows."""
+    placement: Callable[[dict[str, str]], PlacementConfig] = lambda racks: PlacementConfig()
+    """What clients are told of racks."""
+    clients: list[Client] = field(default_factory=list)
+    """Those that are to be told where bookies stand."""
+    relocated: Callable[[], None] = lambda: None
+    """Called when a bookie stands in another rack."""
+    rack_lost: Callable[[str], None] = lambda rack: None
+    """Called before all bookies of a rack lose their power."""
+    rotten: dict[str, list[Rotten]] = field(default_factory=dict)
+    """What turned on whose disk."""
+    wiped: set[str] = field(default_factory=set)
+    """Bookies whose disks are empty now, which must not start."""
+    formatted: set[str] = field(default_factory=set)
+    """Bookies that have had a cookie."""
+    lossy: set[str] = field(default_factory=set)
+    """Bookies that have lost a data directory for good, with others or an empty one in its place:
+    they may know that they have lost something."""
+    outdated: set[str] = field(default_factory=set)
+    """Bookies that have a disk which was replaced in the place of the one that replaced it, and
+    must not start."""
+    flipped: bool = False
+    """Whether the network changed bytes."""
+    uneven: bool = False
+    """Each route between a client and a bookie has a delay of its own."""
+    starts: int = 0
+    completed_starts: Counter[str] = field(default_factory=Counter)
+    """The number of times that each bookie has started to serve."""
+    claims: Claims = field(default_factory=Claims)
+    index_caches: IndexCaches = field(default_factory=IndexCaches)
+    slow_starts: SlowStarts = field(default_factory=SlowStarts)
+    sessions: dict[str, MemoryStore] = field(default_factory=dict)
+    """Of clients that keep something ephemeral: it goes when they die."""
+    started: Callable[[str, Bookie], Awaitable[None]] = _nothing
+    """Awaited when a bookie has started, on its node."""
+    _starting: dict[str, SimTask[None]] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
+        """Each bookie has so many data directories. `limits` are those of `SimulatedLoop`."""
+        loop = SimulatedLoop(seed, **limits)  # type: ignore[arg-type]
+        trace = Trace(loop.time)
+        network = SimNetwork(loop, loop.derive("network"), trace=trace)
+        cluster = ObservedCluster("sim", clock=SimClock(loop), rng=loop.derive("metadata"))
+        cluster.initialise()
+        names = [f"bookie-{number}" for number in range(bookies)]
+        disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in names}
+        clocks = {name: SimClock(loop) for name in names}
+        world = cls(loop, network, trace, cluster, disks, clocks)
+        for name in names if directories > 1 else ():
+            more = [f"{name}.{number}" for number in range(1, directories)]
+            world.more_disks[name] = [SimDisk(loop.derive(f"disk {one}"), one) for one in more]
+        return world
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def start(self, name: str, config: BookieConfig = BOOKIE_CONFIG) -> bool:
+        """Start a bookie that does not run. False if it died meanwhile; what `Bookie.start` raises
+        if it could not start, and then it is dead."""
+        assert name not in self.bookies, f"{name} runs already"
+        host = self.network.node(name)
+        self._starting[name] = task = host.node.create_task(self._serve(name, host, config))
+        try:
+            return await self.until_dead(host.node, task)
+        except BaseException:
+            self.kill(name)
+            raise
+        finally:
+            if self._starting.get(name) is task:  # and not the next, of one that has died
+                del self._starting[name]
+
+    async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
+        disk, self.starts = self.disks[name], self.starts + 1
+        life = f"{name} {self.starts}"
+        more = []
+        for other in self.more_disks.get(name, ()):
+            it = f"{other.path} {self.starts}"
+            log = SimWorker(self.loop, self.loop.derive(f"log {it}"), other)
+            keeper = SimWorker(self.loop, self.loop.derive(f"keeper {it}"), other)
+            reads = self.slow_starts.reads(self.loop, self.loop.derive(f"reader {it}"))
+            more.append(DataDirectory(other, log, keeper, reads))
+        bookie = Bookie(
+            disk=disk,
+            log_worker=SimWorker(self.loop, self.loop.derive(f"log {life}"), disk),
+            maintenance_worker=SimWorker(self.loop, self.loop.derive(f"keeper {life}"), disk),
+            metadata=self.metadata_store(life),
+            network=host,
+            clock=self.clocks[name],
+            address=Address(name, PORT, name),
+            config=config,
+            log=lambda event, **fields: self.trace.record(name, event, **fields),
+            random_bytes=self.loop.derive(f"identity {life}").randbytes,
+            reader=self.slow_starts.reader(
+                self.loop, self.loop.derive(f"reader {life}"), self.disks_of(name)
+            ),
+            more_directories=more,
+        )
+        self.bookies[name] = bookie
+        self.claims.watch(bookie_id(name), bookie.store)
+        await bookie.start()
+        # As the program does: a bookie that cannot go on ends.
+        bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
+        self.formatted.add(name)
+        self.completed_starts[name] += 1
+        await self.started(name, bookie)
+
+    def retired(self, name: str) -> bool:
+        """Whether the bookie was decommissioned: it must not start again."""
+        return name in self.formatted and bookie_id(name) not in self.cluster.cookies
+
+    def _gave_up(self, name: str, bookie: Bookie) -> None:
+        if self.bookies.get(name) is bookie and not bookie.failed.cancelled():
+            self.trace.record(name, "gave up")
+            self.kill(name)
+
+    async def stop(self, name: str) -> bool:
+        """Stop a bookie as SIGTERM does. False if it died meanwhile."""
+        host, bookie = self.network.node(name), self.bookies[name]
+        stopped = await self.until_dead(host.node, host.node.create_task(bookie.stop()))
+        if stopped and self.bookies.get(name) is bookie:
+            await bookie.metadata.close()
+            del self.bookies[name]
+            self._end(name)
+        return stopped
+
+    def stop_start(self, name: str) -> None:
+        """The same for one that still starts: `start` raises `CancelledError`."""
+        self.trace.record(name, "stop while it starts")
+        self._starting[name].cancel()
+
+    def starts_now(self, name: str) -> bool:
+        """Whether the bookie is on its way up: it is one of `bookies`."""
+        return name in self._starting and name in self.bookies
+
+    def kill(self, name: str, *, session_left_s: float = 0.0) -> None:
+        """End the process alone: what it wrote is still in the page cache. Its metadata session
+        lives on for a while."""
+        self.trace.record(name, "kill")
+        self._leave(name, session_left_s)
+        self._end(name)
+
+    def crash(self, name: str, *, session_left_s: float = 0.0) -> None:
+        """Power loss: the process is gone, and so is what was not synced."""
+        self.trace.record(name, "crash")
+        self._leave(name, session_left_s)
+        self.network.kill(name)
+        for disk in self.disks_of(name):
+            disk.crash()
+
+    def crash_in_write(self, name: str, operations: int, struck: SimDisk | None = None) -> None:
+        """Power loss in the place of the n-th operation from now that changes the disk `struck`:
+        one of the bookie's where none is named."""
+
+        def then() -> None:
+            self.trace.record(name, "crash in write")
+            self._leave(name, 0.0)
+            self.network.kill(name)
+            for disk in disks:
+                if disk is not struck:
+                    disk.crash()
+
+        disks = self.disks_of(name)
+        struck = struck or disks[operations % len(disks)]
+        struck.crash_after(operations, then)
+
+    def _end(self, name: str) -> None:
+        self.network.kill(name)
+        for disk in self.disks_of(name):
+            disk.kill()
+
+    def disks_of(self, name: str) -> list[SimDisk]:
+        """Of all data directories."""
+        return [self.disks[name], *self.more_disks.get(name, ())]
+
+    def exchange(self, name: str, one: SimDisk, other: SimDisk) -> None:
+        """A bookie that is down has another disk in the place of one of its own."""
+        if self.disks[name] is one:
+            self.disks[name] = other
+        else:
+            more = self.more_disks[name]
+            more[more.index(one)] = other
+
+    def add_disk(self, name: str, disk: SimDisk) -> None:
+        """A bookie that is down has one disk more."""
+        self.more_disks.setdefault(name, []).append(disk)
+
+    def drop_disk(self, name: str, disk: SimDisk) -> None:
+        """A bookie that is down, and has others, has this disk no more."""
+        disks = [one for one in self.disks_of(name) if one is not disk]
+        self.disks[name], self.more_disks[name] = disks[0], disks[1:]
+
+    def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
+        """Of a bookie that is down, the index cache is one that it had before, if there is room."""
+        try:
+            self.index_caches.put_back(disk, chance)
+        except OSError as error:
+            self.trace.record("nemesis", "no index put back", disk=disk.path, error=str(error))
+
+    def misses_a_directory(self, name: str) -> bool:
+        """Whether this bookie runs without one of its data directories."""
+        bookie = self.bookies.get(name)
+        if bookie is None or not bookie.recovered:
+            return False
+        return any(one.state == "failed" for one in bookie.store.directories())
+
+    def _leave(self, name: str, session_left_s: float) -> None:
+        bookie = self.bookies.pop(name, None)
+        if bookie is None:
+            return
+        store = bookie.metadata
+        assert isinstance(store, MemoryStore)
+        if session_left_s:
+            expire = self._expire_for_good
+            self.loop.call_later(
+                session_left_s, expire, store, context=self.loop.main.context.copy()
+            )
+        else:
+            self._expire_for_good(store)
+
+    @staticmethod
+    def _expire_for_good(store: MemoryStore) -> None:
+        store.expire_session(back=False)
+
+    def expire_session(self, name: str) -> None:
+        """The bookie runs on; its session ends, and another begins."""
+        store = self.bookies[name].metadata
+        assert isinstance(store, MemoryStore)
+        self.trace.record(name, "session expired")
+        store.expire_session()
+
+    def end_session_of(self, client: str, session_left_s: float) -> None:
+        """A client has died."""
+        if (store := self.sessions.pop(client, None)) is not None:
+            expire = self._expire_for_good
+            self.loop.call_later(
+                session_left_s, expire, store, context=self.loop.main.context.copy()
+            )
+
+    async def until_dead(self, node: Node, task: SimTask[None]) -> bool:
+        """Whether the node lived until its task was done. Raises what that raises."""
+        while not task.done() and not node.dead:
+            await asyncio.wait([task], timeout=NODE_POLL_S)
+        if node.dead:
+            return False
+        task.result()
+        return True
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def client(self, name: str, config: ClientConfig = CLIENT_CONFIG) -> Client:
+        """To be used on the node of that name, where it is to be paused or killed with it."""
+        if self.uneven:
+            self._lay_routes(name)
+        if self.racks:
+            config = replace(config, placement=self.placement(self.racks))
+        client = Client(
+            self.metadata_store(name),
+            config=config,
+            network=self.network.node(name),
+            clock=self._clock(name),
+            rng=self.loop.derive(name),
+        )
+        if self.racks:
+            self.clients.append(client)
+        return client
+
+    def relocate(self, amount: float) -> None:
+        """A bookie stands in another rack from now on, and every client knows it. No rack is left
+        without a bookie."""
+        stand = list(self.racks.values())
+        movable = [bookie for bookie, rack in self.racks.items() if stand.count(rack) > 1]
+        if not movable or len(set(stand)) < 2:
+            return
+        bookie = movable[int(amount * len(movable))]
+        others = sorted(set(stand) - {self.racks[bookie]})
+        rack = others[int(amount * 1_000) % len(others)]
+        self.racks = {**self.racks, bookie: rack}
+        self.trace.record("nemesis", "relocated", bookie=bookie, rack=rack)
+        self.relocated()
+        for client in self.clients:
+            try:
+                client.placement.relocate(self.racks)
+            except ClientClosedError:
+                pass
+
+    def _lay_routes(self, name: str) -> None:
+        chance, (low, high) = self.loop.derive(f"routes {name}"), UNEVEN_S
+        for bookie in self.disks:
+            for route in ((name, bookie), (bookie, name)):
+                slow_s = low * (high / low) ** chance.random()
+                self.network.route_latency_s[route] = (slow_s / 2, slow_s)
+
+    def _clock(self, name: str) -> SimClock:
+        skew = self.loop.derive(f"clock {name}").uniform(-1, 1) * self.skew_ms
+        return SimClock(self.loop, skew_ms=int(skew))
+
+    def metadata_store(self, name: str) -> MemoryStore:
+        """As this client reaches it."""
+        return MemoryStore(self.cluster, hook=self._hook(name))
+
+    def _hook(self, name: str) -> Hook:
+        chance = self.loop.derive(f"metadata {name}")
+
+        async def hook(operation: str, done: bool) -> None:
+            if not done:
+                limit_s = self.slow_metadata_s.get(name, self.metadata_delay_s)
+                await asyncio.sleep(chance.random() * limit_s)
+            if self.metadata_failures and chance.random() < self.metadata_failures:
+                what = "answer" if done else "request"
+                self.trace.record(name, "metadata lost", operation=operation, what=what)
+                raise MetadataUnavailableError(f"the {what} of {operation} was lost")
+            self.metadata_caller = name
+            if done and (limit_s := self.slow_metadata_s.get(name, self.metadata_delay_s)):
+                await asyncio.sleep(chance.random() * limit_s)
+
+        return hook
