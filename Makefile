@@ -41,7 +41,7 @@ check: $(STAMP) ## format, lint, types, import rule, mutants that fit the code, 
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
-	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
+	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
 	@$(BIN)/python scripts/check-docs
 

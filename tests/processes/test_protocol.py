@@ -78,7 +78,7 @@ def alive(cluster: LocalCluster) -> bool:
 
 def test_exchanges_of_apaches_bookie(cluster: LocalCluster) -> None:
     """Every exchange recorded from a writable bookie with the default storage, in order, byte for
-    byte. The others need a bookie of another kind: `tests/unit/test_bookie_v3.py`."""
+    byte. The others need a bookie of another kind: `tests/unit/bookie/test_bookie_v3.py`."""
     peers: dict[str, Peer] = {}
     tried = 0
     for vector in LIVE:

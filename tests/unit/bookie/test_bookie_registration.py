@@ -1,0 +1,81 @@
+"""What a bookie does about its registration."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.bookie import announcement
+from quire.errors import KeyExistsError, MetadataUnavailableError
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.store import MemoryStore
+from tests.support.bookie import memory_metadata, running_bookie
+
+TIMEOUT_S = 30.0
+
+
+async def test_a_bookie_whose_id_another_has_taken_cannot_go_on(tmp_path: Path) -> None:
+    """Two processes under one id would each answer for the other's data."""
+    first = memory_metadata()
+    mine = MemoryStore(first.cluster, session_timeout_ms=200)
+    async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:
+        there = (await mine.bookies()).writable[bookie.bookie_id]
+        assert there == BookieAddress(bookie.bookie_id, "127.0.0.1", there.port)
+        assert not bookie.failed.done()
+        mine.expire_session(back=False)
+        await first.register_bookie(replace(there, host="elsewhere"))
+        mine.restore_session()
+        async with asyncio.timeout(TIMEOUT_S):
+            error = await bookie.failed
+        assert isinstance(error, KeyExistsError)
+        assert bookie.bookie_id in str(error)
+    assert (await first.bookies()).writable[bookie.bookie_id].host == "elsewhere"
+    await mine.close()
+    await first.close()
+
+
+async def test_a_bookie_that_lost_its_session_is_back(tmp_path: Path) -> None:
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
+        before = await metadata.bookies()
+        metadata.expire_session()
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                await asyncio.sleep(0)
+                if metadata.cluster.bookies() == before:
+                    break
+        assert not bookie.failed.done()
+    await metadata.close()
+
+
+async def test_a_bookie_says_again_that_it_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was lost left it registered as writable for good (found by the simulator)."""
+    monkeypatch.setattr(announcement, "ANNOUNCE_AGAIN_S", 0.0)
+    lost = 3
+
+    async def lose(operation: str, done: bool) -> None:
+        nonlocal lost
+        if operation == "set_readonly" and not done and lost:
+            lost -= 1
+            raise MetadataUnavailableError("the request was lost")
+
+    cluster = memory_metadata().cluster
+    mine = MemoryStore(cluster, hook=lose)
+    async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:
+        bookie.store._catalogue.missing.add(bookie.store._first_number)
+        bookie.store._space_changed()
+        async with asyncio.timeout(TIMEOUT_S):
+            while bookie.bookie_id not in cluster.bookies().readonly:
+                await asyncio.sleep(0)
+        assert lost == 0
+        bookie.store._catalogue.missing.clear()
+        bookie.store._space_changed()
+        async with asyncio.timeout(TIMEOUT_S):
+            while bookie.bookie_id not in cluster.bookies().writable:
+                await asyncio.sleep(0)
+    await mine.close()

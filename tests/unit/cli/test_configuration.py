@@ -1,0 +1,412 @@
+"""The configuration: which layer wins, what is refused and how, and the page made from the code."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+import quire as quire_package
+from quire.cli.common.configuration import assignments_layer, checked, configuration_file
+from quire.cli.http import DEFAULT_ADDRESS
+from quire.cli.main import cli
+from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
+from quire.configuration.fields import TABLES, Key, inner_tables, keys
+from quire.configuration.layers import (
+    Configuration,
+    environment_layer,
+    file_layer,
+    merged,
+    toml_layer,
+)
+from quire.configuration.values import as_toml, value_of
+from quire.errors import UsageError
+from quire.replication.autorecovery.settings import AutorecoverySettings
+from quire.testing._process import _environment
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CONFIG", "")
+    monkeypatch.delenv("QUIRE_METADATA", raising=False)
+
+
+def quire(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def from_toml(text: str) -> Configuration:
+    return merged([toml_layer(tomllib.loads(text), "q.toml", {})])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Any]:
+    path = tmp_path / "quire.toml"
+
+    def write(text: str) -> Path:
+        path.write_text(text)
+        return path
+
+    return write  # type: ignore[return-value]
+
+
+# -- keys -------------------------------------------------------------------------------------
+
+
+def test_every_key_is_explained_and_has_a_name_of_its_own() -> None:
+    assert [name for name, key in keys().items() if not key.meaning.endswith(".")] == []
+    assert [name for name, table in inner_tables().items() if not table.meaning] == []
+    assert len({key.environment for key in keys().values()}) == len(keys()) > 100
+
+
+def test_nothing_said_is_the_default() -> None:
+    found = merged([])
+    assert found.bookie() == BookieConfig()
+    assert found.client() == ClientConfig()
+    assert found.autorecovery() == AutorecoverySettings()
+    assert set(found.origins.values()) == {"default"}
+    assert found.problems == []
+
+
+def test_bounds_and_choices_name_keys_that_there_are() -> None:
+    from quire.configuration.fields import CHOICES, LEAST, MOST, OR_ZERO
+
+    assert {*CHOICES, *LEAST, *MOST, *OR_ZERO} <= set(keys())
+
+
+def test_numbers_have_a_unit_or_count_something() -> None:
+    assert keys()["bookie.segment_bytes"].unit == "bytes"
+    assert keys()["bookie.compact_bytes_per_s"].unit == "bytes/s"
+    assert keys()["bookie.seal_idle_ms"].unit == "milliseconds"
+    assert keys()["bookie.gc_interval_s"].unit == "seconds"
+    assert keys()["bookie.max_connections"].unit == ""
+
+
+# -- layers -----------------------------------------------------------------------------------
+
+
+def test_options_win_over_environment_over_file(file: Any) -> None:
+    low = file_layer(
+        file("[bookie]\nsegment_bytes = 1000000\nmax_connections = 1\nmax_long_polls = 2\n")
+    )
+    middle = environment_layer(
+        {"QUIRE_BOOKIE_MAX_CONNECTIONS": "3", "QUIRE_BOOKIE_MAX_LONG_POLLS": "4", "HOME": "/"}
+    )
+    high = assignments_layer("--set", "bookie", ["max_long_polls=5"])
+    found = merged([low, middle, high])
+    config = found.bookie()
+    assert (config.segment_bytes, config.max_connections, config.max_long_polls) == (1000000, 3, 5)
+    assert found.origins["bookie.segment_bytes"].endswith("quire.toml:2")
+    assert found.origins["bookie.max_connections"] == "QUIRE_BOOKIE_MAX_CONNECTIONS"
+    assert found.origins["bookie.max_long_polls"] == "--set max_long_polls=5"
+    assert found.origins["bookie.max_queued_bytes"] == "default"
+
+
+def test_an_optional_table_is_there_or_not() -> None:
+    assert from_toml("[client]").client().tls is None
+    assert from_toml("[client.tls]").client().tls == TlsClientConfig()
+    found = merged([environment_layer({"QUIRE_CLIENT_TLS_CA": "/ca.pem"})])
+    assert found.client().tls == TlsClientConfig(ca="/ca.pem")
+    found = from_toml("[client.placement]\nmin_racks = 3")
+    assert found.client().placement.min_racks == 3
+
+
+def test_authorities_are_given_to_ask_clients_for_certificates() -> None:
+    found = from_toml("[bookie.tls]\ncertificate = 'b.pem'\nca = 'ca.pem'")
+    assert found.bookie().tls == TlsServerConfig(
+        "b.pem", ca="ca.pem", client_certificates="required"
+    )
+    said = from_toml(
+        "[bookie.tls]\ncertificate = 'b.pem'\nca = 'ca.pem'\nclient_certificates = 'none'"
+    )
+    assert said.bookie().tls == TlsServerConfig("b.pem", ca="ca.pem")
+    assert "needs certificate" in from_toml("[bookie.tls]\nca = 'ca.pem'").problems[0]
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert environment_layer({"QUIRE_BOOKIE_PORT": "", "QUIRE_BOOKIE_X": ""}).given == {}
+    assert environment_layer({"QUIRE_BOOKIE_X": ""}).problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[bookie]\nsegmentbytes = 1", "q.toml: [bookie] has no key 'segmentbytes'; did you mean "
+         "segment_bytes?"),
+        ("[client]\nsegment_bytes = 1", "did you mean bookie.segment_bytes?"),
+        ("segment_bytes = 1", "did you mean bookie.segment_bytes?"),
+        ("[bookies]\nport = 1", "there is no key or table 'bookies'; did you mean bookie?"),
+        ("[client.tls]\nkey = 'a'", "[client.tls] has no key 'key'"),
+        ("bookie = 1", "bookie is a table: write [bookie]"),
+        ("[bookie]\nport = 70000", "bookie.port: 70000 is not 0 to 65535"),
+        ("[bookie]\nport = true", "True is no whole number"),
+        ("[bookie]\nport = 'x'", "'x' is no whole number"),
+        ("[bookie]\nseal_idle_ms = 1.5", "1.5 is no whole number (milliseconds)"),
+        ("[bookie]\nseal_idle_ms = 0", "0 is not 1 or more"),
+        ("[bookie]\nsegment_bytes = 100", "100 is not 0, or 16384 or more"),
+        ("[bookie]\ngc_interval_s = 0", "0 is not 0.001 or more"),
+        ("[bookie]\ngc_interval_s = inf", "inf is not 0.001 or more"),
+        ("[bookie]\ngc_interval_s = nan", "nan is not 0.001 or more"),
+        ("[bookie]\ngc_interval_s = '5 minutes'", "use seconds, or 500ms, 30s, 15m, 1h"),
+        ("[bookie]\nsegment_bytes = '64x'", "use bytes, or 512k, 64m, 1g"),
+        ("[bookie]\ncompact_minor_ratio = 20", "20 is not 0 to 1"),
+        ("[bookie]\ntls_required = 'maybe'", "'maybe' is neither true nor false"),
+        ("[bookie]\nauthorized_roles = [1]", "[1] is no list of strings"),
+        ("[bookie]\nbind = 1", "1 is no string"),
+        ("[client]\nledger_metadata_version = 1", "1 is none of 2, 3"),
+        ("[client.placement]\noptions = {a = 1}", "is no table of strings"),
+        ("[bookie.tls]\ncertificate = 'a'\nclient_certificates = 'yes'",
+         "none, optional, required"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_a_problem_in_one_line(text: str, problem: str) -> None:
+    [found] = from_toml(text).problems
+    assert problem in found
+    assert found.startswith("q.toml")
+    assert "\n" not in found
+    with pytest.raises(click.UsageError):
+        checked(from_toml(text))
+
+
+def test_the_line_is_told(file: Any) -> None:
+    path = file("# a comment\n\n[bookie]\nport = 1\n\n[ client . tls ]\nkey = 'x'\n")
+    [problem] = file_layer(path).problems
+    assert problem.startswith(f"{path}:7: [client.tls] has no key 'key'")
+    [problem] = file_layer(file("[bookie]\nport = \n")).problems
+    assert "line 2" in problem
+    path.write_bytes(b"\xff")
+    assert len(file_layer(path).problems) == 1
+    path.write_bytes(b"#" * (1 << 20) + b"\n")
+    assert "larger than" in file_layer(path).problems[0]
+
+
+def test_an_unknown_variable_is_a_problem() -> None:
+    [problem] = environment_layer({"QUIRE_BOOKIE_SEGMENTBYTES": "1", "QUIRE_DEBUG": "1"}).problems
+    assert problem.startswith("QUIRE_BOOKIE_SEGMENTBYTES: ")
+    assert problem.endswith("did you mean QUIRE_BOOKIE_SEGMENT_BYTES?")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("bookie.segment_bytes", "64m", 64 << 20),
+        ("bookie.gc_interval_s", "15m", 900.0),
+        ("bookie.seal_idle_ms", "2s", 2000),
+        ("autorecovery.lost_bookie_delay_s", "1h", 3600),
+        ("autorecovery.bytes_per_s", "none", None),
+        ("autorecovery.bytes_per_s", "1g", float(1 << 30)),
+        ("client.placement.local_reads", "none", None),
+        ("client.placement.local_reads", "1", True),
+        ("client.placement.regions", "a, b,", ("a", "b")),
+        ("client.placement.options", "a=1,b=2=3", {"a": "1", "b": "2=3"}),
+        ("client.placement.locations", "table:/x,y", "table:/x,y"),
+        ("client.placement.locations", {"b1": "/r1"}, {"b1": "/r1"}),
+        ("bookie.directories", "/a,/b", ("/a", "/b")),
+        ("client.tls.ca", "", None),
+    ],
+)
+def test_values_as_text(name: str, text: object, value: object) -> None:
+    assert value_of(keys()[name], text) == value
+
+
+def value_for(key: Key) -> st.SearchStrategy[Any]:
+    words = st.text(min_size=1, max_size=9)
+    if key.choices:
+        return st.sampled_from(key.choices)
+    return {
+        "boolean": st.booleans(),
+        "integer": st.integers(int(key.least), int(min(key.most, 1 << 50))),
+        "number": st.floats(key.least, min(key.most, 1e15)),
+        "string": words,
+        "strings": st.lists(words, max_size=3).map(tuple),
+        "mapping": st.dictionaries(words, words, max_size=3),
+        "location": words | st.dictionaries(words, words, max_size=3),
+    }[key.kind]
+
+
+@given(st.data())
+def test_what_is_shown_can_be_read_again(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(sorted(keys())), unique=True, max_size=8))
+    values = {name: data.draw(value_for(keys()[name])) for name in chosen}
+    if any(name.startswith("bookie.tls.") for name in values):
+        values["bookie.tls.certificate"] = "b.pem"
+        values.setdefault("bookie.tls.client_certificates", "none")
+    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in values.items())
+    found = from_toml(text)
+    assert found.problems == []
+    assert {name: found.values[name] for name in values} == values
+
+
+# -- where it is, and the commands ------------------------------------------------------------
+
+
+def test_which_file_counts(tmp_path: Path) -> None:
+    own = tmp_path / "xdg" / "quire" / "quire.toml"
+    own.parent.mkdir(parents=True)
+    where = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
+    assert configuration_file(where) != own
+    own.touch()
+    assert configuration_file(where) == own
+    assert configuration_file({**where, "QUIRE_CONFIG": "/other"}) == Path("/other")
+    assert configuration_file({**where, "QUIRE_CONFIG": ""}) is None
+    dotted = tmp_path / ".config" / "quire" / "quire.toml"
+    dotted.parent.mkdir(parents=True)
+    dotted.touch()
+    assert configuration_file({"HOME": str(tmp_path)}) == dotted
+
+
+def test_show_says_what_is_in_force(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file("metadata = 'sqlite:////x.db'\n[bookie.tls]\ncertificate = 'b.pem'\n")
+    monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "2")
+    shown = quire("--config", str(path), "config", "show").stdout
+    again = merged([toml_layer(tomllib.loads(shown), "shown", {})])
+    assert again.problems == []
+    assert again.bookie().tls == TlsServerConfig("b.pem")
+    assert again.client().read_timeout_s == 2.0
+    assert "[client.tls]" not in shown
+    lines = quire("--config", str(path), "config", "show", "--origin", "--changed").stdout
+    assert f"# file: {path}" in lines
+    assert f'metadata = "sqlite:////x.db"  # {path}:1' in lines
+    assert "read_timeout_s = 2.0  # QUIRE_CLIENT_READ_TIMEOUT_S" in lines
+    assert "default" not in lines
+    found = json.loads(quire("--config", str(path), "config", "show", "--json").stdout)
+    assert found["file"] == str(path)
+    assert found["values"]["bookie.port"] == 3181
+    assert found["origins"]["bookie.tls.certificate"] == f"{path}:3"
+
+
+def test_check_lists_all_problems(file: Any) -> None:
+    good = quire("config", "check", str(file("[bookie]\nport = 1\n")))
+    assert (good.exit_code, good.stderr) == (0, "")
+    bad = quire("config", "check", str(file("[bookie]\nprt = 1\n[client]\nread_windows = 0\n")))
+    assert bad.exit_code == 1
+    assert [line.partition(": ")[0] for line in bad.stderr.splitlines()] == ["error"] * 2
+    assert quire("config", "check", "/none").exit_code == 2
+
+
+def test_a_wrong_file_is_one_line_for_every_command(file: Any, tmp_path: Path) -> None:
+    path = file("[bookie]\nprt = 1\nprt2 = 1\n")
+    for words in (["ledger", "list"], ["bookie", "start", "--dir", str(tmp_path / "b")]):
+        result = quire("--config", str(path), *words)
+        assert result.exit_code == 2
+        [line] = result.stderr.splitlines()
+        assert line.startswith(f"error: {path}:2: [bookie] has no key 'prt'; did you mean port?")
+        assert "1 more" in line
+    assert quire("--config", "/none", "ledger", "list").exit_code == 2
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_file_names_the_cluster(file: Any, tmp_path: Path) -> None:
+    path = file(f"metadata = 'sqlite:///{tmp_path}/none.db'\n")
+    result = quire("--config", str(path), "ledger", "list")
+    assert (result.exit_code, "none.db" in result.stderr) == (1, True)
+
+
+def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
+    from quire.cli.common.tls import client_config
+
+    path = file("[client]\nread_windows = 7\n[client.tls]\nca = 'ca.pem'\n")
+    seen: list[ClientConfig] = []
+    probe = click.Command("probe", callback=lambda: seen.append(client_config(read_timeout_s=1.0)))
+    with click.Context(cli) as root:
+        root.meta["QUIRE_CONFIG"] = str(path)
+        with click.Context(probe, parent=root) as context:
+            context.meta["quire.tls"] = {"tls_cert": "own.pem"}
+            context.invoke(probe)
+            context.meta["quire.tls"] = {"tls_ca": "system", "tls_any_host_name": True}
+            context.invoke(probe)
+    assert seen[0].tls == TlsClientConfig(ca="ca.pem", certificate="own.pem")
+    assert (seen[0].read_windows, seen[0].read_timeout_s) == (7, 1.0)
+    assert seen[1].tls == TlsClientConfig(verify_host_name=False)
+
+
+# -- the pages --------------------------------------------------------------------------------
+
+
+def test_the_pages_are_current() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "config-docs"))
+    for name, lines in made["PAGES"].items():
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert made["renewed"](text, lines()) == text, "run: make config-docs"
+    rows = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").count("\n| `")
+    assert rows >= len(keys())
+
+
+def test_the_example_on_the_page_is_right() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    found = from_toml(example)
+    assert found.problems == []
+    assert found.bookie().min_free_bytes == 2 << 30
+    assert {name.partition(".")[0] for name, one in found.origins.items() if one != "default"} == {
+        "metadata", *(table for table in TABLES if table)
+    }  # fmt: skip
+
+
+# -- for programs -----------------------------------------------------------------------------
+
+
+def test_a_program_loads_what_a_client_needs(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing but the file: the environment is for commands."""
+    monkeypatch.setenv("QUIRE_METADATA", "sqlite:////elsewhere.db")
+    monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "9")
+    path = file(
+        'metadata = "sqlite:////m.db"\n[client]\nread_timeout_s = "2s"\n'
+        '[client.placement]\npolicy = "any"\n[client.tls]\n[bookie]\nport = 0\n'
+    )
+    loaded = quire_package.load_config(path)
+    assert loaded.metadata == "sqlite:////m.db"
+    assert loaded.client.read_timeout_s == 2.0
+    assert loaded.client.placement.policy == "any"
+    assert loaded.client.tls == TlsClientConfig()
+    assert quire_package.load_config(str(file(""))) == quire_package.LoadedConfig(
+        "", ClientConfig()
+    )
+
+
+def test_a_program_is_told_what_is_wrong_and_where(file: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"quire.toml:2: \[bookie\] has no key 'prt'") as caught:
+        quire_package.load_config(file("[bookie]\nprt = 1\n"))
+    assert "quire config check" in caught.value.remedy
+    with pytest.raises(UsageError, match=r"missing\.toml cannot be read: No such file"):
+        quire_package.load_config(tmp_path / "missing.toml")
+
+
+# -- over HTTP --------------------------------------------------------------------------------
+
+
+def test_where_servers_over_http_listen() -> None:
+    """Three tables for three kinds of processes; options count more."""
+    found = from_toml(
+        '[bookie]\nhttp = "127.0.0.1:1"\n[autorecovery]\nhttp = "127.0.0.1:2"\n'
+        'http_name = ["a"]\n[http]\naddress = "127.0.0.1:3"\nbookies_token_file = "/t"\n'
+    )
+    assert found.problems == []
+    assert found.http_side("bookie").options()["http"] == "127.0.0.1:1"
+    side = found.http_side("autorecovery").options()
+    assert (side["http"], side["http_name"]) == ("127.0.0.1:2", ("a",))
+    own = found.http().options()
+    assert (own["http"], own["http_bookies_token_file"]) == ("127.0.0.1:3", "/t")
+    assert set(own) == set(side), "an option that one table has and another has not"
+    assert from_toml("").http().options()["http"] == DEFAULT_ADDRESS
+
+
+def test_the_environment_does_not_configure_a_local_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token or a certificate for this machine's servers went to its dashboard."""
+    names = [f"QUIRE_{table.upper()}_X" for table in TABLES if table]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    assert not set(names) & set(_environment())

@@ -1,0 +1,306 @@
+"""A writer whose members cannot be reached, with no other bookie to take their places: it waits for
+them, within a bound, and nothing that it says meanwhile rests on hope."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quire.client import LedgerWriter
+from quire.client.write.rejoin import REJOIN_DELAY_S
+from quire.config import ClientConfig
+from quire.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError
+from quire.metadata.ledgers.update import update_ledger
+from tests.support.fake_bookies import (
+    CONFIG,
+    LEDGER,
+    FakeBookie,
+    FakeCluster,
+    created,
+    payload,
+    simulated,
+)
+from tests.support.waiting import until
+
+LIMIT_S = 10.0
+WAITS = dataclasses.replace(CONFIG, lost_quorum_wait_s=LIMIT_S)
+LATE_S = CONFIG.bookies_wait_s + 1.0
+"""A replacement is waited for first."""
+
+
+@asynccontextmanager
+async def written(
+    config: ClientConfig = WAITS, shape: tuple[int, int, int] = (3, 3, 2)
+) -> AsyncIterator[tuple[FakeCluster, LedgerWriter]]:
+    """A writer that has appended entry 0, and no bookie beside those of its ensemble."""
+    cluster = await FakeCluster.made(shape[0])
+    async with cluster.client(config) as client:
+        writer = await created(client, shape)
+        await writer.append(payload(0))
+        yield cluster, writer
+
+
+def all_die(cluster: FakeCluster) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.die()
+
+
+def back(cluster: FakeCluster) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.down = False
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (3, 3, 3), (3, 2, 2), (1, 1, 1)])
+@pytest.mark.parametrize("away_s", [0.0, 1.5, 8.0])
+def test_the_same_members_take_all_of_it_once_they_can_be_reached(
+    shape: tuple[int, int, int], away_s: float
+) -> None:
+    async def main() -> None:
+        async with written(shape=shape) as (cluster, writer):
+            all_die(cluster)
+            appends = [asyncio.ensure_future(writer.append(payload(k))) for k in range(1, 20)]
+            await asyncio.sleep(away_s)
+            assert writer.last_add_confirmed == 0
+            back(cluster)
+            assert await asyncio.gather(*appends) == list(range(1, 20))
+            assert await writer.append(payload(20)) == 20
+            assert await writer.close() == 20
+        stored = await cluster.stored()
+        assert len(stored.segments) == 1
+        for entry in range(21):
+            having = [one for one in cluster.bookies.values() if entry in one.entries]
+            assert len(having) >= shape[2], entry
+
+    simulated(main)
+
+
+def test_an_ack_from_before_counts_and_one_of_two_is_not_enough() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            first, second, third = cluster.bookies.values()
+            second.holds_acks = third.holds_acks = True
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: 1 in first.entries)
+            all_die(cluster)
+            await asyncio.sleep(LATE_S)
+            assert not append.done()
+            second.down = second.holds_acks = False
+            assert await append == 1
+            assert not third.links
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_nobody_waits_for_bookies_that_were_never_there() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client(WAITS) as client:
+            writer = await created(client)
+            all_die(cluster)
+            before = now()
+            with pytest.raises(NotEnoughBookiesError) as told:
+                await writer.append(payload(0))
+            assert "tried again" not in str(told.value)
+            assert now() - before < LATE_S
+
+    simulated(main)
+
+
+def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            all_die(cluster)
+            began = now()
+            with pytest.raises(NotEnoughBookiesError, match="were tried again for 10 s") as failed:
+                await writer.append(payload(1))
+            assert not failed.value.outcome_known
+            assert set(failed.value.causes) == set(cluster.bookies)
+            assert LIMIT_S <= now() - began <= LIMIT_S + LATE_S
+            with pytest.raises(NotEnoughBookiesError):
+                await writer.append(payload(2))
+
+    simulated(main)
+
+
+def test_a_time_limit_for_the_ack_quorum_counts_instead() -> None:
+    async def main() -> None:
+        config = dataclasses.replace(WAITS, add_quorum_timeout_s=2 * LIMIT_S)
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(1.5 * LIMIT_S)
+            assert not append.done()
+            with pytest.raises((AddQuorumTimeoutError, NotEnoughBookiesError)):
+                await append
+
+    simulated(main)
+
+
+def test_it_can_be_switched_off() -> None:
+    async def main() -> None:
+        config = dataclasses.replace(CONFIG, lost_quorum_wait_s=0.0)
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
+            began = now()
+            with pytest.raises(NotEnoughBookiesError, match="no bookie is left to replace") as no:
+                await writer.append(payload(1))
+            assert "tried again" not in str(no.value)
+            assert now() - began <= LATE_S
+
+    simulated(main)
+
+
+def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> None:
+    class Breaking(dict[int, bytes]):
+        """The entries of a bookie that is cut off whenever an add reaches it."""
+
+        def __init__(self, bookie: FakeBookie) -> None:
+            self.bookie = bookie
+
+        def __setitem__(self, entry: int, stored: bytes) -> None:
+            for link in self.bookie.links:
+                asyncio.get_running_loop().call_soon(link.lose)
+
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            for bookie in cluster.bookies.values():
+                bookie.entries = Breaking(bookie)
+                bookie.holds_acks = True
+            began = now()
+            with pytest.raises(NotEnoughBookiesError):
+                await writer.append(payload(1))
+            assert now() - began <= 3 * LIMIT_S
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("add_timeout_s", [1.0, 5.0, LIMIT_S, 3 * LIMIT_S])
+def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
+    add_timeout_s: float,
+) -> None:
+    """The time was up while they were there once more, and began anew: for ever."""
+
+    async def main() -> None:
+        config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)
+        async with written(config) as (cluster, writer):
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = True
+            began = now()
+            with pytest.raises(NotEnoughBookiesError, match="were tried again for 10 s"):
+                await writer.append(payload(1))
+            assert now() - began <= 4 * add_timeout_s + LIMIT_S + 4 * LATE_S
+
+    simulated(main)
+
+
+def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> None:
+    async def main() -> None:
+        config = dataclasses.replace(WAITS, add_timeout_s=3 * LIMIT_S)
+        async with written(config) as (cluster, writer):
+            for entry in range(1, 4):
+                for bookie in cluster.bookies.values():
+                    bookie.die()
+                    bookie.holds_acks = True
+                append = asyncio.ensure_future(writer.append(payload(entry)))
+                await asyncio.sleep(0.8 * LIMIT_S)
+                back(cluster)
+                await asyncio.sleep(LIMIT_S)  # the time is up, and they are there
+                assert not append.done()
+                for bookie in cluster.bookies.values():
+                    bookie.release()
+                assert await append == entry
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_whoever_recovered_the_ledger_meanwhile_is_found_out() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            all_die(cluster)
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S)
+            stored = await cluster.store.read_ledger(LEDGER)
+            await update_ledger(
+                cluster.store, LEDGER, stored, lambda now: now.with_close(0, len(payload(0)))
+            )
+            for bookie in cluster.bookies.values():
+                bookie.fenced = True
+            back(cluster)
+            with pytest.raises(LedgerFencedError):
+                await append
+            assert all(1 not in bookie.entries for bookie in cluster.bookies.values())
+
+    simulated(main)
+
+
+def test_a_replacement_that_comes_is_taken() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.registrations["b3"].close()
+        async with cluster.client(WAITS) as client:
+            writer = await created(client)
+            await writer.append(payload(0))
+            assert "b3" not in writer.metadata.last_segment.ensemble
+            cluster["b0"].die()
+            cluster["b1"].die()
+            append = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(LATE_S + REJOIN_DELAY_S)
+            assert not append.done()
+            address = (await cluster.store.bookies()).find("b2")
+            assert address is not None
+            await cluster.store.register_bookie(dataclasses.replace(address, bookie_id="b3"))
+            assert await append == 1
+            assert 1 in cluster["b3"].entries
+            assert 1 in cluster["b2"].entries
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_what_is_handed_over_meanwhile_has_its_bound() -> None:
+    async def main() -> None:
+        config = dataclasses.replace(WAITS, max_unacked_bytes=50_000, max_turn_bytes=1_000)
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
+            writer.submit(b"x")
+            await asyncio.sleep(LATE_S)  # all of them are away now
+
+            async def submits() -> None:
+                for _ in range(200):
+                    writer.submit(bytes(1_000))
+                    await writer.room()
+
+            more = asyncio.ensure_future(submits())
+            await asyncio.sleep(1.0)
+            assert not more.done()
+            assert writer.length < 60_000
+            back(cluster)
+            await more
+            assert await writer.flush() == 201
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_an_idle_writer_has_them_back() -> None:
+    async def main() -> None:
+        async with written() as (cluster, writer):
+            for _ in range(3):
+                all_die(cluster)
+                await asyncio.sleep(0.8 * LIMIT_S)
+                back(cluster)
+                await until(lambda: all(bookie.links for bookie in cluster.bookies.values()))
+            assert await writer.append(payload(1)) == 1
+            writer.abandon()
+
+    simulated(main)

@@ -1,0 +1,649 @@
+"""The rules of writers (docs/replication.md), on bookies that answer as each test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from quire.client import LedgerWriter
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire.v2 import Code
+from quire.core.append.pipeline import AddPipeline, Block
+from quire.errors import (
+    AddQuorumTimeoutError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    QuireError,
+    WriteError,
+)
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.update import update_ledger
+from tests.support.fake_bookies import (
+    CONFIG,
+    LEDGER,
+    PASSWORD,
+    FakeBookie,
+    FakeCluster,
+    created,
+    payload,
+    simulated,
+)
+from tests.support.waiting import until
+
+
+async def writing(
+    cluster: FakeCluster, client: Any, shape: tuple[int, int, int] = (3, 3, 2)
+) -> tuple[LedgerWriter, list[FakeBookie]]:
+    """A writer that has appended entry 0, and the bookies of its ensemble, in order."""
+    writer = await created(client, shape)
+    members = [cluster[name] for name in writer.metadata.last_segment.ensemble]
+    await writer.append(payload(0))
+    await until(lambda: all(0 in bookie.entries for bookie in members[: shape[1]]))
+    return writer, members
+
+
+def spare(cluster: FakeCluster, members: list[FakeBookie]) -> FakeBookie:
+    [other] = [bookie for bookie in cluster.bookies.values() if bookie not in members]
+    return other
+
+
+class HeldStore:
+    """The next writes of ledger metadata wait until `go` is set; `now`: what they would write."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.go = asyncio.Event()
+        self.wanted: list[LedgerMetadata] = []
+        store = writer._store
+        real = store.write_ledger
+
+        async def held(ledger_id: int, value: LedgerMetadata, *version: Any) -> Any:
+            self.wanted.append(value)
+            await self.go.wait()
+            return await real(ledger_id, value, *version)
+
+        store.write_ledger = held  # type: ignore[method-assign]
+
+
+async def change(cluster: FakeCluster, how: Any) -> None:
+    """Somebody else changes the metadata."""
+    await update_ledger(cluster.store, LEDGER, await cluster.store.read_ledger(LEDGER), how)
+
+
+# -- ensemble changes -------------------------------------------------------------------------
+
+
+def test_rule_8_nothing_is_sent_to_a_new_member_before_the_metadata_names_it() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            new = spare(cluster, members)
+            held = HeldStore(writer)
+            members[1].holds_acks = True
+            members[2].die()
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: held.wanted)
+            await asyncio.sleep(1)
+            assert (new.added, appended.done()) == ([], False)
+            held.go.set()
+            assert await appended == 1
+            assert [entry for entry, _, _ in new.added] == [1]
+            assert new.name in (await cluster.stored()).last_segment.ensemble
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_10_nothing_is_confirmed_while_the_beginning_of_a_segment_is_decided() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            held = HeldStore(writer)
+            members[2].die()
+            await until(lambda: held.wanted)
+            # An ack quorum has these at once; the new segment begins at 1 all the same.
+            waiting = [writer.submit(payload(entry)) for entry in (1, 2)]
+            appended = asyncio.ensure_future(writer.wait(waiting[-1]))
+            await until(lambda: all(2 in bookie.entries for bookie in members[:2]))
+            await asyncio.sleep(1)
+            assert (writer.last_add_confirmed, appended.done()) == (0, False)
+            held.go.set()
+            assert await appended == 2
+            assert [s.first_entry_id for s in (await cluster.stored()).segments] == [0, 1]
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_11_what_is_appended_during_a_change_goes_to_the_new_ensemble() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            held = HeldStore(writer)
+            members[0].die()
+            await until(lambda: held.wanted)
+            entries = [writer.submit(payload(entry)) for entry in range(1, 20)]
+            await asyncio.sleep(0.01)
+            held.go.set()
+            await writer.wait(entries[-1])
+            entries.append(writer.submit(payload(20)))
+            await writer.wait(20)
+            new = spare(cluster, members)
+            await until(lambda: 20 in new.entries)
+            assert [entry for entry, _, _ in new.added] == entries
+            writer.abandon()
+
+    simulated(main)
+
+
+def _pushed(pipeline: AddPipeline, entries: int) -> None:
+    for entry in range(entries):
+        length = pipeline.length
+        pipeline.push(Block(entry, entry, (b"",), length, length + 1, 0.0))
+
+
+def test_rule_12_all_acks_of_a_replaced_member_go_before_anything_is_confirmed() -> None:
+    """Entries 0 and 1 had acks of members 0 and 2; 2 is replaced: neither may count on it."""
+    pipeline = AddPipeline(3, 3, 2)
+    _pushed(pipeline, 2)
+    pipeline.acked(2, [0, 1])
+    pipeline.frozen = True
+    pipeline.acked(0, [0, 1])
+    assert not pipeline.confirm()
+    pipeline.restart([2], 1.0)
+    pipeline.frozen = False
+    assert not pipeline.confirm()
+    assert pipeline.last_confirmed == -1
+    pipeline.acked(1, [0, 1])
+    assert pipeline.confirm()
+    assert pipeline.last_confirmed == 1
+
+
+def test_rule_13_every_unconfirmed_entry_is_sent_again_also_with_enough_acks() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            held = HeldStore(writer)
+            members[2].die()
+            await until(lambda: held.wanted)
+            writer.submit(payload(1))
+            writer.submit(payload(2))
+            await until(lambda: all(2 in bookie.entries for bookie in members[:2]))
+            held.go.set()
+            await writer.wait(2)
+            new = spare(cluster, members)
+            await until(lambda: {1, 2} <= new.entries.keys())
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_14_what_a_replaced_bookie_says_later_does_not_count() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            new, late = spare(cluster, members), members[2]
+            members[1].holds_acks = late.holds_acks = new.holds_acks = True
+            members[1].holds_acks = False
+            members[0].holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            # 0 and 2 are late; one of them is replaced by the only spare one.
+            await until(lambda: new.added)
+            gone = next(b for b in (members[0], late) if b.name not in
+                        (writer.metadata.last_segment.ensemble))  # fmt: skip
+            gone.release()
+            await asyncio.sleep(0.1)
+            assert not appended.done(), "only one member of the new ensemble has it"
+            new.release()
+            assert await appended == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() -> None:
+    """A was replaced by B, and B by A: the ensemble is what it was, and nothing has arrived."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client, (3, 3, 3))
+            first, other = members[0], spare(cluster, members)
+            other.down = True
+            first.holds_acks = True  # what it is sent before does not count
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await until(lambda: 1 in first.entries)
+            first.entries.clear()
+            first.holds_acks = False
+            first.links[0].lose()
+            assert await appended == 1
+            assert other.name in writer._session.causes
+            assert writer._session.ensemble == tuple(bookie.name for bookie in members)
+            assert 1 in first.entries
+            assert [s.ensemble for s in (await cluster.stored()).segments][-1][0] == first.name
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_several_members_fail_one_after_the_other_during_a_change() -> None:
+    """Delayed failures (replication spec, 4.2, step 7): those that come while a change is under way
+    are dealt with by the next one, before anything is confirmed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            held = HeldStore(writer)
+            members[0].die()
+            await until(lambda: len(held.wanted) == 1)
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            members[1].die()
+            members[2].die()
+            await asyncio.sleep(0.1)
+            assert len(held.wanted) == 1
+            held.go.set()
+            assert await appended == 1
+            metadata = await cluster.stored()
+            assert not {bookie.name for bookie in members} & {*metadata.last_segment.ensemble}
+            assert [s.first_entry_id for s in metadata.segments] == [0, 1]
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_the_number_of_ensemble_changes_is_bounded() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        config = dataclasses.replace(CONFIG, max_ensemble_changes=1)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            members[0].die()
+            assert await writer.append(payload(1)) == 1
+            members[1].die()
+            with pytest.raises(WriteError, match="more than 1 ensemble changes") as failed:
+                await writer.append(payload(2))
+            assert not failed.value.outcome_known
+
+    simulated(main)
+
+
+# -- confirming -------------------------------------------------------------------------------
+
+
+def test_rule_15_confirmation_is_in_the_order_of_ids() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client, (4, 2, 2))
+            # Entry 1 is on members 1 and 2; the entries behind it are on others, too.
+            members[2].holds_acks = True
+            entries = [writer.submit(payload(entry)) for entry in range(1, 5)]
+            done: list[int] = []
+            waiting = [asyncio.ensure_future(writer.wait(entry)) for entry in entries]
+            for entry, future in zip(entries, waiting):
+                future.add_done_callback(lambda _, entry=entry: done.append(entry))
+            await until(lambda: 3 in members[3].entries and 4 in members[0].entries)
+            await asyncio.sleep(0.1)
+            assert (done, writer.last_add_confirmed) == ([], 0)
+            members[2].release()
+            await asyncio.gather(*waiting)
+            assert done == entries
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_44_what_callers_do_when_they_are_told_does_not_run_inside_of_it() -> None:
+    """A callback that appends, and hears of it, never finds a confirmation half done."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, _ = await writing(cluster, client)
+            session, told = writer._session, []
+            inside = 0
+            real = session.pipeline.confirm
+
+            def appended(future: asyncio.Future[int]) -> None:
+                assert inside == 0
+                told.append(future.result())
+                if len(told) < 50:
+                    session.push([payload(len(told) + 1)])
+                    session.wait_for(session.pipeline.last_pushed).add_done_callback(appended)
+                    session.after_acks()
+
+            class Watched(type(session.pipeline)):  # type: ignore[misc]
+                __slots__ = ()
+
+                def confirm(self) -> bool:
+                    nonlocal inside
+                    inside += 1
+                    try:
+                        return bool(real.__func__(self))  # type: ignore[attr-defined]
+                    finally:
+                        inside -= 1
+
+            session.pipeline.__class__ = Watched
+            session.push([payload(1)])
+            session.wait_for(1).add_done_callback(appended)
+            await until(lambda: len(told) == 50)
+            assert told == list(range(1, 51))
+            writer.abandon()
+
+    simulated(main)
+
+
+# -- the end of a writer ----------------------------------------------------------------------
+
+
+def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            before = await cluster.stored()
+            members[1].fenced = True
+            writer.submit(b"more")
+            await until(lambda: writer._session.failure is not None)
+            members[1].fenced = False
+            added = [len(bookie.added) for bookie in cluster.bookies.values()]
+            for _ in range(3):
+                with pytest.raises((LedgerFencedError, LedgerClosedError)):
+                    await writer.append(b"too late")
+            await asyncio.sleep(60)
+            assert [len(bookie.added) for bookie in cluster.bookies.values()] == added
+            assert (await cluster.stored()) == before
+            with pytest.raises(LedgerFencedError):
+                await writer.close()
+            assert (await cluster.stored()).state is LedgerState.OPEN
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out"])
+def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
+    """And entries that failed are found by a recovery, if only one bookie has them."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(
+            CONFIG, add_quorum_timeout_s=2.0 if how == "quorum time-out" else 0.0
+        )
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            cluster.codec = writer._session._encoder.codec  # type: ignore[attr-defined]
+            if how == "fenced":
+                members[1].fenced = members[2].fenced = True
+            elif how == "closed":
+                await change(cluster, lambda now: now.with_close(0, len(payload(0))))
+                members[1].die()
+                members[2].die()
+            elif how == "no bookies":
+                members[1].die()
+                members[2].die()
+            else:
+                members[1].holds_acks = members[2].holds_acks = True
+            with pytest.raises(QuireError) as failed:
+                await writer.append(payload(1))
+            assert not failed.value.outcome_known
+            assert 1 in members[0].entries
+            if how != "closed":
+                for bookie in members:
+                    bookie.down = False
+                    bookie.holds_acks = False
+                reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+                assert reader.last_add_confirmed == 1
+
+    simulated(main)
+
+
+def test_rule_19_a_writer_that_finds_another_state_changes_nothing() -> None:
+    async def main() -> None:
+        for how, error in (
+            (lambda now: now.with_state(LedgerState.IN_RECOVERY), LedgerFencedError),
+            (lambda now: now.with_close(0, 9), LedgerClosedError),
+        ):
+            cluster = await FakeCluster.made(4)
+            async with cluster.client() as client:
+                writer, members = await writing(cluster, client)
+                await change(cluster, how)
+                before = await cluster.stored()
+                members[0].die()
+                members[1].die()
+                with pytest.raises(error):
+                    await writer.append(payload(1))
+                assert await cluster.stored() == before
+                assert spare(cluster, members).added == []
+
+    simulated(main)
+
+
+def test_rule_18_a_change_that_met_another_is_decided_again() -> None:
+    """A re-replication has replaced two members meanwhile, one of them the one that failed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            others = [b for b in cluster.bookies.values() if b not in members]
+            moved = (others[0].name, others[1].name, members[2].name)
+            await change(cluster, lambda now: now.with_ensemble_from(0, moved))
+            members[0].die()
+            assert await writer.append(payload(1)) == 1
+            stored = await cluster.stored()
+            assert stored.segments == (Segment(0, moved),)  # nothing was left to change
+            await until(lambda: all(1 in cluster[name].entries for name in moved))
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_rule_37_a_writer_that_watches_its_ledger_stops_at_once() -> None:
+    """Its bookies were replaced by empty ones under the same ids: no fence tells it."""
+
+    async def main() -> None:
+        async def deleted(cluster: FakeCluster) -> None:
+            await cluster.store.delete_ledger(LEDGER)
+
+        async def recovered(cluster: FakeCluster) -> None:
+            await change(cluster, lambda now: now.with_state(LedgerState.IN_RECOVERY))
+
+        async def closed(cluster: FakeCluster) -> None:
+            await change(cluster, lambda now: now.with_close(0, 9))
+
+        for what, error in (
+            (deleted, NoSuchLedgerError),
+            (recovered, LedgerFencedError),
+            (closed, LedgerClosedError),
+        ):
+            cluster = await FakeCluster.made(3)
+            config = dataclasses.replace(CONFIG, watch_written_ledgers=True)
+            async with cluster.client(config) as client:
+                writer, _ = await writing(cluster, client)
+                assert await writer.append(payload(1)) == 1
+                await what(cluster)
+                session = writer._session
+                await until(lambda session=session: session.failure is not None)
+                with pytest.raises((error, LedgerClosedError)):
+                    await writer.append(payload(2))
+                assert isinstance(session.failure, error)
+
+    simulated(main)
+
+
+def test_a_writer_that_watches_closes_as_others_do() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(CONFIG, watch_written_ledgers=True)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            members[0].die()
+            assert await writer.append(payload(1)) == 1
+            assert await writer.close() == 1
+            assert (await cluster.stored()).last_entry_id == 1
+
+    simulated(main)
+
+
+# -- time-outs --------------------------------------------------------------------------------
+
+
+def test_an_append_without_an_ack_quorum_in_time_ends_its_writer() -> None:
+    """However often members are replaced: each of the new ones is silent as well."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(9)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0, add_quorum_timeout_s=2.5)
+        async with cluster.client(config) as client:
+            writer, _ = await writing(cluster, client)
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = True
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(AddQuorumTimeoutError, match=r"entry 1 .* by 2 bookies") as failed:
+                await writer.append(payload(1))
+            assert failed.value.code == -21
+            assert failed.value.causes
+            assert 2.5 <= asyncio.get_running_loop().time() - began < 3
+            assert len((await cluster.stored()).segments) > 1
+
+    simulated(main)
+
+
+def test_without_that_limit_a_writer_goes_on_replacing() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(6)
+        config = dataclasses.replace(CONFIG, add_timeout_s=1.0)
+        async with cluster.client(config) as client:
+            writer, members = await writing(cluster, client)
+            for bookie in members:
+                bookie.holds_acks = True
+            assert await writer.append(payload(1)) == 1
+            writer.abandon()
+
+    simulated(main)
+
+
+# -- closing ----------------------------------------------------------------------------------
+
+
+def test_rule_41_a_close_that_somebody_else_made_the_same_way_is_success() -> None:
+    async def main() -> None:
+        for last, length, good in ((0, len(payload(0)), True), (-1, 0, False)):
+            cluster = await FakeCluster.made(3)
+            async with cluster.client() as client:
+                writer, _ = await writing(cluster, client)
+                await change(cluster, lambda now, a=last, b=length: now.with_close(a, b))
+                if good:
+                    assert await writer.close() == 0
+                else:
+                    with pytest.raises(LedgerClosedError, match="at entry -1") as failed:
+                        await writer.close()
+                    assert not failed.value.outcome_known
+
+    simulated(main)
+
+
+def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, _ = await writing(cluster, client)
+            store = writer._store
+            real = store.write_ledger
+
+            async def lost(*how: Any) -> Versioned[LedgerMetadata]:
+                await real(*how)
+                raise MetadataUnavailableError("the answer was lost")
+
+            store.write_ledger = lost  # type: ignore[method-assign]
+            with pytest.raises(MetadataUnavailableError) as failed:
+                await writer.close()
+            assert not failed.value.outcome_known
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 0
+            assert reader.metadata.length == len(payload(0))
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
+    """While it waits for acknowledgements, or for the metadata. Who closed beside it was cancelled,
+    too, and the session went on for as long as the client."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger(password=PASSWORD, ledger_id=LEDGER)
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = not acks
+            appended = asyncio.ensure_future(writer.append(payload(0)))
+            write = client.metadata.write_ledger
+            client.metadata.write_ledger = never  # type: ignore[assignment]
+            first = asyncio.ensure_future(writer.close())
+            await asyncio.sleep(0.1)
+            second = asyncio.ensure_future(writer.close())
+            await asyncio.sleep(0.1)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            client.metadata.write_ledger = write  # type: ignore[method-assign]
+            for closing in (second, writer.close()):
+                with pytest.raises(LedgerClosedError, match="may or may not be closed") as cut:
+                    await closing
+                assert not cut.value.outcome_known
+            assert writer._session.failure is not None
+            assert not any(bookie.links[0]._sinks for bookie in cluster.bookies.values())
+            if acks:
+                assert await appended == 0
+            else:
+                with pytest.raises(LedgerClosedError):
+                    await appended
+            for bookie in cluster.bookies.values():
+                bookie.release()
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 0
+
+    async def never(*how: object) -> None:
+        await asyncio.Event().wait()
+
+    simulated(main)
+
+
+def test_a_refused_add_replaces_the_bookie_and_nothing_is_repeated_to_it() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            members[1].add_error = Code.READ_ONLY
+            assert await writer.append(payload(1)) == 1
+            await until(lambda: 1 in spare(cluster, members).entries)
+            assert [entry for entry, _, _ in members[1].added] == [0, 1]
+            writer.abandon()
+
+    simulated(main)
+
+
+def test_no_bookie_is_left() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer, members = await writing(cluster, client)
+            members[0].die()
+            members[1].die()
+            with pytest.raises(NotEnoughBookiesError):
+                await writer.append(payload(1))
+
+    simulated(main)

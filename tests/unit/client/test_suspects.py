@@ -1,0 +1,485 @@
+"""What a client notes of bookies that fail, are slow or say what is not so, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from quire._runtime.tasks import TaskSet
+from quire.client.cluster.quarantine import BookieHealth, Misbehaviour, Suspect
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import LedgerState, Segment
+from quire.config import ClientConfig
+from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
+from quire.net.control import LacAnswer
+from quire.replication import ReplicationLocks
+from tests.support.fake_bookies import (
+    CONFIG,
+    LEDGER,
+    PASSWORD,
+    Ask,
+    FakeCluster,
+    FakePool,
+    payload,
+    simulated,
+)
+from tests.support.waiting import until
+
+CLOSED = LedgerState.CLOSED
+
+
+class Times:
+    """A `BookieHealth` on a clock that the test sets."""
+
+    def __init__(self, **config: float) -> None:
+        self.now_s = 0.0
+        self.health = BookieHealth(
+            ClientConfig(**config),  # type: ignore[arg-type]
+            lambda: self.now_s,
+            TaskSet(),
+        )
+
+
+# -- quarantine -------------------------------------------------------------------------------
+
+
+def test_a_hundred_errors_within_a_minute_are_half_an_hour_of_quarantine() -> None:
+    """The numbers of Apache's client (replication spec, 11.1)."""
+    times = Times(quarantine_errors=100)
+    for n in range(99):
+        times.now_s = n * 0.6
+        times.health.error("b")
+    assert not times.health.quarantined("b")
+    times.now_s = 59.9
+    times.health.error("b")
+    assert times.health.quarantined("b")
+    assert times.health.in_quarantine() == ["b"]
+    assert not times.health.quarantined("other")
+    times.now_s += 1_799
+    assert times.health.quarantined("b")
+    times.now_s += 2
+    assert not times.health.quarantined("b")
+    assert times.health.in_quarantine() == []
+
+
+def test_errors_that_are_further_apart_are_not() -> None:
+    times = Times(quarantine_errors=100)
+    for n in range(300):
+        times.now_s = n * 0.61
+        times.health.error("b")
+    assert not times.health.quarantined("b")
+
+
+def test_errors_alone_are_not_by_default() -> None:
+    times = Times()
+    for _ in range(1_000):
+        times.health.error("b")
+    assert not times.health.quarantined("b")
+
+
+def test_a_bookie_in_quarantine_is_chosen_where_nothing_else_is_left() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        async with cluster.client() as client:
+            client.pool.health.misbehaved("b1", Misbehaviour.BAD_DIGEST, 1, 1)
+            for _ in range(10):
+                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+                assert "b1" not in writer.metadata.last_segment.ensemble
+                writer.abandon()
+            writer = await client.create_ledger(ensemble_size=4, write_quorum=3, ack_quorum=2)
+            assert "b1" in writer.metadata.last_segment.ensemble
+            writer.abandon()
+            with pytest.raises(NotEnoughBookiesError):
+                await client.create_ledger(ensemble_size=5, write_quorum=3, ack_quorum=2)
+
+    simulated(main)
+
+
+def test_quarantine_of_liars_can_be_switched_off() -> None:
+    times = Times(quarantine_liars=False)
+    times.health.misbehaved("b", Misbehaviour.BAD_DIGEST, 1, 1)
+    assert not times.health.quarantined("b")
+    assert len(times.health.suspects()) == 1
+
+
+# -- slow -------------------------------------------------------------------------------------
+
+
+def test_a_bookie_that_was_overtaken_is_asked_behind_others_for_a_minute() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(30), state=CLOSED)
+        slow = cluster["b1"]
+        slow.says = slow.silent
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in range(30):
+                await reader.read_entry(entry)
+            assert len(slow.asked) == 1
+            assert client.pool.health.slow("b1")
+            assert client.suspects() == []
+            await asyncio.sleep(CONFIG.slow_bookie_s)
+            slow.says = None
+            for entry in range(30):
+                await reader.read_entry(entry)
+            assert len(slow.asked) > 1
+
+    simulated(main)
+
+
+def test_a_striped_reader_leaves_a_slow_bookie_too() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((4, 3, 2), range(100), state=CLOSED)
+        slow = cluster["b1"]
+        slow.says = slow.silent
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            await reader.read_entry(1)
+            asked = len(slow.asked)
+            found = [entry.payload async for entry in reader.read()]
+            assert found == [payload(n) for n in range(100)]
+            assert len(slow.asked) == asked
+
+    simulated(main)
+
+
+# -- suspects ---------------------------------------------------------------------------------
+
+
+def test_what_each_kind_looks_like() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((4, 4, 2), range(1, 5), state=CLOSED)
+        cluster["b0"].says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+        cluster["b1"].says = lambda ask: cluster.entry(ask.entry - 1)
+        cluster["b2"].says = cluster["b2"].no
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in (1, 2, 3, 4, 2, 3, 4, 1, 3, 4, 1, 2):
+                assert (await reader.read_entry(entry)).payload == payload(entry)
+            await until(client.suspects, right=lambda found: len(found) == 3)
+            named = {one.bookie: one for one in client.suspects()}
+            assert {name: one.kind.value for name, one in named.items()} == {
+                "b0": "bad-digest", "b1": "wrong-entry", "b2": "missing",
+            }  # fmt: skip
+            assert named["b1"].last_ledger == LEDGER
+            assert named["b1"].last_entry in range(1, 5)
+            quarantined = {b for b in cluster.bookies if client.pool.health.quarantined(b)}
+            assert quarantined == {"b0", "b1"}  # b2 may never have had them
+
+    simulated(main)
+
+
+def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None:
+    async def main() -> None:
+        for ack_quorum, kind in ((2, Misbehaviour.MISSING), (3, Misbehaviour.DROPPED)):
+            cluster = await FakeCluster.made(3)
+            await cluster.ledger((3, 3, ack_quorum), range(9), state=CLOSED)
+            cluster["b0"].says = cluster["b0"].no
+            async with cluster.client() as client:
+                reader = await client.open_ledger(LEDGER, password=PASSWORD)
+                for entry in range(9):
+                    await reader.read_entry(entry)
+                [suspect] = await until(client.suspects)
+                assert (suspect.bookie, suspect.kind) == ("b0", kind)
+                assert client.pool.health.quarantined("b0") is (kind is Misbehaviour.DROPPED)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)], ids=["plain", "striped"])
+def test_a_replica_that_lags_is_not_missing(
+    shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was called misbehaving, and marked for repair, right after the ledger was closed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(shape[0])
+        await cluster.ledger(shape, range(12), state=CLOSED)
+        late = cluster["b0"]
+        late.says = late.no
+        reported: list[int] = []
+
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
+            reported.append(ledger_id)
+
+        async with cluster.client() as client:
+            client.on_damage = on_damage
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            for entry in range(12):
+                assert (await reader.read_entry(entry)).payload == payload(entry)
+            assert loop.time() - begun_s < 1.0, "no reader waits"
+            asked = len(late.asked)
+            await asyncio.sleep(1.0)
+            late.says = None  # it has caught up
+            await asyncio.sleep(60)
+            assert len(late.asked) == asked + 1, "it is asked once more, and for one entry"
+            assert (client.suspects(), reported) == ([], [])
+            assert client.pool.health.lagged == 1
+
+    with caplog.at_level(logging.INFO, "quire.client"):
+        simulated(main)
+    events = [(one.levelname, one.event) for one in caplog.records]  # type: ignore[attr-defined]
+    assert events == [("INFO", "replica_lagged")]
+
+
+def test_a_replica_counts_as_missing_when_it_denies_again_and_again() -> None:
+    async def main() -> None:
+        for ack_quorum, after_s in ((2, 14.0), (3, 2.0)):
+            cluster = await FakeCluster.made(3)
+            await cluster.ledger((3, 3, ack_quorum), range(9), state=CLOSED)
+            cluster["b0"].says = cluster["b0"].no
+            async with cluster.client() as client:
+                reader = await client.open_ledger(LEDGER, password=PASSWORD)
+                for entry in range(9):
+                    await reader.read_entry(entry)
+                await asyncio.sleep(after_s - 0.5)
+                assert client.suspects() == []
+                await asyncio.sleep(1.0)
+                assert len(client.suspects()) == 1
+
+    simulated(main)
+
+
+def test_a_bookie_that_does_not_answer_the_second_time_is_not_judged() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
+        gone = cluster["b0"]
+        gone.says = gone.no
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in range(9):
+                await reader.read_entry(entry)
+            gone.says = gone.silent
+            await asyncio.sleep(60)
+            assert client.suspects() == []
+            assert client.pool.health.lagged == 0
+
+    simulated(main)
+
+
+def test_a_bookie_that_was_replaced_owes_nothing() -> None:
+    """A reader that knows older metadata asks a bookie that has dropped what is not its any more.
+    With all acknowledgements wanted it went into quarantine for that."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 3), range(9), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            stored = await cluster.store.read_ledger(LEDGER)
+            segments = (Segment(0, ("b3", "b1", "b2")),)
+            changed = dataclasses.replace(stored.value, segments=segments)
+            await cluster.store.write_ledger(LEDGER, changed, stored.version)
+            cluster["b0"].says = cluster["b0"].no
+            for entry in range(9):
+                await reader.read_entry(entry)
+            await asyncio.sleep(60)
+            assert client.suspects() == []
+            assert not client.pool.health.quarantined("b0")
+
+    simulated(main)
+
+
+def test_of_an_open_ledger_a_denial_says_nothing() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 3), range(9))
+        cluster["b0"].says = lambda ask: cluster["b0"].no(ask) if ask.entry == 3 else ...
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for _ in range(3):
+                await reader.read_entry(3)
+            await asyncio.sleep(60)
+            assert client.suspects() == []
+
+    simulated(main)
+
+
+def test_a_key_that_may_be_ours_accuses_nobody() -> None:
+    """The metadata has no password to compare with: of format 1."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        metadata = await cluster.ledger((3, 3, 2), range(4), digest=DigestType.HMAC, state=CLOSED)
+        assert metadata.password == PASSWORD
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            reader._engine._metadata = lambda: dataclasses.replace(metadata, password=None)
+            for bookie in cluster.bookies.values():
+                bookie.says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+            with pytest.raises(DigestError):
+                await reader.read_entry(1)
+            assert client.suspects() == []
+
+    simulated(main)
+
+
+def test_a_lac_that_goes_back() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9))
+        stale = False
+
+        class Control:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            async def read_lac(self, ledger_id: int) -> LacAnswer:
+                last = 4 if stale and self.name == "b1" else 8
+                return LacAnswer(b"", cluster.entry(last))
+
+        async with cluster.client() as client:
+            pool = client.pool
+            assert isinstance(pool, FakePool)
+
+            async def control(bookie: str, adds_of: int | None = None) -> Control:
+                return Control(bookie)
+
+            pool.control = control  # type: ignore[method-assign,assignment]
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert reader.last_add_confirmed == 7
+            assert await reader.refresh() == 7
+            assert client.suspects() == []
+            stale = True
+            assert await reader.refresh() == 7
+            assert client.suspects() == [Suspect("b1", Misbehaviour.STALE_LAC, 1, LEDGER, -1)]
+            assert not pool.health.quarantined("b1")
+
+    simulated(main)
+
+
+def test_recovery_names_them_too() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((4, 3, 2), range(6))
+
+        def says(ask: Ask) -> bytes:
+            return cluster.entry(ask.entry if ask.entry >= 0 else 1)[:-1] + b"?"
+
+        cluster["b3"].says = says
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 5
+            [suspect] = client.suspects()
+            assert (suspect.bookie, suspect.kind.value) == ("b3", "bad-digest")
+            assert suspect.count > 1
+
+    simulated(main)
+
+
+def test_the_log_has_a_line_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    times = Times()
+    with caplog.at_level(logging.WARNING, "quire.client"):
+        for entry in range(25):
+            times.health.misbehaved("b7", Misbehaviour.WRONG_ENTRY, 12, entry)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "bookie_misbehaved bookie=b7 kind=wrong-entry count=1 ledger=12 entry=0",
+        "bookie_quarantined bookie=b7 kind=wrong-entry seconds=1800",
+        "bookie_misbehaved bookie=b7 kind=wrong-entry count=10 ledger=12 entry=9",
+    ]
+    assert times.health.suspects() == [Suspect("b7", Misbehaviour.WRONG_ENTRY, 25, 12, 24)]
+
+
+# -- what is reported for repair --------------------------------------------------------------
+
+
+def test_each_replica_is_reported_once() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
+        cluster["b0"].says = cluster["b0"].no
+        reported: list[tuple[int, list[str]]] = []
+
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
+            reported.append((ledger_id, list(bookies)))
+
+        async with cluster.client() as client:
+            client.on_damage = on_damage
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in range(9):
+                await reader.read_entry(entry)
+            await until(lambda: reported)
+            for entry in range(9):
+                await reader.read_entry(entry)
+            assert client.suspects()[0].count > 1
+            assert reported == [(LEDGER, ["b0"])]
+
+    simulated(main)
+
+
+def test_marks_of_replication_are_such_reports() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
+        cluster["b0"].says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+        async with cluster.client() as client:
+            locks = ReplicationLocks(cluster.store, "here", cluster.clock)
+            client.on_damage = locks.mark
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in range(9):
+                await reader.read_entry(entry)
+            mark = None
+            while mark is None:
+                await asyncio.sleep(0.01)
+                mark = await locks.marked(LEDGER)
+            assert list(mark.value.replicas) == ["b0"]
+
+    simulated(main)
+
+
+def test_a_report_that_fails_disturbs_nobody_and_is_made_again() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
+        cluster["b0"].says = cluster["b0"].no
+        failures = 2
+        reported: list[str] = []
+
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise MetadataUnavailableError("not now")
+            reported.extend(bookies)
+
+        async with cluster.client() as client:
+            client.on_damage = on_damage
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+
+            async def read() -> list[str]:
+                for entry in range(9):
+                    await reader.read_entry(entry)
+                return reported
+
+            await until(read, poll_s=1.0)
+            assert client.pool.health.unreported == 2
+            assert reported == ["b0"]
+
+    simulated(main)
+
+
+def test_what_no_replica_gives_is_an_error_that_names_them_all() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(3), state=CLOSED)
+        for bookie in cluster.bookies.values():
+            bookie.says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            with pytest.raises(DigestError) as failed:
+                await reader.read_entry(1)
+            assert isinstance(failed.value, ReadError)
+            assert set(failed.value.causes) == {"b0", "b1", "b2"}
+            assert {one.bookie for one in client.suspects()} == {"b0", "b1", "b2"}
+
+    simulated(main)

@@ -1,0 +1,61 @@
+"""In which format the metadata of a ledger is stored: as configured when it is created, and so for
+the rest of its life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.client.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.config import ClientConfig
+from quire.errors import UsageError
+from tests.support.bookie import memory_metadata, running_bookie
+
+ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_new_ledgers_are_stored_as_configured(tmp_path: Path, version: int) -> None:
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path / "bookie", metadata=metadata):
+        client = Client(metadata, config=ClientConfig(ledger_metadata_version=version))
+        writer = await client.create_ledger(password=b"p", custom={"k": b"v"}, **ONE)
+        await writer.append(b"x")
+        await writer.close()
+        stored = metadata.cluster.ledgers[writer.ledger_id].data
+        assert stored.startswith(b"BookieMetadataFormatVersion\t%d\n" % version)
+        reader = await client.open_ledger(writer.ledger_id, password=b"p")
+        found = await client.ledger_metadata(writer.ledger_id)
+        assert (found.format_version, found.closed, found.password) == (version, True, b"p")
+        assert reader.last_add_confirmed == 0
+        await client.close()
+
+
+async def test_a_recovery_keeps_the_format(tmp_path: Path) -> None:
+    """An old writer's ledger, without digest and password in its metadata."""
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
+        old = LedgerMetadata(
+            1, 1, 1, (Segment(0, (bookie.bookie_id,)),),
+            digest=None, password=None, format_version=1,
+        )  # fmt: skip
+        await metadata.create_ledger(old, 7)
+        client = Client(metadata)
+        await client.open_ledger(7, recover=True, unverified_password=True)
+        stored = metadata.cluster.ledgers[7].data
+        assert stored.startswith(b"BookieMetadataFormatVersion\t1\n")
+        assert stored.endswith(b"\n-1\tCLOSED")
+        await client.close()
+
+
+async def test_formats_that_new_ledgers_cannot_have(tmp_path: Path) -> None:
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path / "bookie", metadata=metadata):
+        for version in (0, 1, 4):
+            client = Client(metadata, config=ClientConfig(ledger_metadata_version=version))
+            with pytest.raises(UsageError, match="ledger_metadata_version"):
+                await client.create_ledger(**ONE)
+            assert metadata.cluster.ledgers == {}
+        await client.close()

@@ -1,0 +1,355 @@
+"""Entries of many ledgers whose answers are expected as one: what a client does with answers in
+this order, in another one, and with none."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from quire.client import LedgerWriter
+from quire.client.write.add_member import Member
+from quire.client.write.flush import TURNS_ALONE
+from quire.codec.wire.v2 import Code, add_response
+from quire.errors import QuireError
+from quire.net.channel import BookieChannel
+from tests.unit.client.test_many_writers import FarEnd, drained, many_writers
+
+
+async def sent(writers: list[LedgerWriter], data: bytes = b"second") -> None:
+    """An entry of each, in one turn."""
+    for writer in writers:
+        writer.submit(data)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def answer(end: FarEnd, first: int, last: int) -> None:
+    """The unanswered entries with these numbers, in one chunk."""
+    chosen = end._unanswered[first:last]
+    del end._unanswered[first:last]
+    end.link.data_received(b"".join(add_response(Code.OK, *ids) for ids in chosen))
+
+
+def confirmed(writers: list[LedgerWriter]) -> list[int]:
+    return [writer.last_add_confirmed for writer in writers]
+
+
+def told() -> Any:
+    return mock.patch.object(Member, "on_acked_run", autospec=True, side_effect=Member.on_acked_run)
+
+
+async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
+    """Row by row where the ack quorum's answers end, wherever a chunk is cut."""
+    async with many_writers(20) as (network, _, writers):
+        await sent(writers)
+        first, second, third = network.ends.values()
+        with told() as calls:
+            answer(third, 0, 20)
+            assert confirmed(writers) == [0] * 20
+            answer(first, 0, 7)
+            assert confirmed(writers) == [1] * 7 + [0] * 13
+            chunk = b"".join(add_response(Code.OK, *ids) for ids in second._unanswered)
+            for cut in (slice(0, 30), slice(30, 300), slice(300, None)):
+                second.link.data_received(chunk[cut])
+            second._unanswered.clear()
+            assert confirmed(writers) == [1] * 20
+            assert not all(w._session.pipeline.sheaf.over for w in writers)
+            answer(first, 0, 13)
+            assert all(w._session.pipeline.sheaf.over for w in writers)
+        assert calls.call_count == 0
+        assert all(w._session.pipeline.idle for w in writers)
+
+
+async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
+    """Also who begins to wait when the row has left."""
+    async with many_writers(5) as (network, _, writers):
+        waiting = [asyncio.ensure_future(writer.append(b"second")) for writer in writers[:4]]
+
+        async def late() -> int:
+            writers[4].submit(b"second")
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return await writers[4].wait(1)
+
+        waiting.append(asyncio.ensure_future(late()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert all(writer._session.pipeline.sheaf is not None for writer in writers)
+        await asyncio.sleep(0)
+        first, second, _ = network.ends.values()
+        answer(first, 0, 5)
+        answer(second, 0, 2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [future.done() for future in waiting] == [True, True, False, False, False]
+        answer(second, 0, 3)
+        assert await asyncio.gather(*waiting) == [1] * 5
+        await drained(network, writers, 1)
+
+
+async def test_answers_to_others_between_those_that_are_expected() -> None:
+    """A ledger with `append_many` beside those in turn does not bring them out of order."""
+    async with many_writers(10) as (network, _, writers):
+        *in_turn, batch = writers
+        appended = []
+        with told() as calls:
+            for number in range(4):
+                appended.append(asyncio.ensure_future(batch.append_many([b"x"] * 3)))
+                await sent(in_turn, b"%d" % number)
+                network.answer()
+            assert await asyncio.gather(*appended) == [3, 6, 9, 12]
+        assert {call.args[0].session.ledger_id for call in calls.call_args_list} == {
+            batch.ledger_id
+        }
+        assert confirmed(in_turn) == [4] * 9
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
+    """Whatever runs in the middle of a turn may look at a ledger, or at all of them: their frames
+    leave once, in order, and those that come behind are rows of another sheaf."""
+    async with many_writers(9) as (network, client, writers):
+        former, later = writers[:4], writers[4:]
+
+        def look() -> None:
+            for writer in former if whole else former[:1]:
+                assert writer._session.pipeline.unacked_bytes(0) == len(b"second")
+
+        for writer in former:
+            writer.submit(b"second")
+        client.pool.turns.at_end(look)
+        adds = client.pool.counters.adds, client.pool.counters.add_bytes
+        await sent(later)
+        assert client.pool.counters.adds - adds[0] == len(writers)
+        assert client.pool.counters.add_bytes - adds[1] == len(writers) * len(b"second")
+        for end in network.ends.values():
+            assert len(end.writes) == 1
+            assert [ledger for ledger, _ in end._unanswered] == [w.ledger_id for w in writers]
+        assert all(w._session.pipeline.sheaf is not None for w in later)
+        await drained(network, writers, 1)
+
+
+async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
+    """What comes before it and behind it in the same buffer is expected in two pieces."""
+    async with many_writers(10) as (network, _, writers):
+        writers_of_one = [*writers[:5], *writers[6:]]
+        for writer in writers:
+            writer.submit(b"second")
+            if writer is writers[5]:
+                writer.submit(b"third")
+        with told() as calls:
+            await drained(network, writers, 1)
+        assert {call.args[0].session.ledger_id for call in calls.call_args_list} == {
+            writers[5].ledger_id
+        }
+        assert confirmed(writers_of_one) == [1] * 9
+        assert writers[5].last_add_confirmed == 2
+        for end in network.ends.values():
+            assert not end.link._expected
+
+
+async def test_ledgers_with_other_ack_quorums_wait_for_theirs() -> None:
+    async with many_writers(2) as (network, client, writers):
+        for ack_quorum in (3, 3, 1):
+            writer = await client.create_ledger(ack_quorum=ack_quorum)
+            writer.submit(b"first")
+            writers.append(writer)
+        await drained(network, writers, 0)
+        await sent(writers)
+        seen = []
+        for end in network.ends.values():
+            answer(end, 0, 5)
+            seen.append(confirmed(writers))
+        assert seen == [[0, 0, 0, 0, 1], [1, 1, 0, 0, 1], [1, 1, 1, 1, 1]]
+
+
+class Expecting:
+    """Answers that nobody but a test expects."""
+
+    over = False
+    taken_back = ()
+    ledger_ids = entry_ids = ()
+
+    def __init__(self, answers: bytes) -> None:
+        self.answers = answers
+        self.told: list[tuple[int, int] | str] = []
+
+    def acked(self, place: int, count: int) -> None:
+        self.told.append((place, count))
+
+    def end_in_disorder(self) -> None:
+        self.told.append("disorder")
+        self.over = True
+
+
+def answers_to(*ids: tuple[int, int]) -> bytes:
+    return b"".join(add_response(Code.OK, *each) for each in ids)
+
+
+def test_an_expectation_ends_where_its_first_row_has_another_behind_it() -> None:
+    link = BookieChannel("b:1")
+    expecting = Expecting(answers_to((1, 0), (2, 0), (3, 0)))
+    link.expect(expecting, 2)
+    link.data_received(answers_to((1, 0)))
+    link.data_received(answers_to((9, 0), (9, 1)))
+    assert expecting.told == [(2, 1)], "others may come between"
+    link.data_received(answers_to((2, 0), (4, 0)))
+    assert expecting.told == [(2, 1), "disorder"]
+
+
+def test_an_expectation_is_not_met_between_two_answers() -> None:
+    """Bytes that look like it, cut from the middle of others."""
+    chunk = answers_to((1, 0), (2, 0), (3, 0))
+    link = BookieChannel("b:1")
+    expecting = Expecting(chunk[5:33])
+    link.expect(expecting, 0)
+    link.data_received(chunk)
+    assert expecting.told == ["disorder"]
+
+
+async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
+    """Its ledger takes its entry back; the late answer counts for it all the same."""
+    async with many_writers(6) as (network, _, writers):
+        await sent(writers)
+        first, second, third = network.ends.values()
+        answer(first, 0, 6)
+        await sent(writers[:2], b"third")
+        answer(second, 0, 6)
+        assert confirmed(writers) == [1] * 6
+        assert [w._session.pipeline.lends for w in writers[:2]] == [False, False]
+        assert writers[0]._session.pipeline.sheaf is None
+        answer(third, 0, 6)  # the entries before
+        assert writers[5]._session.pipeline.sheaf.over
+        answer(third, 0, 2)
+        answer(second, 0, 2)
+        assert confirmed(writers) == [2, 2, 1, 1, 1, 1]
+        await drained(network, writers, 1)
+        await sent(writers[:2], b"fourth")
+        assert writers[0]._session.pipeline.sheaf is None, "it has several under way at most times"
+        await drained(network, writers[:2], 3)
+
+
+@pytest.mark.parametrize("order", ["backwards", "swapped", "one late"])
+async def test_answers_in_another_order(order: str) -> None:
+    """A bookie with several logs: each ledger has its own again, and for a while it stays so."""
+    async with many_writers(12) as (network, _, writers):
+        await sent(writers)
+        for end in network.ends.values():
+            rows = end._unanswered
+            if order == "backwards":
+                rows.reverse()
+            elif order == "swapped":
+                rows[4], rows[5] = rows[5], rows[4]
+            else:
+                rows.append(rows.pop(0))
+        for end in network.ends.values():
+            answer(end, 0, 5)
+        for end in network.ends.values():
+            answer(end, 0, 7)
+        assert confirmed(writers) == [1] * 12
+        assert all(w._session.pipeline.idle for w in writers)
+        for turn in range(2, TURNS_ALONE + 4):
+            await sent(writers, b"next")
+            alone = writers[0]._session.pipeline.sheaf is None
+            assert alone == (turn < TURNS_ALONE + 2)
+            await drained(network, writers, turn)
+
+
+async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
+    """No other ledger loses an acknowledgement, and that one counts none of this bookie."""
+    async with many_writers(8, bookies=3) as (network, _, writers):
+        await sent(writers)
+        refused = writers[3]
+        first, second, third = network.ends.values()
+        rows = b"".join(
+            add_response(Code.FENCED if ledger == refused.ledger_id else Code.OK, ledger, entry)
+            for ledger, entry in first._unanswered
+        )
+        first._unanswered.clear()
+        first.link.data_received(rows)
+        answer(second, 0, 8)
+        answer(third, 0, 8)
+        assert confirmed(writers) == [1, 1, 1, 0, 1, 1, 1, 1]
+        assert refused.closed
+        others = [writer for writer in writers if writer is not refused]
+        await drained(network, others, 1)
+        await sent(others, b"third")
+        await drained(network, others, 2)
+
+
+async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() -> None:
+    """What it had acknowledged counts for nothing once it is replaced; the others' does."""
+    async with many_writers(10, bookies=4) as (network, _, writers):
+        await sent(writers)
+        for end in network.ends.values():
+            answer(end, 0, 2)
+        before = confirmed(writers)
+        assert sorted(set(before)) == [0, 1]
+        network.refuses.add(1)
+        network.ends.pop(1).lose()
+        lost = [w for w in writers if "b:1" in w.metadata.last_segment.ensemble]
+        assert lost
+        assert all(w._session.pipeline.sheaf is None for w in lost)
+        await drained(network, writers, 1)
+        for writer in [w for w, last in zip(writers, before) if last == 0]:
+            ensemble = writer.metadata.last_segment.ensemble
+            assert "b:1" not in ensemble
+            for bookie in ensemble:
+                stored = network.ends[int(bookie[2:])].stored[writer.ledger_id]
+                assert stored[-1] == 1
+
+
+async def test_a_writer_that_ends_takes_its_entry_back() -> None:
+    async with many_writers(6) as (network, _, writers):
+        await sent(writers)
+        first, second, third = network.ends.values()
+        answer(first, 0, 6)
+        writers[2].abandon()
+        with pytest.raises(QuireError):
+            await writers[2].wait(1)
+        answer(second, 0, 6)
+        answer(third, 0, 6)
+        assert confirmed(writers) == [1, 1, 0, 1, 1, 1]
+
+
+async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
+    async with many_writers(6) as (network, _, writers):
+        data = b"payload" * 1000
+        count = sys.getrefcount(data)
+        await sent(writers, data)
+        network.forget()
+        first, second, third = network.ends.values()
+        answer(first, 0, 6)
+        answer(second, 0, 6)
+        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        answer(third, 0, 6)
+        assert sys.getrefcount(data) == count
+
+
+async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
+    """The timer looks at lent entries, too."""
+    async with many_writers(20, bookies=4) as (network, _, writers):
+        await sent(writers)
+        silent, *others = network.ends.values()
+        for end in others:
+            answer(end, 0, len(end._unanswered))
+        loop = asyncio.get_running_loop()
+        hit = [w for w in writers if silent.link.bookie_id in w.metadata.last_segment.ensemble]
+        # Where chance gave bookies to one writer alone, that one shares nothing.
+        assert any(writer._session.pipeline.sheaf is not None for writer in hit)
+        for writer in hit:
+            lent = writer._session.pipeline.sheaf
+            writer._session.check_timeouts(loop.time() + 4.0)
+            assert writer._session.pipeline.sheaf is lent, "too early to look closer"
+            writer._session.check_timeouts(loop.time() + 6.0)
+        network.refuses.add(int(silent.link.bookie_id[2:]))
+        async with asyncio.timeout(10):
+            while any(silent.link.bookie_id in w.metadata.last_segment.ensemble for w in hit):
+                await asyncio.sleep(0)
+                for end in others:
+                    end.answer()
+        await drained(network, writers, 1)

@@ -1,0 +1,109 @@
+"""docs/http.md and docs/metrics.md say what the code says. With QUIRE_WRITE_DOCS=1 their tables are
+written anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+from pathlib import Path
+from typing import cast
+
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import Metric
+from quire._runtime.tasks import TaskSet
+from quire.bookie.metrics import bookie_metrics
+from quire.bookie.server import Bookie
+from quire.client import Client
+from quire.client.observability.metrics import client_metrics
+from quire.http.routes.bookie import BookieRoutes
+from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.jobs import Jobs
+from quire.http.routes.ours import OurRoutes
+from quire.http.server.api import Api, Route
+from quire.http.server.process import process_metrics
+from quire.http.server.run import autorecovery_metrics, server_metrics
+from quire.http.server.security import HttpOptions
+from quire.http.server.server import HttpServer
+from quire.http.views.cluster_view import ClusterView, View, cluster_metrics
+from quire.http.watch.rates import Fetch
+from quire.http.watch.reach import Reach
+from quire.replication.autorecovery.settings import AutorecoveryStats
+from tests.support.bookie import memory_metadata, running_bookie
+
+DOCS = Path(__file__).parents[3] / "docs"
+DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
+
+
+def check(name: str, mark: str, rows: list[str]) -> None:
+    """The table between `<!-- mark -->` and `<!-- end -->`."""
+    path = DOCS / name
+    text = path.read_text(encoding="utf-8")
+    table = re.compile(rf"(<!-- {mark} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    assert table.search(text), f"{name} has no {mark}"
+    wanted = table.sub(lambda m: m[1] + "\n".join(rows) + "\n" + m[3], text)
+    if os.environ.get("QUIRE_WRITE_DOCS"):
+        path.write_text(wanted, encoding="utf-8")
+        text = wanted
+    assert text == wanted, f"{name} is old: run QUIRE_WRITE_DOCS=1 pytest {Path(__file__).name}"
+
+
+def metric_rows(metrics: list[Metric]) -> list[str]:
+    rows = ["| name | type | meaning |", "|---|---|---|"]
+    for one in metrics:
+        name = DIRECTORY.sub("bookie_ledger_dir_PATH_usage", one.name)
+        labels = sorted({label for sample in one.samples for label in sample.labels} - {"le"})
+        shown = f"`{name}`" + (f" ({', '.join(labels)})" if labels else "")
+        rows.append(f"| {shown} | {one.kind} | {one.help} |")
+    return rows
+
+
+async def test_every_metric_is_documented(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as bookie:
+        found = list(bookie_metrics(bookie, 0.0))
+        apaches = [one for one in found if not one.name.startswith("quire_")]
+        ours = [one for one in found if one.name.startswith("quire_")]
+        check("metrics.md", "apache", metric_rows(apaches))
+        check("metrics.md", "bookie", metric_rows(ours))
+    client = Client(memory_metadata(), rng=random.Random(0))
+    try:
+        check("metrics.md", "client", metric_rows(list(client_metrics(client))))
+    finally:
+        await client.close()
+    autorecovery = list(autorecovery_metrics(AutorecoveryStats()))
+    check("metrics.md", "autorecovery", metric_rows(autorecovery))
+    server = HttpServer(
+        Api("x"),
+        HttpOptions(),
+        version="1",
+        monotonic=lambda: 0.0,
+        log=lambda event, **fields: None,
+    )
+    reach = Reach("x", lambda: asyncio.sleep(0), SystemClock())
+    process = [*process_metrics(), *server_metrics(server), *reach.metrics()]
+    check("metrics.md", "process", metric_rows(process))
+    view = View("x", "x", [], {"marked": 0}, None, [], None)
+    check("metrics.md", "cluster", metric_rows(list(cluster_metrics(view))))
+
+
+def route_rows(routes: list[Route]) -> list[str]:
+    rows = ["| route | fields | |", "|---|---|---|"]
+    for one in routes:
+        fields = [f"`{field.name}`" for field in (*one.query, *one.body)]
+        rows.append(f"| `{one.method} {one.path}` | {', '.join(fields)} | {one.summary} |")
+    return rows
+
+
+def test_every_route_is_documented() -> None:
+    connect, jobs = cast(Connect, None), Jobs(SystemClock())
+    bookie = BookieRoutes(cast(Bookie, None), connect, TaskSet()).routes()
+    check("http.md", "bookie", route_rows(bookie))
+    check("http.md", "cluster", route_rows(ClusterRoutes(connect, jobs, "x").routes()))
+    view = ClusterView(lambda: 0.0, cast(Fetch, None))
+    ours = [
+        *OurRoutes(connect, jobs, view, "x").routes(),
+        *DashboardRoutes(connect, jobs, view, "x").routes(),
+    ]
+    check("http.md", "ours", route_rows(ours))

@@ -1,0 +1,552 @@
+"""What the HTTP server refuses, tried over real sockets by peers that do not behave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quire._runtime.clock import SystemClock
+from quire.config import TlsServerConfig
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StartError, UsageError
+from quire.http.server.answers import NotOfferedError
+from quire.http.server.api import Api, Call, Field, Reply, Route, Text
+from quire.http.server.security import TOKEN_MIN, HttpOptions, check_token, is_loopback
+from quire.http.server.server import HttpServer
+from tests.support.certificates import Authority
+
+TOKEN = "a-token-that-nobody-guesses"
+KNOWN = {"Authorization": f"Bearer {TOKEN}"}
+JSON = {"Content-Type": "application/json"}
+TIMEOUT_S = 20.0
+LARGE_BYTES = 32 * 1024 * 1024
+"""More than sockets keep."""
+OPTIONS = HttpOptions(head_timeout_s=5.0, body_timeout_s=5.0, request_timeout_s=5.0)
+
+
+class World:
+    """What the routes of the tests look at and change."""
+
+    def __init__(self) -> None:
+        self.changed: list[int] = []
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def routes(self) -> list[Route]:
+        number = Field("number", "integer", "a number", required=True, minimum=1, maximum=9)
+        optional, thing = replace(number, required=False), Field("thing", "integer", "it")
+        kinds = Field("kind", "string", "a kind", choices=("rw", "ro"))
+        return [
+            Route("GET", "/look", "Look", self.look, query=(optional, kinds)),
+            Route("GET", "/things/{thing}", "One", self.thing, fields=(thing,)),
+            Route("PUT", "/change", "Change", self.change, body=(number,)),
+            Route("DELETE", "/change", "Change", self.change, query=(number,)),
+            Route("POST", "/press", "Change", self.press),
+            Route("GET", "/wait", "Wait", self.wait),
+            Route("GET", "/probe", "Probe", self.probe, open=True),
+            Route("GET", "/large", "Large", self.large),
+            Route("GET", "/fail/{how}", "Fail", self.fail, fields=(Field("how", "string", "how"),)),
+        ]  # fmt: skip
+
+    async def look(self, call: Call) -> Any:
+        return dict(call.query)
+
+    async def thing(self, call: Call) -> Any:
+        return dict(call.path)
+
+    async def change(self, call: Call) -> Any:
+        self.changed.append({**call.body, **call.query}["number"])
+        return "changed"
+
+    async def press(self, call: Call) -> Any:
+        self.changed.append(0)
+        return Reply(202, "pressed")
+
+    async def wait(self, call: Call) -> Any:
+        self.begun.set()
+        await self.go.wait()
+        return "waited"
+
+    async def probe(self, call: Call) -> Any:
+        return Text("OK")
+
+    async def large(self, call: Call) -> Any:
+        return Text("x" * LARGE_BYTES)
+
+    async def fail(self, call: Call) -> Any:
+        raise {
+            "missing": NoSuchLedgerError("ledger 7 does not exist"),
+            "usage": UsageError("no", remedy="Do not"),
+            "store": MetadataUnavailableError("gone", causes={"zk:1": "refused"}),
+            "never": NotOfferedError("not here"),
+            "bug": ZeroDivisionError("secret of the stack"),
+        }[call.path["how"]]
+
+
+@asynccontextmanager
+async def serving(options: HttpOptions = OPTIONS) -> AsyncIterator[tuple[HttpServer, World]]:
+    world, api = World(), Api("Test")
+    api.add(world.routes())
+    server = HttpServer(
+        api,
+        options,
+        version="1",
+        monotonic=SystemClock().monotonic,
+        log=lambda event, **fields: None,
+    )
+    await server.start()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield server, world
+    finally:
+        world.go.set()
+        await server.stop()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def what(self) -> str:
+        what: str = self.json["error"]["what"]
+        return what
+
+
+async def raw(server: HttpServer, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """Everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    try:
+        writer.write(data)
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def ask(
+    server: HttpServer,
+    method: str,
+    target: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | Mapping[str, Any] = b"",
+    *,
+    context: ssl.SSLContext | None = None,
+) -> Answer:
+    if not isinstance(body, bytes):
+        body, headers = json.dumps(body).encode(), {**JSON, **(headers or {})}
+    fields = {"Host": f"127.0.0.1:{server.port}", "Connection": "close", **(headers or {})}
+    if body or method in ("PUT", "POST"):
+        fields = {"Content-Length": str(len(body)), **fields}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value)
+    got = await raw(server, f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + body, context)
+    return parsed(got)
+
+
+def parsed(got: bytes) -> Answer:
+    head, _, rest = got.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    named = dict(line.split(": ", 1) for line in lines)
+    return Answer(int(first.split()[1]), named, rest)
+
+
+# -- what is let in ---------------------------------------------------------------------------
+
+
+async def test_on_loopback_without_a_token_everything_is_answered() -> None:
+    async with serving() as (server, world):
+        assert (await ask(server, "GET", "/look?number=3")).json == {"number": 3}
+        assert (await ask(server, "GET", "/look/?number=3")).json == {"number": 3}
+        assert (await ask(server, "GET", "/things/7")).json == {"thing": 7}
+        assert (await ask(server, "PUT", "/change", body={"number": 4})).json == "changed"
+        assert (await ask(server, "PUT", "/change", body={"number": "5"})).json == "changed"
+        assert (await ask(server, "DELETE", "/change?number=6")).status == 200
+        assert (await ask(server, "POST", "/press")).status == 202
+        assert world.changed == [4, 5, 6, 0]
+        named = {"Host": f"LOCALHOST:{server.port}"}
+        assert (await ask(server, "GET", "/look", named)).status == 200
+
+
+async def test_answers_cannot_be_framed_kept_or_read_by_other_pages() -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "GET", "/look", {"Origin": "http://evil.example"})
+        assert answer.status == 200  # a browser does not give it to the page:
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
+# -- who is refused ---------------------------------------------------------------------------
+
+CHANGES = [("PUT", "/change"), ("DELETE", "/change?number=1"), ("POST", "/press")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": TOKEN},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": "Bearer \u00e9"},
+        {"Authorization": "Bearer"},
+        {"Cookie": f"token={TOKEN}"},
+    ],
+)
+async def test_without_the_token_nothing_is_answered_but_probes(headers: dict[str, str]) -> None:
+    async with serving(replace(OPTIONS, token=TOKEN)) as (server, world):
+        for method, target in [*CHANGES, ("GET", "/look"), ("GET", "/api/v1/openapi.json")]:
+            body: Any = {"number": 1} if method == "PUT" else b""
+            answer = await ask(server, method, target, headers, body)
+            assert answer.status == 401, (method, target)
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert TOKEN.encode() not in answer.body
+        assert (await ask(server, "GET", f"/look?token={TOKEN}")).status == 401
+        assert (await ask(server, "GET", "/probe", headers)).status == 200
+        assert world.changed == []
+        assert (await ask(server, "PUT", "/change", KNOWN, {"number": 1})).status == 200
+        twice = "GET /look HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        two = f"Authorization: Bearer {TOKEN}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        assert parsed(await raw(server, (twice + two).encode())).status in (400, 401)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "", "localhost@evil.example",
+     "127.0.0.1, evil.example", "10.0.0.1", "0.0.0.0"],
+)  # fmt: skip
+async def test_a_name_that_is_not_ours_is_refused(host: str) -> None:
+    """DNS rebinding."""
+    async with serving() as (server, world):
+        answer = await ask(server, "PUT", "/change", {"Host": host}, {"number": 1})
+        assert answer.status in (400, 403)
+        assert (await ask(server, "GET", "/look", {"Host": host})).status in (400, 403)
+        assert world.changed == []
+
+
+async def test_further_names_can_be_given() -> None:
+    async with serving(replace(OPTIONS, names=("bookie7.example",))) as (server, _):
+        assert (await ask(server, "GET", "/look", {"Host": "bookie7.example:8080"})).status == 200
+        assert (await ask(server, "GET", "/look", {"Host": "bookie8.example"})).status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_pages_of_other_sites_change_nothing(headers: dict[str, str]) -> None:
+    async with serving(replace(OPTIONS, token=TOKEN)) as (server, world):
+        for method, target in CHANGES:
+            body: Any = {"number": 1} if method == "PUT" else b""
+            assert (await ask(server, method, target, {**KNOWN, **headers}, body)).status == 403
+        preflight = {**headers, "Access-Control-Request-Method": "PUT"}
+        assert (await ask(server, "OPTIONS", "/change", preflight)).status == 405
+        assert world.changed == []
+        own = {"Origin": f"http://127.0.0.1:{server.port}", "Sec-Fetch-Site": "same-origin"}
+        assert (await ask(server, "PUT", "/change", {**KNOWN, **own}, {"number": 1})).status == 200
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "text/json",
+     "application/jsonx", "text/plain; application/json"],
+)  # fmt: skip
+async def test_a_body_of_another_type_is_refused(kind: str) -> None:
+    async with serving() as (server, world):
+        answer = await ask(server, "PUT", "/change", {"Content-Type": kind}, b'{"number": 1}')
+        assert answer.status == 415
+        assert "Content-Type: application/json" in answer.json["error"]["remedy"]
+        assert world.changed == []
+        named = {"Content-Type": "application/json; charset=utf-8"}
+        assert (await ask(server, "PUT", "/change", named, b'{"number": 1}')).status == 200
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PATCH", "POST", "FOO"])
+async def test_nothing_is_changed_by_another_method(method: str) -> None:
+    async with serving() as (server, world):
+        answer = await ask(server, method, "/change?number=1")
+        assert answer.status in (400, 405)
+        assert world.changed == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/../../etc/passwd",
+        "/look/../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2f..%2fetc%2fpasswd",
+        "/things/..%2f..%2fetc%2fpasswd",
+        "/things/%00",
+        "//etc/passwd",
+        "/things/7/../../change",
+        "\\..\\etc\\passwd",
+    ],
+)
+async def test_paths_lead_nowhere(target: str) -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "GET", target)
+        assert answer.status in (400, 404, 405)
+        assert b"root:" not in answer.body
+
+
+async def test_an_absolute_target_does_not_stand_for_the_host() -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "GET", "http://evil.example/look", {"Host": "evil.example"})
+        assert answer.status in (400, 403, 404)
+
+
+BAD_BODIES = [
+    b"{",
+    b"[]",
+    b"7",
+    b'"number"',
+    b'{"number": 0}',
+    b'{"number": 10}',
+    b'{"number": 1.5}',
+    b'{"number": true}',
+    b'{"number": null}',
+    b'{"number": "one"}',
+    b'{"number": "99999999999999999999999"}',
+    b'{"nummer": 1}',
+    b'{"number": 1, "more": 1}',
+    b"{}",
+    b"\xff\xfe",
+    b"[" * 30_000,
+]
+
+
+@pytest.mark.parametrize("body", BAD_BODIES, ids=lambda body: repr(body[:20]))
+async def test_a_body_that_cannot_be_is_refused(body: bytes) -> None:
+    async with serving() as (server, world):
+        answer = await ask(server, "PUT", "/change", JSON, body)
+        assert answer.status == 400
+        assert answer.what
+        assert world.changed == []
+
+
+async def test_a_wrong_field_is_named_with_the_nearest() -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "GET", "/look?nmber=3")
+        assert answer.json["error"]["remedy"] == "Did you mean number?"
+        for query in ("number=0", "number=", "kind=rx", "number=1&number=2", "number=+1", "x=1"):
+            assert (await ask(server, "GET", f"/look?{query}")).status == 400, query
+        assert (await ask(server, "GET", "/look", JSON, b'{"a": 1}')).status == 400
+
+
+async def test_a_body_that_is_too_large_is_refused() -> None:
+    options = replace(OPTIONS, max_body_bytes=1_000)
+    async with serving(options) as (server, world):
+        large = b'{"number": 1' + b" " * 1_000 + b"}"
+        assert (await ask(server, "PUT", "/change", JSON, large)).status == 413
+        head = "PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
+        chunked = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2 + b"0\r\n\r\n"
+        assert parsed(await raw(server, chunked)).status == 413
+        both = head.encode() + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        assert parsed(await raw(server, both)).status == 400  # smuggling
+        assert world.changed == []
+
+
+async def test_a_head_that_is_too_large_is_refused() -> None:
+    async with serving() as (server, _):
+        assert (await ask(server, "GET", "/look", {"X": "x" * 20_000})).status == 400
+        assert (await ask(server, "GET", "/look?kind=" + "x" * 20_000)).status in (400, 414)
+
+
+# -- slow ones --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /look HT", b"GET /look HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_head_that_does_not_end_is_given_up(begun: bytes) -> None:
+    async with serving(replace(OPTIONS, head_timeout_s=0.1)) as (server, _):
+        try:
+            assert await raw(server, begun) == b""
+        except ConnectionResetError:
+            pass
+        assert not server.connections
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    async with serving(replace(OPTIONS, body_timeout_s=0.1)) as (server, world):
+        begun = (
+            b"PUT /change HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 13\r\n\r\n{"
+        )
+        assert parsed(await raw(server, begun)).status == 408
+        assert world.changed == []
+
+
+async def test_an_answer_that_is_not_taken_is_given_up() -> None:
+    async with serving(replace(OPTIONS, head_timeout_s=0.2)) as (server, _):
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.sendall(b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            while not server.requests:
+                await asyncio.sleep(0)
+            while server.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_an_answer_that_takes_its_time_is_not_given_up() -> None:
+    async with serving(replace(OPTIONS, head_timeout_s=0.1)) as (server, world):
+        asked = asyncio.create_task(ask(server, "GET", "/wait"))
+        await world.begun.wait()
+        asyncio.get_running_loop().call_later(0.3, world.go.set)
+        assert (await asked).json == "waited"
+
+
+async def test_an_answer_that_does_not_come_is_given_up() -> None:
+    async with serving(replace(OPTIONS, request_timeout_s=0.1)) as (server, _):
+        answer = await ask(server, "GET", "/wait")
+        assert answer.status == 504
+        assert answer.json["error"]["outcome_known"] is True
+
+
+async def test_requests_and_connections_are_bounded() -> None:
+    options = replace(OPTIONS, max_requests=1, max_connections=2)
+    async with serving(options) as (server, world):
+        first = asyncio.create_task(ask(server, "GET", "/wait"))
+        await world.begun.wait()
+        busy = await ask(server, "GET", "/look")
+        assert busy.status == 503
+        assert busy.headers["Retry-After"] == "1"
+        silent, idle = await asyncio.open_connection("127.0.0.1", server.port)
+        while len(server.connections) < 2:
+            await asyncio.sleep(0)
+        # It gives its place to one with a request.
+        assert (await ask(server, "GET", "/look")).status == 503
+        assert await silent.read() == b""
+        assert (server.displaced, server.turned_away) == (1, 0)
+        idle.close()
+        world.go.set()
+        assert (await first).json == "waited"
+        while server.connections:
+            await asyncio.sleep(0)
+        assert (await ask(server, "GET", "/look")).status == 200
+
+
+async def test_a_server_without_a_place_says_so() -> None:
+    async with serving(replace(OPTIONS, max_connections=1)) as (server, world):
+        first = asyncio.create_task(ask(server, "GET", "/wait"))
+        await world.begun.wait()
+        full = await ask(server, "GET", "/look")
+        assert full.status == 503
+        assert "limit of connections" in full.json["error"]["what"]
+        assert server.turned_away == 1
+        world.go.set()
+        assert (await first).json == "waited"
+
+
+async def test_answers_that_are_not_taken_have_a_bound() -> None:
+    async with serving(replace(OPTIONS, max_answer_bytes=1)) as (server, _):
+        assert (await ask(server, "GET", "/look")).status == 200  # one always passes
+        stuck = cast(Any, SimpleNamespace(unsent_bytes=10, abort=lambda: None))
+        transport = asyncio.Transport()
+        server.connections[transport] = stuck
+        answer = await ask(server, "GET", "/look")
+        assert answer.status == 503
+        assert "have not taken 10 bytes" in answer.json["error"]["what"]
+        del server.connections[transport]
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("missing", 404), ("usage", 400), ("store", 503), ("never", 501), ("bug", 500)],
+)
+async def test_an_error_says_what_why_and_what_to_do(how: str, status: int) -> None:
+    async with serving() as (server, _):
+        answer = await ask(server, "GET", f"/fail/{how}")
+        assert answer.status == answer.json["error"]["status"] == status
+        assert b"secret" not in answer.body
+        if how == "store":
+            assert answer.json["error"]["causes"] == {"zk:1": "refused"}
+            assert answer.json["error"]["outcome_known"] is False
+        assert (await ask(server, "GET", "/look")).status == 200
+
+
+# -- where it listens -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", "bookie7"])
+def test_elsewhere_than_on_loopback_it_needs_a_token_and_tls(host: str) -> None:
+    def make(**more: Any) -> None:
+        options = HttpOptions(host=host, **more)
+        HttpServer(
+            Api("x"), options, version="1", monotonic=lambda: 0.0, log=lambda event, **fields: None
+        )
+
+    tls = TlsServerConfig("/missing.pem")
+    with pytest.raises(StartError, match="no token"):
+        make(tls=tls)
+    with pytest.raises(StartError, match="clear text"):
+        make(token=TOKEN)
+    if host in ("0.0.0.0", "::"):
+        with pytest.raises(StartError, match="--http-name"):
+            make(token=TOKEN, tls=tls)
+
+
+def test_what_is_loopback() -> None:
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.9.9.9", "::1"]))
+    assert not any(map(is_loopback, ["localhost.evil.example", "128.0.0.1", "", "::", "0.0.0.0"]))
+
+
+def test_a_token_is_no_short_word() -> None:
+    assert check_token(f"{TOKEN}\n", "f") == TOKEN
+    for text in ("", "short", "x" * (TOKEN_MIN - 1), "with spaces in the middle", "é" * 20):
+        with pytest.raises(UsageError, match="holds no token"):
+            check_token(text, "f")
+
+
+async def test_over_tls(tmp_path: Path) -> None:
+    """The certificate is followed when it changes."""
+    authority = Authority(tmp_path)
+    own = authority.issue("bookie")
+    tls = TlsServerConfig(own.certificate, own.private_key, reload_check_s=0.0)
+    options = replace(OPTIONS, token=TOKEN, tls=tls)
+    context = ssl.create_default_context(cafile=authority.ca)
+    async with serving(options) as (server, _):
+        assert server.url.startswith("https://")
+        assert (await ask(server, "GET", "/look", KNOWN, context=context)).status == 200
+        assert (await ask(server, "GET", "/look", context=context)).status == 401
+        plain = await raw(server, b"GET /look HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200" not in plain[:20]
+        other = Authority(tmp_path, "other")
+        assert other.issue("bookie") == own  # the files are replaced
+        trusting = ssl.create_default_context(cafile=other.ca)
+        assert (await ask(server, "GET", "/look", KNOWN, context=trusting)).status == 200
+
+
+async def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    async with serving() as (server, _):
+        with pytest.raises(StartError, match="the port is in use"):
+            async with serving(replace(OPTIONS, port=server.port)):
+                pass

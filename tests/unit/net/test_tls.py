@@ -1,0 +1,249 @@
+"""TLS contexts from files: what is refused, how changes are followed; roles in certificates."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from quire.codec.wire.certificate import is_authorized, organizational_unit, roles_of
+from quire.config import TlsClientConfig, TlsServerConfig
+from quire.errors import TlsConfigError
+from quire.net.tls import client_context, client_tls, server_context, server_tls
+from tests.support.certificates import Authority, Files
+
+NO_CERTIFICATE = "holds no certificate in PEM format"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def own(authority: Authority) -> Files:
+    return authority.issue("bookie")
+
+
+def server(own: Files, **more: object) -> TlsServerConfig:
+    config = TlsServerConfig(own.certificate, own.private_key)
+    return replace(config, **more)  # type: ignore[arg-type]
+
+
+# -- contexts ---------------------------------------------------------------------------------
+
+
+def test_a_server_takes_tls_1_2_and_newer_and_no_tickets(own: Files) -> None:
+    context = server_context(server(own))
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.maximum_version == ssl.TLSVersion.MAXIMUM_SUPPORTED
+    assert context.verify_mode == ssl.CERT_NONE
+    assert context.num_tickets == 0
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mode"), [("optional", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)]
+)
+def test_a_server_that_wants_client_certificates(
+    authority: Authority, own: Files, wanted: str, mode: int
+) -> None:
+    context = server_context(server(own, ca=authority.ca, client_certificates=wanted))
+    assert context.verify_mode == mode
+    assert len(context.get_ca_certs()) == 1
+    with pytest.raises(TlsConfigError, match="no authority is named"):
+        server_context(server(own, client_certificates=wanted))
+
+
+def test_a_client_verifies_unless_told_otherwise(authority: Authority, own: Files) -> None:
+    config = TlsClientConfig(ca=authority.ca)
+    context = client_context(config)
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    lenient = client_context(replace(config, verify_host_name=False))
+    assert lenient.verify_mode == ssl.CERT_REQUIRED
+    assert not lenient.check_hostname
+    assert client_context(TlsClientConfig()).verify_mode == ssl.CERT_REQUIRED
+
+
+def test_one_file_may_hold_certificate_and_key(tmp_path: Path, own: Files) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(Path(own.private_key).read_bytes() + Path(own.certificate).read_bytes())
+    server_context(TlsServerConfig(str(both)))
+
+
+def test_files_that_cannot_be_used_are_named(
+    tmp_path: Path, authority: Authority, own: Files
+) -> None:
+    other = authority.issue("other")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    cut = tmp_path / "cut.pem"
+    cut.write_bytes(Path(own.certificate).read_bytes()[:400])
+    missing = str(tmp_path / "missing.pem")
+    for config, message in [
+        (server(own, certificate=missing), "missing.pem cannot be read: No such file"),
+        (server(own, private_key=missing), "missing.pem cannot be read: No such file"),
+        (server(own, private_key=str(tmp_path)), "cannot be read: Is a directory"),
+        (server(own, certificate=str(empty)), f"empty.pem {NO_CERTIFICATE}"),
+        (server(own, certificate=str(cut)), r"cut\.pem and private key .* cannot be used"),
+        (server(own, private_key=own.certificate), "holds no private key in PEM format"),
+        (server(own, private_key=other.private_key), "other.key does not belong to the cert"),
+        (server(own, client_certificates="perhaps"), "not 'perhaps'"),
+        (server(own, client_certificates="optional", ca=missing), "missing.pem cannot be read"),
+    ]:
+        with pytest.raises(TlsConfigError, match=message):
+            server_context(config)
+    for client, message in [
+        (TlsClientConfig(ca=missing), "missing.pem cannot be read"),
+        (TlsClientConfig(ca=own.private_key), NO_CERTIFICATE),
+        (TlsClientConfig(ca=str(cut)), r"authorities in .*cut\.pem cannot be used"),
+        (TlsClientConfig(private_key=own.private_key), "no certificate beside it"),
+    ]:
+        with pytest.raises(TlsConfigError, match=message):
+            client_context(client)
+
+
+def test_encrypted_keys(tmp_path: Path, own: Files) -> None:
+    key = serialization.load_pem_private_key(Path(own.private_key).read_bytes(), None)
+    Path(own.private_key).write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    password = tmp_path / "password"
+    password.write_bytes(b"secret\n")
+    server_context(server(own, key_password_file=str(password)))
+    password.write_bytes(b"wrong")
+    with pytest.raises(TlsConfigError, match=r"the password in .* does not open"):
+        server_context(server(own, key_password_file=str(password)))
+    with pytest.raises(TlsConfigError, match="is encrypted, and no password file"):
+        server_context(server(own))
+
+
+# -- reload -----------------------------------------------------------------------------------
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __call__(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+
+def test_changed_files_are_followed_at_the_next_look(authority: Authority, own: Files) -> None:
+    time, told = Time(), Told()
+    tls = server_tls(server(own, reload_check_s=10.0), time, told)
+    first = tls.current()
+    time.now += 10.0
+    assert tls.current() is first, "nothing changed"
+    authority.issue("bookie")
+    time.now += 9.9
+    assert tls.current() is first, "not looked at yet"
+    time.now += 0.1
+    second = tls.current()
+    assert second is not first
+    assert tls.current() is second
+    assert (tls.reloads, tls.reloads_failed, told.events) == (1, 0, ["tls_reloaded"])
+
+
+def test_a_reload_that_fails_keeps_the_context_and_tries_again(
+    authority: Authority, own: Files
+) -> None:
+    time, told = Time(), Told()
+    tls = server_tls(server(own, reload_check_s=10.0), time, told)
+    first = tls.current()
+    new = authority.issue("new")
+    Path(own.certificate).write_bytes(Path(new.certificate).read_bytes())
+    for _ in range(3):  # the key does not belong to it; told once, counted each time
+        time.now += 10.0
+        assert tls.current() is first
+    assert (tls.reloads, tls.reloads_failed, told.events) == (0, 3, ["tls_reload_failed"])
+    os.unlink(own.private_key)
+    time.now += 10.0
+    assert tls.current() is first
+    assert told.events == ["tls_reload_failed"] * 2
+    Path(own.private_key).write_bytes(Path(new.private_key).read_bytes())
+    time.now += 10.0
+    assert tls.current() is not first
+    assert (tls.reloads, tls.reloads_failed) == (1, 4)
+
+
+def test_a_replaced_link_is_a_change(tmp_path: Path, authority: Authority, own: Files) -> None:
+    """Secrets that are mounted change by a link that points elsewhere: same size, same time."""
+    ca = tmp_path / "linked.pem"
+    ca.symlink_to(authority.ca)
+    time = Time()
+    tls = client_tls(TlsClientConfig(ca=str(ca), reload_check_s=10.0), time, Told())
+    first = tls.current()
+    other = tmp_path / "other.pem"
+    other.write_bytes(Path(authority.ca).read_bytes())
+    os.utime(other, ns=(0, Path(authority.ca).stat().st_mtime_ns))
+    ca.unlink()
+    ca.symlink_to(other)
+    time.now += 10.0
+    assert tls.current() is not first
+
+
+def test_the_first_context_must_be_had(tmp_path: Path) -> None:
+    with pytest.raises(TlsConfigError, match="cannot be read"):
+        client_tls(TlsClientConfig(ca=str(tmp_path / "none")), Time(), Told())
+
+
+# -- roles ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "roles"),
+    [
+        ("0:writer", ("writer",)),
+        ("0:writer,reader;1:east", ("writer", "reader")),
+        ("1:east;0: writer , reader ", ("writer", "reader")),
+        ("0:first;0:second", ("second",)),
+        ("0:a:b", ("a:b",)),
+        ("1:east", ()),
+        ("writer", ()),
+        ("00:writer", ()),
+        (" 0:writer", ()),
+        ("x0:writer", ()),
+        ("", ()),
+        (";;;", ()),
+        ("0:", ("",)),
+        ("0:,writer", ("", "writer")),
+    ],
+)
+def test_roles_in_an_organizational_unit(unit: str, roles: tuple[str, ...]) -> None:
+    assert roles_of(unit) == roles
+
+
+def subject(*units: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    names = [("countryName", "NL"), *(("organizationalUnitName", u) for u in units)]
+    return tuple((name,) for name in [*names, ("commonName", "0:admin")])
+
+
+def test_the_first_unit_and_its_first_role_decide() -> None:
+    assert organizational_unit(subject("0:a", "0:b")) == "0:a"
+    assert organizational_unit(subject()) is None
+    assert is_authorized(subject("0:a,b", "0:c"), {"a"})
+    assert not is_authorized(subject("0:a,b", "0:c"), {"b", "c"})
+    assert not is_authorized(subject("staff", "0:a"), {"a"})
+    assert not is_authorized(subject(), {"admin"})
+    assert not is_authorized((), {"admin"})
+    assert not is_authorized(subject("0:"), {""})
+    assert not is_authorized(subject("0:A"), {"a"})

@@ -1,0 +1,1 @@
+"""Unit tests of the project itself: import rules, packages, deployment files and benchmarks."""

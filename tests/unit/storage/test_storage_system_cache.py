@@ -1,0 +1,129 @@
+"""What is left to the system's cache: the newest of the log. What is not synced always is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.storage.read import system_cache
+from quire.storage.read.system_cache import SystemCache
+from quire.storage.segment.segment import segment_name
+from quire_simulator.machine.disk import SimDisk, SimFile
+from tests.support.storage import SMALL, entries, fill_segments, opened, sealed
+from tests.unit.storage.test_storage_compaction import compact
+
+PIECE = 1024
+FEW = 8
+"""Where every byte is looked at."""
+Given = tuple[str, int, int]
+
+
+@pytest.fixture(autouse=True)
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Given]:
+    """Name, offset and size of what the system was told to give back, in order."""
+    told: list[Given] = []
+
+    def uncache(file: SimFile, offset: int, size: int) -> None:
+        assert not file._check().pending, "what is not synced cannot be given back"
+        told.append((file._name, offset, size))
+
+    monkeypatch.setattr(system_cache, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(SimFile, "uncache", uncache)
+    return told
+
+
+def disk_with(*names: str) -> SimDisk:
+    disk = SimDisk(random.Random(1), "bookie")
+    for name in names:
+        disk.create(name).close()
+    return disk
+
+
+@given(
+    limit=st.integers(1, 10 * FEW),
+    files=st.lists(
+        st.lists(st.integers(1, 3 * FEW), min_size=1, max_size=12), min_size=1, max_size=5
+    ),
+)
+def test_the_oldest_is_given_back_once_and_the_newest_stays(
+    limit: int, files: list[list[int]]
+) -> None:
+    told: list[Given] = []
+    names = [f"file {number}" for number in range(len(files))]
+    cache = SystemCache(disk_with(*names), limit)
+    written: list[tuple[str, int]] = []
+    """Every byte, in order."""
+    largest = max(size for sizes in files for size in sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system_cache, "PIECE_BYTES", FEW)
+        patch.setattr(
+            SimFile, "uncache", lambda file, at, size: told.append((file._name, at, size))
+        )
+        for name, sizes in zip(names, files):
+            end = 0
+            for size in sizes:
+                written += [(name, at) for at in range(end, end + size)]
+                end += size
+                cache.wrote(name, end)
+                gone = cache.given_back_bytes
+                assert len(written) - gone <= max(limit, FEW - 1)
+                assert len(written) - gone >= min(len(written), limit - FEW - largest)
+    assert [(name, at) for name, low, size in told for at in range(low, low + size)] == written[
+        : cache.given_back_bytes
+    ]
+
+
+def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
+    """A page is given back as a whole: one that pieces share would stay for ever."""
+    cache = SystemCache(disk_with("file"), 2 * PIECE)
+    for end in range(300, 20 * PIECE, 300):
+        cache.wrote("file", end)
+    assert len(given_back) > 10
+    assert all(at % PIECE == 0 and size % PIECE == 0 for _, at, size in given_back)
+
+
+def test_without_a_bound_nothing_is_given_back(given_back: list[Given]) -> None:
+    cache = SystemCache(disk_with("file"), 0)
+    cache.wrote("file", 100 * PIECE)
+    assert given_back == []
+    assert cache.given_back_bytes == 0
+
+
+def test_a_file_that_is_removed_meanwhile_is_no_error(given_back: list[Given]) -> None:
+    cache = SystemCache(disk_with("next"), PIECE)
+    cache.wrote("removed", 10 * PIECE)
+    cache.wrote("next", 10 * PIECE)
+    assert [name for name, _, _ in given_back] == ["next"]
+    assert cache.given_back_bytes == 20 * PIECE
+
+
+def test_of_a_log_the_newest_bytes_are_left(given_back: list[Given]) -> None:
+    box = opened(replace(SMALL, log_cache_bytes=8 * PIECE))
+    fill_segments(box, 7, 3)
+    box.append(entries(7, box.store.last_entry_id(7) + 1, 10, 200))
+    box.pump()
+    stats = box.store.stats()
+    assert {name for name, _, _ in given_back} >= {segment_name(n) for n in sealed(box)}
+    assert stats.log_given_back_bytes == sum(size for _, _, size in given_back)
+    kept = sum(one.end_bytes for one in box.store.usage()) - stats.log_given_back_bytes
+    assert kept < 8 * PIECE + 4 * 10 * 1024  # and the ends of segments, behind their last groups
+    assert box.read(7, 0, 10) == [box.acknowledged[7, n] for n in range(10)]
+
+
+def test_what_a_compaction_writes_is_given_back_at_once(given_back: list[Given]) -> None:
+    box = opened(replace(SMALL, log_cache_bytes=0))
+    fill_segments(box, 7, 1)
+    for ledger_id in (8, 9):
+        fill_segments(box, ledger_id, 1)
+    box.drop([8])
+    box.idle()
+    assert given_back == []
+    before = box.store.stats().compaction_written_bytes
+    compact(box)
+    written = box.store.stats().compaction_written_bytes - before
+    assert written > 0
+    assert 0 < sum(size for _, _, size in given_back) <= written

@@ -1,0 +1,472 @@
+"""Batches of many processes in one stream: each once, whoever does what twice or dies between."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import (
+    StreamConditionError,
+    StreamError,
+    StreamFencedError,
+    StreamQuotaError,
+    TxidOrderError,
+    UsageError,
+)
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.publish.publishing import (
+    Batch,
+    BatchKey,
+    Built,
+    SegmentBuilder,
+    abort,
+    begin,
+    publish,
+    published_segments,
+    sweep_job,
+    take,
+)
+from quire.streams.write.producers import read_marks
+from tests.unit.streams.test_streams import Bench, run
+
+KEY = BatchKey("job", "query-1", 0)
+
+
+async def build(b: Bench, batch: Batch, payloads: list[bytes]) -> Built:
+    settings = StreamSettings(**batch.settings)
+    builder = SegmentBuilder(
+        b.client, f"{b.streams.path}/s", settings, job=batch.key.job, snapshot=batch.snapshot
+    )
+    half = len(payloads) // 2
+    for part in (payloads[:half], payloads[half:]):
+        await builder.append(part, [batch.txid] * len(part))
+    built = await builder.close()
+    assert built is not None
+    return built
+
+
+async def payloads(b: Bench) -> list[bytes]:
+    found = await b.read("s")
+    assert [r.sequence for r in found] == list(range(len(found)))
+    return [r.payload for r in found]
+
+
+async def only_its_ledgers(b: Bench) -> None:
+    segments = await b.streams.segments("s")
+    assert sorted(await b.ledgers()) == sorted(s.ledger_id for s in segments)
+
+
+def test_a_batch_is_seen_as_a_whole_and_once() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"entry_bytes": 1_024})
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        batch = pickle.loads(pickle.dumps(batch))
+        rows = [b"%d" % k * 30 for k in range(100)]
+        built = [await build(b, batch, rows[:70]), await build(b, batch, rows[70:])]
+        assert await payloads(b) == []
+        segments = await publish(b.streams, "s", batch, built)
+        assert len(segments) == 1  # small ones become one
+        assert await payloads(b) == rows
+        await only_its_ledgers(b)
+        # Everything once more: the same driver, and a driver that died after its commit.
+        again = await publish(b.streams, "s", batch, built)
+        assert again == segments
+        assert await begin(b.streams, "s", KEY) is None
+        more = await build(b, batch, rows)
+        assert await publish(b.streams, "s", batch, [more]) == segments
+        kept = replace(more, ledger_id=segments[0].ledger_id)
+        assert not await abort(b.streams, "s", batch, [kept])
+        assert await payloads(b) == rows
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_large_ledgers_are_segments_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.streams.publish import publishing
+
+    monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for number in range(3):
+            batch = await begin(b.streams, "s", replace(KEY, number=number))
+            assert batch is not None
+            built = [await build(b, batch, [b"%d.%d" % (number, k)] * 50) for k in range(2)]
+            assert len(await publish(b.streams, "s", batch, built)) == 2
+        expected = [b"%d.%d" % (n, k) for n in range(3) for k in range(2) for _ in range(50)]
+        assert await payloads(b) == expected
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_writers_and_batches_take_turns() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"first")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        with pytest.raises(StreamFencedError):
+            await writer.append(b"no")
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"x", b"y"])])
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"last")
+        assert await payloads(b) == [b"first", b"x", b"y", b"last"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_a_driver_that_was_replaced_publishes_nothing() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await begin(b.streams, "s", KEY)
+        assert zombie is not None
+        old = [await build(b, zombie, [b"old"]), await build(b, zombie, [b"older"])]
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        with pytest.raises(StreamFencedError):
+            await publish(b.streams, "s", zombie, old)
+        assert await abort(b.streams, "s", zombie, old)
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"new"])])
+        assert await payloads(b) == [b"new"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_another_query_of_the_same_writer_must_say_so() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", replace(KEY, number=7))
+        assert batch is not None
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"seven"])])
+        other = BatchKey("job", "query-2", 0)
+        with pytest.raises(UsageError, match="has published up to batch 7 of query query-1"):
+            await begin(b.streams, "s", other)
+        batch = await begin(b.streams, "s", other, takeover=True)
+        assert batch is not None
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"zero"])])
+        assert await payloads(b) == [b"seven", b"zero"]
+        beside = await begin(b.streams, "s", BatchKey("other", "query-9", 0))
+        assert beside is not None
+
+    run(scene)
+
+
+def test_a_batch_without_records() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        assert await publish(b.streams, "s", batch, []) == []
+        assert await begin(b.streams, "s", KEY) is None
+        assert await payloads(b) == []
+
+    run(scene)
+
+
+# -- who comes late ---------------------------------------------------------------------------
+
+
+async def published(b: Bench, key: BatchKey, rows: list[bytes]) -> tuple[Batch, list[Built]]:
+    batch = await begin(b.streams, "s", key)
+    assert batch is not None
+    built = [await build(b, batch, rows)]
+    await publish(b.streams, "s", batch, built)
+    return batch, built
+
+
+def test_what_is_published_survives_whoever_comes_late() -> None:
+    """The batch after it is published too, so that the node does not name its segments any more."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch, built = await published(b, KEY, [b"a", b"b"])
+        await published(b, replace(KEY, number=1), [b"c"])
+        assert await publish(b.streams, "s", batch, built) == []
+        assert not await abort(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"a", b"b", b"c"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        built = [await build(b, batch, [b"a"])]
+        assert await abort(b.streams, "s", batch, built)
+        with pytest.raises(StreamError, match="deleted before it was published"):
+            await publish(b.streams, "s", batch, built)
+        with pytest.raises(StreamFencedError):
+            await publish(b.streams, "s", batch, [await build(b, batch, [b"a"])])
+        assert await payloads(b) == []
+        await published(b, KEY, [b"again"])
+        assert await payloads(b) == [b"again"]
+
+    run(scene)
+
+
+def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same numbers, and was published between the last look and the transaction."""
+    from quire.streams.publish import publishing
+
+    commit = publishing._commit
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await begin(b.streams, "s", KEY)
+        assert zombie is not None
+        built = [await build(b, zombie, [b"a"]), await build(b, zombie, [b"b"])]
+
+        async def late(*arguments: object) -> None:
+            monkeypatch.setattr(publishing, "_commit", commit)
+            await published(b, KEY, [b"a", b"b"])
+            await commit(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(publishing, "_commit", late)
+        segments = await publish(b.streams, "s", zombie, built)
+        assert segments == await b.streams.segments("s")
+        assert await payloads(b) == [b"a", b"b"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_what_is_published_survives_a_rename(made_again: bool) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch, built = await published(b, KEY, [b"a"])
+        await b.streams.rename_stream("s", "t")
+        if made_again:
+            await b.streams.create_stream("s")
+        await abort(b.streams, "s", batch, built)
+        found = await b.read("t")
+        assert [r.payload for r in found] == [b"a"]
+
+    run(scene)
+
+
+def test_an_abort_does_not_disturb_the_next_driver() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await begin(b.streams, "s", KEY)
+        assert zombie is not None
+        old = [await build(b, zombie, [b"old"])]
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        assert await abort(b.streams, "s", zombie, old)
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"new"])])
+        assert await payloads(b) == [b"new"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_a_query_that_was_replaced_stays_out() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, replace(KEY, number=7), [b"seven"])
+        new = BatchKey("job", "query-2", 0)
+        batch = await begin(b.streams, "s", new, takeover=True)
+        assert batch is not None
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"zero"])])
+        with pytest.raises(UsageError, match="was replaced by query query-2"):
+            await begin(b.streams, "s", replace(KEY, number=8), takeover=True)
+        with pytest.raises(UsageError, match=r"has published up to batch 0 .* as writer 'job'"):
+            await begin(b.streams, "s", BatchKey("moved", "query-2", 1))
+        assert await payloads(b) == [b"seven", b"zero"]
+
+    run(scene)
+
+
+def test_a_query_that_is_not_known_before_it_publishes() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, KEY, [b"a"])
+        planned = await take(b.streams, "s", BatchKey("job", "", 0))
+        batch = replace(planned, key=replace(KEY, query="query-2", number=0))
+        with pytest.raises(UsageError, match="give takeover"):
+            await publish(b.streams, "s", batch, [await build(b, batch, [b"x"])])
+        batch = replace(planned, key=replace(KEY, number=1))
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"b"])])
+        assert await payloads(b) == [b"a", b"b"]
+
+    run(scene)
+
+
+# -- jobs -------------------------------------------------------------------------------------
+
+
+def test_jobs_publish_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.streams.publish import published as nodes
+
+    monkeypatch.setattr(nodes, "JOBS_MAX", 3)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for name in ("1", "2", "3"):
+            key = BatchKey.of_job(name)
+            await published(b, key, [name.encode()])
+            assert await begin(b.streams, "s", key) is None
+            found = await published_segments(b.streams.metadata("s"), key)
+            assert found is not None
+            assert [s.lssn for s in found] == [int(name)]
+        assert await begin(b.streams, "s", BatchKey.of_job("1")) is None
+        await published(b, BatchKey.of_job("4"), [b"4"])
+        assert await begin(b.streams, "s", BatchKey.of_job("1")) is not None  # forgotten
+        assert await begin(b.streams, "s", BatchKey.of_job("2")) is None
+        for name in ("", "x" * 201):
+            with pytest.raises(UsageError, match="cannot be the name of a job"):
+                await begin(b.streams, "s", BatchKey.of_job(name))
+        assert await payloads(b) == [b"1", b"2", b"3", b"4"]
+
+    run(scene)
+
+
+def test_the_ledgers_of_failed_attempts_are_swept() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        lost = await build(b, batch, [b"a"])
+        other = await build(b, replace(batch, key=replace(KEY, number=1)), [b"b"])
+        good = await build(b, batch, [b"a"])
+        segments = await publish(b.streams, "s", batch, [good])
+        kept = [segment.ledger_id for segment in segments]
+        swept = await sweep_job(b.streams, "s", KEY, kept, good.ledger_id)
+        assert swept == [lost.ledger_id]
+        assert sorted(await b.ledgers()) == sorted([other.ledger_id, *kept])
+
+    run(scene)
+
+
+# -- what the stream is told ------------------------------------------------------------------
+
+
+def test_segments_are_numbered_without_gaps() -> None:
+    """Also behind a writer that died with an empty segment: its number comes again."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for round_ in range(2):
+            metadata = b.streams.metadata("s")
+            claim = await metadata.claim()
+            ledger = await b.client.create_ledger()
+            await metadata.allocate(claim, ledger.ledger_id)
+            started = StreamSegment(claim.newest + 1, ledger.ledger_id, 0)
+            await metadata.change(claim, begin=started)
+            ledger.abandon()
+            await published(b, replace(KEY, number=round_), [b"%d" % round_])
+        assert await b.numbers("s") == [1, 2]
+        assert await payloads(b) == [b"0", b"1"]  # a gap would raise
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"2")
+        assert await b.numbers("s") == [1, 2, 3]
+
+    run(scene)
+
+
+def test_producers_and_tokens_outlive_a_batch() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            producer = await writer.producer("till")
+            await producer.append(b"sale", 41)
+            await writer.set_fencing_token("t")
+        with pytest.raises(StreamConditionError, match="fencing token '' is not in force"):
+            await begin(b.streams, "s", KEY)
+        for number in range(2):
+            key = replace(KEY, number=number)
+            batch = await begin(b.streams, "s", key, token="t")
+            assert batch is not None
+            built = [await build(b, batch, [b"x"]), await build(b, batch, [b"y"])]
+            await publish(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"sale", b"x", b"y", b"x", b"y"]
+        # The last segment says it all: nothing before it needs to be read.
+        newest = (await b.streams.segments("s"))[-1:]
+        marks = await read_marks(b.client, newest, b"")
+        assert (marks.last_sequence("till"), marks.token) == (41, "t")
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("till")
+            assert producer.last_sequence == 41
+            assert await producer.append(b"sale", 41, token="t") is None
+
+    run(scene)
+
+
+def test_a_batch_keeps_the_order_of_txids() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+
+        async def numbered(*txids: int) -> Built:
+            builder = SegmentBuilder(b.client, "/acme/test/s", StreamSettings(**batch.settings))
+            await builder.append([b"%d" % txid for txid in txids], txids)
+            with pytest.raises(TxidOrderError):
+                await builder.append([b"", b""], [txids[-1] + 2, txids[-1] + 1])
+            with pytest.raises(TxidOrderError):
+                await builder.append([b""], [txids[-1] - 1])
+            built = await builder.close()
+            assert built is not None
+            return built
+
+        late, early = await numbered(7, 8), await numbered(1, 1, 6)
+        with pytest.raises(TxidOrderError):
+            await publish(b.streams, "s", batch, [late, early])
+        await publish(b.streams, "s", batch, [early, late])
+        assert await payloads(b) == [b"1", b"1", b"6", b"7", b"8"]
+        batch = await begin(b.streams, "s", replace(KEY, number=1))
+        assert batch is not None
+        with pytest.raises(TxidOrderError, match="txid 7 behind 8"):
+            await publish(b.streams, "s", batch, [await numbered(7)])
+
+    run(scene)
+
+
+def test_a_batch_that_does_not_fit() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"bytes_max": 2_000})
+        await published(b, KEY, [b"x" * 1_000])
+        batch = await begin(b.streams, "s", replace(KEY, number=1))
+        assert batch is not None
+        built = [await build(b, batch, [b"y" * 500]), await build(b, batch, [b"y" * 500])]
+        with pytest.raises(StreamQuotaError):
+            await publish(b.streams, "s", batch, built)
+        assert await abort(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"x" * 1_000]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_no_batch_has_more_segments_than_a_transaction_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quire.streams.publish import publishing
+
+    monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
+    monkeypatch.setattr(publishing, "SEGMENTS_MAX", 3)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        built = [await build(b, batch, [b"%d" % k * 90]) for k in range(9)]
+        segments = await publish(b.streams, "s", batch, built)
+        assert 1 <= len(segments) <= 3
+        assert await payloads(b) == [b"%d" % k * 90 for k in range(9)]
+        await only_its_ledgers(b)
+
+    run(scene)

@@ -1,0 +1,34 @@
+"""The guide to streams lists all settings, with their defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
+from quire.streams.namespace.settings import DEFAULTS, parse_value
+from quire.streams.read.positions import EARLIEST, LATEST
+from quire.streams.write.producers import PRODUCERS_MAX
+from quire.streams.write.pump import GIVE_UP_S
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "streams.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([a-z_]+)` \| (\S+) \| .+ \|$", re.MULTILINE)
+
+
+def section(heading: str) -> str:
+    text = GUIDE.partition(f"\n## {heading}\n")[2]
+    assert text, heading
+    return text.partition("\n## ")[0]
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    listed = [(name, parse_value(name, value)) for name, value in ROW.findall(section("Settings"))]
+    assert listed == list(DEFAULTS.as_dict().items())
+
+
+def test_limits_that_the_guide_names() -> None:
+    assert f"up to {MAX_PAYLOAD_BYTES:,} bytes" in GUIDE
+    assert f"The last {PRODUCERS_MAX:,} producers" in GUIDE
+    assert f"for {GIVE_UP_S:g} s" in GUIDE
+    for place in (EARLIEST, LATEST):
+        assert f"| `{place.upper()}` | `{place}` |" in section("Reading")

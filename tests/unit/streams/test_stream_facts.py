@@ -1,0 +1,297 @@
+"""What is in streams, how far readers are from their end, where namespaces are, and which ledgers
+no stream names: on simulated bookies."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.client.skipped import Skipped
+from quire.codec.distributedlog.binding import NamespaceBinding
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import LedgerFencedError, MetadataError
+from quire.metadata.tree import Put
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.walk import namespaces
+from quire.streams.ownership import orphans
+from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
+from quire.streams.read.facts import before_end, records_from, segment_facts
+from quire.streams.write.segments import APPLICATION
+from tests.unit.streams.test_streams import Bench, run
+
+COUNT = 25
+"""Records of a stream: two segments of ten, and one in progress."""
+
+
+async def written(made: Bench, name: str) -> None:
+    """Left open, so that the last segment is in progress."""
+    writer = await made.streams.open_writer(name, create=True)
+    for number in range(COUNT):
+        if number in (10, 20):
+            await writer.roll()
+        await writer.append(b"%d" % number)
+
+
+async def abandoned_ledger(made: Bench, stream: str = "/acme/test/a") -> int:
+    ledger = await made.client.create_ledger(custom={**APPLICATION, "stream": stream.encode()})
+    ledger.abandon()
+    return ledger.ledger_id
+
+
+# -- facts ------------------------------------------------------------------------------------
+
+
+def test_facts_of_segments() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        assert [fact.records for fact in facts] == [10, 10, 5]
+        assert [fact.segment.in_progress for fact in facts] == [False, False, True]
+        records = await made.read("a")
+        assert [fact.last for fact in facts] == [records[at].position for at in (9, 19, 24)]
+        assert [fact.last_txid for fact in facts] == [records[at].txid for at in (9, 19, 24)]
+        ledger = await made.client.ledger_metadata(facts[0].segment.ledger_id)
+        assert (facts[0].size_bytes, facts[0].ctime_ms) == (ledger.length, ledger.ctime_ms)
+        assert facts[2].size_bytes > 0
+
+    run(scene)
+
+
+def test_facts_of_an_empty_stream() -> None:
+    async def scene(made: Bench) -> None:
+        await made.streams.create_stream("a")
+        assert await segment_facts(made.client, await made.streams.segments("a")) == []
+        assert await before_end(made.client, [], 5) is None
+        assert await records_from(made.client, [], DLSN(1, 0, 0)) == 0
+
+    run(scene)
+
+
+def test_counting_from_the_end_and_to_it() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        records = await made.read("a")
+        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        assert await before_end(made.client, facts, 0) is None
+        for count in range(1, COUNT + 1):
+            position = await before_end(made.client, facts, count)
+            assert position == records[-count].position, count
+            assert await records_from(made.client, facts, position) == count
+            behind = records[-count].position.next_slot()
+            assert await records_from(made.client, facts, behind) == count - 1
+        assert await before_end(made.client, facts, COUNT + 1) == records[0].position
+        assert await records_from(made.client, facts, DLSN(9, 0, 0)) == 0
+
+    run(scene)
+
+
+@pytest.mark.parametrize("gone", [3, 10, 13])
+def test_what_was_truncated_does_not_count(gone: int) -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        records = await made.read("a")
+        await made.streams.truncate("a", records[gone].position)
+        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        assert await records_from(made.client, facts, DLSN(1, 0, 0)) == COUNT - gone
+        assert await before_end(made.client, facts, COUNT) == records[gone].position
+        assert await before_end(made.client, facts, 8) == records[-8].position
+
+    run(scene)
+
+
+def test_a_lost_ledger_is_told() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        segments = await made.streams.segments("a")
+        await made.client.delete_ledger(segments[1].ledger_id)
+        facts = await segment_facts(made.client, segments)
+        assert [fact.lost for fact in facts] == [False, True, False]
+        assert await records_from(made.client, facts, DLSN(1, 0, 0)) == 15
+        assert await before_end(made.client, facts, 9) == DLSN(3, 0, 0)
+        assert await before_end(made.client, facts[:2], 9) == DLSN(2, 0, 0)
+
+    run(scene)
+
+
+# -- namespaces -------------------------------------------------------------------------------
+
+
+def test_namespaces_are_found_wherever_they_are() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a/b")
+        await Namespace.create(made.client, "/acme/test/inner")
+        await Namespace.create(made.client, "/other")
+        tree = made.client.metadata.tree
+        binding = NamespaceBinding.of_one("localhost:2181", "/ledgers").to_bytes()
+        await tree.make_path("/java/streams", binding)
+        await tree.make_path("/java/nothing", b"something else")
+        await tree.make_path("/ledgers-of-another/available")
+        await tree.make_path("/ledgers-of-another/LAYOUT")
+        await tree.make_path("/ledgers-of-another/x", binding)
+        assert await namespaces(made.client) == [
+            "/acme/test", "/acme/test/inner", "/java/streams", "/other",
+        ]  # fmt: skip
+
+    run(scene)
+
+
+# -- orphans ----------------------------------------------------------------------------------
+
+
+def test_ledgers_that_a_stream_names_are_no_orphans() -> None:
+    """Segments, the one made ahead, and those of a stream that was renamed."""
+
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        await written(made, "b")
+        await made.streams.rename_stream("b", "c/d")
+        assert await find_orphans(made.client, 0) == []
+        assert len(await made.ledgers()) >= 6
+
+    run(scene)
+
+
+def test_an_orphan_is_found_and_deleted() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        ledger_id = await abandoned_ledger(made)
+        other = await made.client.create_ledger(custom={"application": b"other"})
+        assert await find_orphans(made.client, 3_600) == []
+        assert await find_orphans(made.client, 0, first=ledger_id + 1) == []
+        found = await find_orphans(made.client, 0)
+        assert [(one.ledger_id, one.stream) for one in found] == [(ledger_id, "/acme/test/a")]
+        assert await delete_orphans(made.client, found) == []
+        left = await made.ledgers()
+        assert ledger_id not in left
+        assert other.ledger_id in left
+        assert len(await made.read("a")) == COUNT
+        assert await delete_orphans(made.client, found) == []
+
+    run(scene)
+
+
+def test_ledgers_of_a_stream_that_other_tools_deleted_are_orphans() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        ledgers = await made.ledgers()
+        await made.client.metadata.tree.delete_tree("/acme/test/a")
+        assert [one.ledger_id for one in await find_orphans(made.client, 0)] == ledgers
+
+    run(scene)
+
+
+def test_a_writer_that_slept_is_fenced_before_its_ledger_goes() -> None:
+    async def scene(made: Bench) -> None:
+        custom = {**APPLICATION, "stream": b"/acme/test/a"}
+        ledger = await made.client.create_ledger(custom=custom)
+        await ledger.append(b"one")
+        found = await find_orphans(made.client, 0)
+        assert await delete_orphans(made.client, found) == []
+        with pytest.raises(LedgerFencedError):
+            await ledger.append(b"two")
+
+    run(scene)
+
+
+def test_a_stream_renamed_while_one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look misses it: the second decides."""
+    looks = 0
+    named = orphans._named
+
+    async def misses_at_first(*arguments: object) -> orphans._Place:
+        nonlocal looks
+        looks += 1
+        return orphans._Place() if looks == 1 else await named(*arguments)  # type: ignore[arg-type]
+
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        assert await find_orphans(made.client, 0) == []
+        assert looks == 2
+
+    monkeypatch.setattr(orphans, "_named", misses_at_first)
+    run(scene)
+
+
+def test_an_orphan_that_is_named_by_now_stays() -> None:
+    async def scene(made: Bench) -> None:
+        ledger_id = await abandoned_ledger(made)
+        found = await find_orphans(made.client, 0)
+        await made.streams.create_stream("a")
+        tree = made.client.metadata.tree
+        await tree.commit(Put("/acme/test/a/<default>/allocation", b"%d" % ledger_id))
+        (left,) = await delete_orphans(made.client, found)
+        assert (left.orphan.ledger_id, left.why) == (ledger_id, "a stream names it now")
+        assert ledger_id in await made.ledgers()
+
+    run(scene)
+
+
+def test_an_orphan_that_cannot_be_fenced_stays() -> None:
+    async def scene(made: Bench) -> None:
+        ledger_id = await abandoned_ledger(made)
+        found = await find_orphans(made.client, 0)
+        for name in list(made.world.bookies)[:2]:
+            await made.world.stop(name)
+        (left,) = await delete_orphans(made.client, found)
+        assert left.orphan.ledger_id == ledger_id
+        assert str(ledger_id) in left.why
+        assert ledger_id in await made.ledgers()
+
+    run(scene)
+
+
+def test_a_segment_that_cannot_be_understood_could_name_any_ledger() -> None:
+    async def scene(made: Bench) -> None:
+        await written(made, "a")
+        await abandoned_ledger(made)
+        tree = made.client.metadata.tree
+        before = await look_for_orphans(made.client, 0)
+        assert len(before.orphans) == 1
+        (name, *_) = await tree.children("/acme/test/a/<default>/ledgers")
+        path = f"/acme/test/a/<default>/ledgers/{name}"
+        await tree.commit(Put(path, b"rubbish"))
+        # A ledger made for a stream of another namespace is an orphan still.
+        custom = {**APPLICATION, "stream": b"/other/test/b"}
+        other = await made.client.create_ledger(custom=custom)
+        found = await look_for_orphans(made.client, 0)
+        assert [one.ledger_id for one in found.orphans] == [other.ledger_id]
+        (skipped,) = found.skipped
+        assert skipped.what == "stream /acme/test/a"
+        assert path in skipped.why
+        assert "rubbish" in skipped.why
+        (left,) = await delete_orphans(made.client, [*before.orphans, *found.orphans])
+        assert left.orphan == before.orphans[0]
+        assert "a stream that may name it cannot be read: stream /acme/test/a" in left.why
+        assert other.ledger_id not in await made.ledgers()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("stream", [b"/", b"//", b"/\xff/x", b"/a\0b/c"])
+def test_a_ledger_for_a_stream_that_cannot_be_stops_nothing(stream: bytes) -> None:
+    async def scene(made: Bench) -> None:
+        await made.client.create_ledger(custom={**APPLICATION, "stream": stream})
+        ledger_id = await abandoned_ledger(made)
+        found = await look_for_orphans(made.client, 0)
+        assert ledger_id in [one.ledger_id for one in found.orphans]
+
+    run(scene)
+
+
+def test_a_ledger_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(made: Bench) -> None:
+        ledger_id = await abandoned_ledger(made)
+        poisoned = await abandoned_ledger(made)
+        read = made.client.ledger_metadata
+
+        async def ledger_metadata(wanted: int) -> LedgerMetadata:
+            if wanted == poisoned:
+                raise MetadataError("it cannot be understood")
+            return await read(wanted)
+
+        monkeypatch.setattr(made.client, "ledger_metadata", ledger_metadata)
+        found = await look_for_orphans(made.client, 0)
+        assert [one.ledger_id for one in found.orphans] == [ledger_id]
+        assert found.skipped == [Skipped(f"ledger {poisoned}", "it cannot be understood")]
+
+    run(scene)

@@ -1,0 +1,258 @@
+"""A stream one of whose ledgers was deleted behind its back: the gap stays, and is reported."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_POSITION
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.errors import StreamGapError
+from quire.streams.read.facts import segment_facts
+from quire.streams.read.positions import LATEST, AtSequence, AtTxid
+from quire.streams.read.records import Gap
+from quire.streams.write.writer import StreamWriter
+from tests.unit.streams.test_streams import Bench, run
+
+LOST = "records from 2:0:0 to before 3:0:0 are lost"
+
+
+async def fill(b: Bench, *numbers: int, leave_open: bool = False) -> StreamWriter:
+    """Append, in one segment more; its writer dies if it is to be left open."""
+    writer = await b.streams.open_writer("s", create=True)
+    await writer.append_many([b"%d" % number for number in numbers])
+    if leave_open:
+        writer.abandon()
+    else:
+        await writer.close()
+    return writer
+
+
+async def lose(b: Bench, lssn: int) -> StreamSegment:
+    """Delete the ledger of a segment, as somebody does who does not know whose it is."""
+    (segment,) = [each for each in await b.streams.segments("s") if each.lssn == lssn]
+    await b.client.delete_ledger(segment.ledger_id)
+    return segment
+
+
+async def scene_lost(b: Bench) -> None:
+    """Segment 2 was being written, with records 3 and 4, when its ledger was deleted."""
+    await fill(b, 1, 2)
+    await fill(b, 3, 4, leave_open=True)
+    await lose(b, 2)
+
+
+def test_a_takeover_keeps_the_gap(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(b: Bench) -> None:
+        await scene_lost(b)
+        before = await b.streams.segments("s")
+        with caplog.at_level(logging.ERROR, "quire.streams"):
+            await fill(b, 5, 6)
+        assert await b.numbers("s") == [1, 2, 3]
+        lost = (await b.streams.segments("s"))[1]
+        assert lost.lost
+        assert (lost.ledger_id, lost.first_txid) == (before[1].ledger_id, before[1].first_txid)
+        assert f"ledger {lost.ledger_id} of segment 2 was deleted" in caplog.text
+        got: list[bytes] = []
+        reader = await b.streams.open_reader("s")
+
+        async def read() -> None:
+            async for record in reader:
+                got.append(record.payload)
+
+        with pytest.raises(StreamGapError, match=LOST):
+            await read()
+        assert got == [b"1", b"2"]
+        records = await b.read("s", on_gap="skip")
+        assert [record.payload for record in records] == [b"1", b"2", b"5", b"6"]
+        assert [str(record.position) for record in records[2:]] == ["3:0:0", "3:0:1"]
+        # Records 3 and 4 had the sequence ids 2 and 3: nobody else ever gets them.
+        assert [record.sequence for record in records] == [0, 1, 2 + MAX_POSITION, 3 + MAX_POSITION]
+        batches = (await b.streams.open_reader("s", on_gap="deliver")).batches()
+        gaps = [batch async for batch in batches if isinstance(batch, Gap)]
+        assert gaps == [Gap("lost", DLSN(2, 0, 0), DLSN(3, 0, 0))]
+
+    run(scene)
+
+
+def test_a_second_takeover_changes_nothing_of_it() -> None:
+    async def scene(b: Bench) -> None:
+        await scene_lost(b)
+        await fill(b, 5)
+        first = (await b.streams.segments("s"))[1]
+        writer = await fill(b, 6)
+        assert (await b.streams.segments("s"))[1] == first
+        assert writer.next_sequence == 2 + MAX_POSITION + 2
+
+    run(scene)
+
+
+def test_the_first_segment() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2, leave_open=True)
+        await lose(b, 1)
+        await fill(b, 3)
+        assert await b.numbers("s") == [1, 2]
+        with pytest.raises(StreamGapError, match="from 1:0:0 to before 2:0:0 are lost"):
+            await b.read("s")
+        assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"3"]
+
+    run(scene)
+
+
+def test_a_reader_within_the_segment_is_told() -> None:
+    async def scene(b: Bench) -> None:
+        await scene_lost(b)
+        await fill(b, 5)
+        with pytest.raises(StreamGapError, match="from 2:0:1 to before 3:0:0 are lost"):
+            await b.read("s", start=DLSN(2, 0, 1))
+        assert [r.payload for r in await b.read("s", start=DLSN(3, 0, 0))] == [b"5"]
+
+    run(scene)
+
+
+def test_the_writer_itself_keeps_the_gap() -> None:
+    """Its ledger is deleted while it writes: what it had acknowledged is lost, what it had not is
+    in the next segment."""
+
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        writer = await b.streams.open_writer("s")
+        await writer.append_many([b"3", b"4"])
+        await lose(b, 2)
+        await writer.roll()
+        assert await writer.append(b"5") == DLSN(3, 0, 0)
+        await writer.close()
+        assert await b.numbers("s") == [1, 2, 3]
+        with pytest.raises(StreamGapError, match=LOST):
+            await b.read("s")
+        records = await b.read("s", on_gap="skip")
+        assert [(r.payload, r.sequence) for r in records] == [
+            (b"1", 0), (b"2", 1), (b"5", 4)
+        ]  # fmt: skip
+
+    run(scene)
+
+
+def test_places_that_may_have_been_in_it() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        for numbers in ((10, 20), (30, 40), (50, 60)):
+            writer = await b.streams.open_writer("s")
+            await writer.append_many([b"%d" % n for n in numbers], txids=numbers)
+            if numbers[0] == 30:
+                writer.abandon()
+                await lose(b, 2)
+            else:
+                await writer.close()
+        for place, found in (
+            (AtTxid(20), "1:0:2"),
+            (AtTxid(25), "2:0:0"),
+            (AtTxid(35), "2:0:0"),
+            (AtTxid(50), "2:0:0"),
+            (AtTxid(55), "3:0:2"),
+            (AtTxid(60), "3:0:2"),
+            (AtSequence(1), "1:0:2"),
+            (AtSequence(3), "2:0:0"),
+            (AtSequence(3 + MAX_POSITION), "3:0:2"),
+        ):
+            assert str(await b.streams.find("s", place)) == found, place
+        await lose(b, 3)
+        assert str(await b.streams.find("s", LATEST)) == "4:0:0"
+        assert str(await b.streams.find("s", AtTxid(55))) == "2:0:0"
+
+    run(scene)
+
+
+def test_it_can_be_given_up() -> None:
+    async def scene(b: Bench) -> None:
+        await scene_lost(b)
+        await fill(b, 5)
+        await fill(b, 6)
+        freed = await b.streams.truncate("s", DLSN(3, 0, 0))
+        assert [segment.lssn for segment in freed] == [1]
+        assert (await b.streams.segments("s"))[0].truncation is Truncation.TRUNCATED
+        assert [r.payload for r in await b.read("s")] == [b"5", b"6"]
+
+    run(scene)
+
+
+def test_producers_and_tokens_survive_it() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.set_fencing_token("t")
+            producer = await writer.producer("p")
+            await producer.append_many([b"1", b"2"], 0, token="t")
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        await producer.append_many([b"3"], 2, token="t")
+        writer.abandon()
+        await lose(b, 2)
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            assert producer.last_sequence == 1  # number 2 is lost, and may be sent again
+            await producer.append_many([b"2", b"3"], 1, token="t")
+        records = await b.read("s", on_gap="skip")
+        assert [r.payload for r in records] == [b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_a_completed_segment_without_its_ledger() -> None:
+    """Nothing has to be kept for it: its node says how many records it had."""
+
+    async def scene(b: Bench) -> None:
+        for number in (1, 2, 3):
+            await fill(b, number)
+        await lose(b, 2)
+        writer = await fill(b, 4)
+        assert writer.next_sequence == 4
+        with pytest.raises(StreamGapError, match=LOST):
+            await b.read("s")
+        assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"1", b"3", b"4"]
+        assert str(await b.streams.find("s", AtSequence(1))) == "2:0:0"
+
+    run(scene)
+
+
+def test_the_newest_completed_segment_without_its_ledger() -> None:
+    async def scene(b: Bench) -> None:
+        for number in (1, 2):
+            await fill(b, number)
+        await lose(b, 2)
+        writer = await b.streams.open_writer("s")
+        assert await writer.append(b"3") == DLSN(3, 0, 0)
+        await writer.close()
+        assert [r.sequence for r in await b.read("s", on_gap="skip")] == [0, 2]
+
+    run(scene)
+
+
+def test_what_is_told_of_it() -> None:
+    async def scene(b: Bench) -> None:
+        await scene_lost(b)
+        await fill(b, 5)
+        facts = await segment_facts(b.client, await b.streams.segments("s"))
+        assert [(fact.lost, fact.records) for fact in facts] == [(False, 2), (True, 0), (False, 1)]
+        assert facts[1].last is None
+
+    run(scene)
+
+
+def test_how_it_is_stored() -> None:
+    """Every version of Quire and DistributedLog's programs read it, as a completed segment."""
+    segment = StreamSegment(2, 17, 100).completed_as_lost(
+        last_txid=120, record_count=MAX_POSITION, completion_time_ms=1_000, start_sequence_id=7
+    )
+    data = segment.to_bytes()
+    assert data == b"9223372032559809541;17;100;120;1000;2;4611686018427387904;0;0;0;7"
+    again = StreamSegment.from_bytes(data)
+    assert again == segment
+    assert again.lost
+    assert again.truncation is Truncation.ACTIVE
+    assert again.known_records == 0
+    assert again.following_sequence_id == 7 + MAX_POSITION
+    assert again.name == "logrecs_000000000000000002"
+    assert again.truncated().lost

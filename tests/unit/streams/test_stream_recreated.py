@@ -1,0 +1,115 @@
+"""Readers and subscriptions of a stream that is deleted and created again under its name."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.errors import NoSuchStreamError
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.positions import EARLIEST
+from quire.streams.read.segment_list import SegmentList
+from tests.unit.streams.test_streams import Bench, run
+
+REPLACED = "stream s was deleted or renamed, and another stream has its name now"
+
+
+async def fill(b: Bench, *numbers: int) -> None:
+    async with await b.streams.open_writer("s", create=True) as writer:
+        await writer.append_many([b"%d" % number for number in numbers])
+
+
+async def create_again(b: Bench, *numbers: int) -> None:
+    await b.streams.delete_stream("s")
+    await fill(b, *numbers)
+
+
+def test_a_reader_that_follows_does_not_go_on_in_another_stream() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        reader = await b.streams.open_reader("s", follow=True)
+        got = []
+
+        async def read() -> None:
+            async for record in reader:
+                got.append(record.payload)
+                if len(got) == 2:
+                    await create_again(b, 3, 4, 5)
+
+        with pytest.raises(NoSuchStreamError, match=REPLACED):
+            await read()
+        assert got == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_nor_does_a_reader_that_is_used_again() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        reader = await b.streams.open_reader("s")
+        assert [record.payload async for record in reader] == [b"1", b"2"]
+        await create_again(b, 3, 4, 5)
+        await fill(b, 6)
+        async with aclosing(reader.batches()) as batches:
+            with pytest.raises(NoSuchStreamError, match=REPLACED):
+                await anext(batches)
+
+    run(scene)
+
+
+def test_a_list_of_segments_is_of_one_life() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        async with SegmentList(b.streams.metadata("s")) as listed:
+            await create_again(b, 3)
+            with pytest.raises(NoSuchStreamError, match=REPLACED):
+                await listed.look()
+
+    run(scene)
+
+
+def test_a_position_of_the_former_stream_is_not_stored_with_the_present_one() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1, 2)
+        mine = b.streams.subscription("s", "mine")
+        assert await mine.commit(DLSN(1, 0, 1))
+        await create_again(b, 3, 4, 5)
+        with pytest.raises(NoSuchStreamError, match=REPLACED):
+            await mine.commit(DLSN(2, 0, 0))
+        with pytest.raises(NoSuchStreamError, match=REPLACED):
+            await mine.position()
+        again = b.streams.subscription("s", "mine")
+        assert await again.position() is None
+        assert await again.commit(DLSN(1, 0, 1))
+        assert await b.read("s", start=await again.position() or EARLIEST)
+
+    run(scene)
+
+
+def test_two_that_look_for_a_life_at_one_time_find_the_same() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, 1)
+        metadata = b.streams.metadata("s")
+        await metadata.lives.clear()  # as in a stream that Java made
+        async with b.world.client("other") as other:
+            second = StreamMetadata(other.metadata.tree, metadata.paths)
+            for each in (metadata, second):
+                assert await each.tree.exists(metadata.paths.segments)
+            first = second_known = second.lives._paths_known
+
+            async def slow() -> list[str]:
+                """Let the first one begin a life after the second has found none."""
+                found = await first()
+                if slow.once:
+                    slow.once = False
+                    slow.begun = (await metadata.life()).id
+                return found
+
+            slow.once, slow.begun = True, ""  # type: ignore[attr-defined]
+            second.lives._paths_known = slow  # type: ignore[method-assign]
+            assert (await second.life()).id == slow.begun  # type: ignore[attr-defined]
+            assert len(await second_known()) == 1
+
+    run(scene)

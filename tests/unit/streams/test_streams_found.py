@@ -1,0 +1,655 @@
+"""What the simulator found in streams: each bug, made to happen without a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchStreamError,
+    StreamClosedError,
+    StreamFencedError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.tree import Create, Delete, Operation, Put
+from quire.statemachine import Dictionary, DurableDict, follow
+from quire.streams.namespace import namespace
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.truncation import free, remove, truncate
+from quire.streams.read.records import Gap
+from quire.streams.statemachine.state_machine import BUCKET, Objects
+from quire.streams.write.segments import Segments
+from quire.streams.write.takeover import take_over
+from tests.unit.streams.test_streams import Bench, run
+
+SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
+
+
+async def fill(b: Bench, name: str, segments: int) -> None:
+    """As many segments of one record."""
+    for number in range(segments):
+        async with await b.streams.open_writer(name, create=True) as writer:
+            await writer.append(b"%d" % number)
+
+
+def fails_once(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    calls = 0
+
+    async def work(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise MetadataUnavailableError("lost")
+        return await call(*arguments)
+
+    return work
+
+
+def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 3)
+        whole = await b.read("s")
+        behind = whole[1].position.next_slot()
+        await b.streams.truncate("s", behind)
+        assert [r.payload for r in await b.read("s", start=behind)] == [b"2"]
+        assert [r.payload for r in await b.read("s", start=DLSN(2, 1, 0))] == [b"2"]
+        # Its ledger is deleted all the same; the segments before it are gone.
+        first, last = await b.streams.segments("s")
+        assert (first.lssn, first.truncation) == (2, Truncation.TRUNCATED)
+        assert first.ledger_id not in await b.ledgers()
+        # Who was further behind is told of one gap.
+        reader = await b.streams.open_reader("s", start=whole[0].position, on_gap="deliver")
+        async with aclosing(reader.batches()) as batches:
+            got = [batch async for batch in batches]
+        assert got[0] == Gap("truncated", whole[0].position, last.first_dlsn)
+        assert await b.streams.retain("s") == []
+
+    run(scene)
+
+
+def test_who_has_read_the_end_of_a_stream_comes_to_an_end_again() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        await writer.end_stream()
+        reader = await b.streams.open_reader("s", follow=True)
+        assert [r.payload async for r in reader] == [b"x"]
+        again = await b.streams.open_reader("s", start=reader.position, follow=True)
+        assert [r async for r in again] == []
+        assert again.ended
+        [segment] = await b.streams.segments("s")
+        await b.streams.truncate("s", segment.first_dlsn.next_segment())
+        late = await b.streams.open_reader("s", follow=True)
+        assert [r async for r in late] == []
+        assert late.ended
+
+    run(scene)
+
+
+def test_a_read_to_the_beginning_of_an_entry_has_the_one_before() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            for number in range(3):
+                await writer.append(b"%d" % number)
+        assert [r.payload for r in await b.read("s", end=DLSN(1, 1, 0))] == [b"0"]
+        assert [r.payload for r in await b.read("s", end=DLSN(1, 2, 0))] == [b"0", b"1"]
+
+    run(scene)
+
+
+def test_a_truncation_that_comes_late_does_not_bring_anything_back() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 4)
+        metadata = b.streams.metadata("s")
+        known, segments = await metadata.life(), await metadata.segments()
+        before = segments[2].first_dlsn
+        await truncate(metadata, before)
+        with pytest.raises(VersionConflictError):
+            await metadata.mark_truncated(known, segments[:1])
+        assert await truncate(metadata, segments[1].first_dlsn) == []
+        truncated = [s.truncation is Truncation.TRUNCATED for s in await metadata.segments()]
+        assert truncated == [True, True, False, False]
+        assert len(await free(b.client, metadata)) == 2
+
+    run(scene)
+
+
+def test_producers_and_tokens_outlive_a_truncation_of_all() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await (await writer.producer("p")).append_many([b"0", b"1"], 0)
+            await writer.set_fencing_token("mine")
+        [segment] = await b.streams.segments("s")
+        await b.streams.truncate("s", segment.first_dlsn.next_segment())
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            assert await producer.append(b"1", 1, token="mine") is None
+            await producer.append(b"2", 2, token="mine")
+        assert [r.payload for r in await b.read("s")] == [b"2"]
+
+    run(scene)
+
+
+def test_a_writer_of_a_deleted_stream_is_none_of_its_successor() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)  # its next ledger is made and noted
+        await b.streams.delete_stream("s")
+        new = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        with pytest.raises(StreamFencedError):
+            await old.append(b"old")
+        await new.append(b"new")
+        await new.close()
+        assert [r.payload for r in await b.read("s")] == [b"new"]
+
+    run(scene)
+
+
+def test_a_writer_of_the_former_name_is_none_of_the_next_stream_of_that_name() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        await b.streams.rename_stream("s", "t")
+        await b.streams.rename_stream("t", "s")
+        new = await b.streams.open_writer("s")
+        await asyncio.sleep(1)
+        with pytest.raises(StreamFencedError):
+            await old.append(b"old")
+        await new.append(b"new")
+        await new.close()
+
+    run(scene)
+
+
+def test_a_stream_with_too_many_nodes_to_be_renamed_keeps_its_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them move in one transaction. The writer was fenced before that was known."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"1")
+            monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", 10)
+            with pytest.raises(UsageError, match="operations"):
+                await b.streams.rename_stream("s", "t")
+            monkeypatch.undo()
+            await writer.append(b"2")
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
+    """Who deletes a stream removes its segments: a writer that wanted to drop an empty one found it
+    gone, and took that for the answer that was lost."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        segments = writer._segments
+        assert segments.open is not None
+        other = b.streams.metadata("s")
+        await other.claim()
+        await remove(b.client, other, segments.open.segment)
+        with pytest.raises(StreamFencedError):
+            await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
+        writer.abandon()
+
+    run(scene)
+
+
+def loses_an_answer(metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[object]]) -> None:
+    """The next transaction is done, and its answer lost; `meanwhile` comes before the next try."""
+    tree, real = metadata.tree, metadata.tree.commit
+
+    async def commit(*operations: Operation) -> None:
+        tree.commit = real  # type: ignore[method-assign]
+        await real(*operations)
+        await meanwhile()
+        raise MetadataUnavailableError("the answer was lost")
+
+    tree.commit = commit  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
+def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> None:
+    """The writer found another node than the one it had wanted, and took itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append_many([b"0", b"1"])
+        other = b.streams.metadata("s")
+        until = DLSN(1, 0, 1) if slots else DLSN(2, 0, 0)
+        loses_an_answer(writer._segments.metadata, lambda: truncate(other, until))
+        await writer.roll()
+        await writer.append(b"2")
+        await writer.close()
+        assert await b.numbers("s") == [1, 2]
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"][not slots :]
+
+    run(scene)
+
+
+def test_what_was_freed_at_once_was_published_all_the_same() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata, other = b.streams.metadata("s"), b.streams.metadata("s")
+        claim = await metadata.claim()
+        copies = [
+            StreamSegment(lssn, 1_000 + lssn, 1).completed(
+                last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
+                completion_time_ms=1, start_sequence_id=lssn,
+            )
+            for lssn in range(1, 5)
+        ]  # fmt: skip
+        after: dict[str, bytes | None] = {
+            metadata.paths.segment(one.name): one.to_bytes() for one in copies
+        }
+
+        async def meanwhile() -> None:
+            await truncate(other, DLSN(4, 0, 0))
+            await free(b.client, other)
+
+        loses_an_answer(metadata, meanwhile)
+        await metadata.publish(claim, copies, [], after)
+        assert await b.numbers("s") == [3, 4]
+        await metadata.free_allocation(claim)  # it has the claim, at its version
+
+    run(scene)
+
+
+def test_what_nobody_has_done_is_not_taken_for_done_and_freed() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata = b.streams.metadata("s")
+        claim = await metadata.claim()
+        one = StreamSegment(1, 1_001, 1)
+        done = one.completed(
+            last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
+            completion_time_ms=1, start_sequence_id=0,
+        )  # fmt: skip
+        # The segment in progress is not there, so its completion cannot be.
+        with pytest.raises(StreamFencedError):
+            await metadata.change(claim, complete=done)
+        assert await b.numbers("s") == []
+
+    run(scene)
+
+
+def test_what_apache_s_writer_has_completed_is_not_taken_for_one_s_own() -> None:
+    """It takes over without a claim as ours: only what stands in the nodes tells."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append_many([b"0", b"1"])
+        segments = writer._segments
+        assert segments.open is not None
+        metadata, claim = segments.metadata, segments.taken.claim
+        mine = segments.open.completed(2)
+        theirs = dataclasses.replace(mine, record_count=1, last_slot_id=0, completion_time_ms=1)
+        paths = metadata.paths
+        await metadata.tree.commit(
+            Create(paths.segment(theirs.name), theirs.to_bytes()),
+            Delete(metadata.node(theirs.lssn, in_progress=True)),
+            Put(paths.segments, b"1", claim.ledgers_version),
+        )
+        with pytest.raises(StreamFencedError):
+            await metadata.change(claim, complete=mine)
+        writer.abandon()
+
+    run(scene)
+
+
+def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
+    """The next ledger is made in the background: a writer that was closed in that moment took
+    itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        b.world.metadata_delay_s = 0.01
+        for number in range(20):
+            name = f"s{number}"
+            writer = await b.streams.open_writer(name, create=True)
+            await writer.append(b"x")
+            segments = writer._segments
+            assert segments.open is not None
+            metadata, claim = segments.metadata, segments.taken.claim
+            await asyncio.gather(
+                metadata.change(claim, complete=segments.open.completed(1)),
+                metadata.allocate(claim, 1_000),
+            )
+            await metadata.free_allocation(claim)
+            assert await b.numbers(name) == [1]
+            writer.abandon()
+
+    run(scene)
+
+
+def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None:
+    """What is known of producers stands there. Where it was as long as `roll_bytes`, the writer
+    rolled from one segment to the next and never came to a record."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"roll_bytes": 1, "roll_interval_ms": 1})
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            async with asyncio.timeout(10.0):
+                for number in range(3):
+                    await producer.append(b"%d" % number, number)
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+        assert await b.numbers("s") == [1, 2, 3]
+
+    run(scene)
+
+
+def test_a_takeover_that_is_overtaken_leaves_its_successor_s_ledger_alone() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 1)
+        slow, late = b.streams.metadata("s"), []
+        real = slow.tree.read
+
+        async def read(path: str) -> Any:
+            if path == slow.paths.allocation:
+                slow.tree.read = real  # type: ignore[method-assign]
+                late.append(await b.streams.open_writer("s"))
+                await asyncio.sleep(1)  # it has made its next ledger, and noted it
+            return await real(path)
+
+        slow.tree.read = read  # type: ignore[method-assign]
+        with pytest.raises(StreamFencedError):
+            await take_over(b.client, slow, b"")
+        await late[0].append(b"late")
+        await late[0].close()
+        assert [r.payload for r in await b.read("s")] == [b"0", b"late"]
+
+    run(scene)
+
+
+def test_a_rename_does_not_bring_back_what_is_given_up_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append_many([b"0", b"1", b"2"])
+        real = b.streams._moves
+        positions = [record.position for record in await b.read("s")]
+        before = [positions[1]]
+
+        async def moves(*what: Any) -> Any:
+            found = await real(*what)
+            if before and len(what) == 2:  # all is read
+                await b.streams.truncate("s", before.pop(0))
+            return found
+
+        b.streams._moves = moves  # type: ignore[method-assign]
+        await b.streams.truncate("s", positions[0])
+        with pytest.raises(VersionConflictError):
+            await b.streams.rename_stream("s", "t")
+        await b.streams.rename_stream("s", "t")
+        assert [r.payload for r in await b.read("t")] == [b"1", b"2"]
+
+    run(scene)
+
+
+def test_a_deletion_ends_the_writer_that_came_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 2)
+        late = []
+        real = b.client.delete_ledger
+
+        async def delete_ledger(ledger_id: int) -> None:
+            if not late:
+                late.append(await b.streams.open_writer("s"))
+                await late[0].append(b"late")
+            await real(ledger_id)
+
+        b.client.delete_ledger = delete_ledger  # type: ignore[method-assign]
+        await b.streams.delete_stream("s")
+        with pytest.raises(StreamFencedError):
+            await late[0].append(b"later")
+        assert not await b.streams.exists("s")
+        assert await b.ledgers() == []
+
+    run(scene)
+
+
+def test_nothing_makes_a_deleted_stream_anew_by_half() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        metadata = b.streams.metadata("s")
+        await b.streams.delete_stream("s")
+        for work in (metadata.ensure_writable, metadata.claim, metadata.note_marks):
+            with pytest.raises(NoSuchStreamError):
+                await work()
+        with pytest.raises(NoSuchStreamError):
+            await writer.producer("p")
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.subscription("s", "mine").commit(DLSN(1, 0, 0))
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.configure_stream("s", {"ack_quorum": 2})
+        assert not await metadata.tree.exists(metadata.paths.stream)
+        writer.abandon()
+
+    run(scene)
+
+
+def test_a_stream_has_its_settings_from_the_beginning() -> None:
+    async def scene(b: Bench) -> None:
+        metadata = b.streams.metadata("s")
+        real, seen = metadata.tree.commit, []
+
+        async def commit(*operations: Any) -> Any:
+            results = await real(*operations)
+            if await metadata.exists():
+                seen.append(await b.streams.own_stream_settings("s"))
+            return results
+
+        metadata.tree.commit = commit  # type: ignore[method-assign]
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        assert seen == [{"txids": "given"}]
+
+    run(scene)
+
+
+def test_an_empty_segment_is_given_up_though_its_ledger_cannot_be_deleted_at_once() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        metadata = b.streams.metadata("s")
+        allocated = int((await metadata.tree.read(metadata.paths.allocation)).value)
+        # Somebody recovers the ledger before its first record: the segment is empty.
+        await b.client.open_ledger(allocated, recover=True)
+        b.client.delete_ledger = fails_once(b.client.delete_ledger)  # type: ignore[method-assign]
+        await writer.append(b"x")
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"x"]
+        assert await b.ledgers() == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
+def test_a_ledger_that_could_not_be_noted_is_used_by_the_next_attempt() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        segments: Segments = writer._segments
+        metadata = segments.metadata
+        metadata.allocate = fails_once(metadata.allocate)  # type: ignore[method-assign]
+        await writer.append(b"x")
+        await writer.close()
+        assert await b.ledgers() == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
+def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
+    async def scene(b: Bench) -> None:
+        b.world.metadata_delay_s = 0.01
+        real, made = b.client.create_ledger, set()
+
+        async def create_ledger(**how: Any) -> Any:
+            ledger = await real(**how)
+            made.add(ledger.ledger_id)
+            return ledger
+
+        b.client.create_ledger = create_ledger  # type: ignore[method-assign]
+        named = set()
+        for number in range(20):
+            streams = await Namespace.open(b.client, b.streams.path)
+            await streams.open_writer(f"s{number}", create=True)
+            await asyncio.sleep(0.002 * number)
+            await streams.close()
+            paths = streams.metadata(f"s{number}").paths
+            value = (await b.client.metadata.tree.read(paths.allocation)).value
+            named |= {int(value)} if value else set()
+        assert made & set(await b.ledgers()) <= named
+        assert made - named
+        assert made & named
+
+    run(scene)
+
+
+def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        old = await DurableDict.open(b.streams, "d")
+        await old.set("a", 1)
+        real = old.leader.confirm
+
+        async def confirm() -> None:  # and then it sleeps, while another takes over
+            await real()
+            async with await DurableDict.open(b.streams, "d") as new:
+                for number in range(20):
+                    await new.set("b", number)
+                await new.leader.snapshot()
+
+        old.leader.confirm = confirm  # type: ignore[method-assign]
+        with pytest.raises(StreamFencedError):
+            await old.leader.snapshot()
+        async with await DurableDict.open(b.streams, "d") as again:
+            assert dict(again) == {"a": 1, "b": 19}
+
+    run(scene)
+
+
+def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
+    """Not at the oldest record that is left, if both came just between."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        for number in range(20):
+            await leader.set(str(number), number)
+        real = b.streams.open_reader
+        done = []
+
+        async def open_reader(*what: Any, **how: Any) -> Any:
+            if not done:
+                done.append(1)
+                await leader.leader.snapshot()
+            return await real(*what, **how)
+
+        b.streams.open_reader = open_reader  # type: ignore[method-assign]
+        machine = Dictionary()
+        async with await follow(b.streams, "d", machine) as follower:
+            await follower.wait_applied(20)
+        assert machine.items == dict(leader)
+        await leader.close()
+
+    run(scene)
+
+
+def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
+    """What it had not read was no command."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        machine = Dictionary()
+        await leader.set("a", 1)
+        follower = await follow(b.streams, "d", machine)
+        await follower.wait_applied(1)
+        await follower._tasks.close()  # it stands still
+        await leader.leader.snapshot()
+        await leader.close()
+        await fill_dictionary(b)
+        follower._tasks.start(follower._run())
+        await follower.wait_applied(31)
+        assert machine.items["b"] == 29
+        await follower.close()
+
+    async def fill_dictionary(b: Bench) -> None:
+        async with await DurableDict.open(b.streams, "d") as again:
+            for number in range(30):
+                await again.set("b", number)
+            await b.streams.truncate("d", DLSN(1, 1 << 30, 0))
+
+    run(scene)
+
+
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        for number in range(10):
+            await leader.set("a", number)
+        await leader.leader.snapshot()
+        real = Objects.get
+
+        async def get(self: Objects, name: str) -> Any:
+            found = await real(self, name)
+            if self.bucket == BUCKET and not late:
+                late.append(1)
+                await leader.set("a", 10)
+                await leader.leader.snapshot()
+                for bookie in b.world.bookies.values():
+                    await bookie.collect_garbage()
+            return found
+
+        late: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Objects, "get", get)
+            machine = Dictionary()
+            async with await follow(b.streams, "d", machine) as follower:
+                await follower.wait_applied(11)
+        assert machine.items == {"a": 10}
+        await leader.close()
+
+    run(scene)
+
+
+def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
+    """It waited for ever for a mark that nobody sent any more (seed 531276781)."""
+
+    async def scene(b: Bench) -> None:
+        for ends in ("fenced", "abandoned"):
+            writer = await b.streams.open_writer(ends, create=True)
+            await writer.append(b"0")
+            metadata = writer._segments.metadata
+            note_marks = metadata.note_marks
+
+            async def ended(
+                note: Callable[[], Awaitable[Any]] = note_marks,
+                pump: Any = writer._pump,
+                ends: str = ends,
+            ) -> Any:
+                noted = await note()
+                if ends == "fenced":
+                    pump._fail(StreamFencedError("taken over"))
+                else:
+                    pump.abandon()
+                return noted
+
+            metadata.note_marks = ended  # type: ignore[method-assign]
+            async with asyncio.timeout(60):
+                with pytest.raises((StreamFencedError, StreamClosedError)):
+                    await writer.set_fencing_token("mine")
+
+    run(scene)
