@@ -14,8 +14,17 @@ from quire.http.server.static_files import POLICY
 from quire.replication.marks.running import Far
 from tests.support.processes.cli import Quire
 from tests.support.ui.browser import expect
+from tests.support.ui.dashboard import (
+    HOSTILE,
+    HOSTILE_NAME,
+    READ,
+    RECORDS,
+    STREAM,
+    TEAM,
+    Dashboard,
+    Tab,
+)
 from tests.support.waiting import wait_for
-from tests.ui.conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
