@@ -17,12 +17,12 @@ from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
 from quire.client.cluster.quarantine import OnDamage, Suspect
 from quire.client.datasets.datasets import Datasets
-from quire.client.observability.metrics import client_metrics
 from quire.client.observability.tracing import Tracing, note
 from quire.client.read.follow import Feeds
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.read.reader import LedgerReader
 from quire.client.recovery import Recovery
+from quire.client.write.add_session import SharedByWriters
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import LedgerWriter
 from quire.codec.entry.digest import DigestType
@@ -85,6 +85,7 @@ class Client:
             self._tasks,
             Tracing(tracer),
         )
+        self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
         self._closed = False
 
@@ -179,6 +180,7 @@ class Client:
                 password=password,
                 store=self.metadata,
                 pool=self._pool,
+                shared=self._shared,
                 config=self.config,
                 tasks=self._tasks,
                 deferred_sync=deferred_sync,
@@ -254,6 +256,7 @@ class Client:
                 codec,
                 self.metadata,
                 self._pool,
+                self._shared,
                 self.config,
                 self._tasks,
                 doubt,
@@ -345,7 +348,7 @@ class Client:
 
     def metrics(self) -> str:
         """What this client has done since it was made, in Prometheus' text format."""
-        return exposition(client_metrics(self))
+        return exposition(self._pool.metrics())
 
     @property
     def on_damage(self) -> OnDamage | None:

@@ -22,7 +22,7 @@ from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import note
 from quire.client.read.engine import ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed
-from quire.client.write.add_session import AddSession
+from quire.client.write.add_session import AddSession, SharedByWriters
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
@@ -65,6 +65,7 @@ class Recovery:
         codec: EntryCodec,
         store: MetadataStore,
         pool: BookiePool,
+        shared: SharedByWriters,
         config: ClientConfig,
         tasks: TaskSet,
         doubt: Doubt = NO_DOUBT,
@@ -79,6 +80,7 @@ class Recovery:
         self._codec = codec
         self._store = store
         self._pool = pool
+        self._shared = shared
         self._config = config
         self._tasks = tasks
         self._segments: list[tuple[int, tuple[str, ...]]] = []
@@ -170,6 +172,7 @@ class Recovery:
             codec=self._codec,
             key=self._key,
             pool=self._pool,
+            shared=self._shared,
             config=self._config,
             tasks=self._tasks,
             ensemble=snapshot.last_segment.ensemble,

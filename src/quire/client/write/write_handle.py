@@ -11,7 +11,7 @@ from typing import Self, TypedDict, Unpack
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.tracing import note
-from quire.client.write.add_session import AddSession
+from quire.client.write.add_session import AddSession, SharedByWriters
 from quire.client.write.deferred_session import DeferredSession
 from quire.client.write.explicit_lac import ExplicitLac
 from quire.codec.entry.digest import DigestType, master_key
@@ -55,6 +55,7 @@ class HowToWrite(TypedDict):
     password: bytes
     store: MetadataStore
     pool: BookiePool
+    shared: SharedByWriters
     config: ClientConfig
     tasks: TaskSet
     deferred_sync: bool
@@ -81,6 +82,7 @@ class WriteHandle:
             codec=codec,
             key=key,
             pool=how["pool"],
+            shared=how["shared"],
             config=config,
             tasks=how["tasks"],
             ensemble=value.last_segment.ensemble,
@@ -88,7 +90,7 @@ class WriteHandle:
             ack_quorum=value.ack_quorum,
             change_ensemble=self._change_ensemble,
         )
-        self._turns = how["pool"].turns
+        self._flush = how["shared"].flush
         self._traced = self._session.traced
         self._explicit_lac: ExplicitLac | None = None
         if config.explicit_lac_interval_ms > 0:
@@ -248,7 +250,7 @@ class WriteHandle:
         if self._traced:
             self._loop.call_soon(self._send_turn)  # its span is a child of this caller's
         else:
-            self._turns.at_end(self._send_turn)
+            self._flush.at_end(self._send_turn)
 
     def _send_turn(self) -> None:
         turn, session = self._turn, self._session
