@@ -12,7 +12,7 @@ from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.deferred_session import DeferredSession
 from quire.client.write.ensemble_changes import EnsembleChanges
 from quire.client.write.explicit_lac import ExplicitLac
-from quire.client.write.write_handle import WriteHandle
+from quire.client.write.writer import WriteHandle
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.core.append.pipeline import AddPipeline
 from tests.sim.mutants.mutant import edit, mutant
@@ -186,7 +186,7 @@ def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
         patch,
         WriteHandle,
         "_close",
-        ("await self.flush()", "self._send_turn()"),
+        ("await self.flush()", "self._send_batch()"),
         ("last = await self.force()", "last = self.last_add_pushed"),
     )
 

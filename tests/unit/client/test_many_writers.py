@@ -180,7 +180,7 @@ def test_a_second_writer_joins_the_connections_that_there_are() -> None:
             tasks = len(asyncio.all_tasks())
             second = await client.create_ledger(ledger_id=900)
             second.submit(payload(0))
-            second._send_turn()
+            second._send_batch()
             assert len(asyncio.all_tasks()) == tasks
             members = second._session._members
             assert all(member.channel is not None for member in members)
