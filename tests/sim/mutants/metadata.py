@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.client import recovery
-from quire.client.write import write_handle
+from quire.client.write import writer
 from quire.metadata.ledgers import update
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.registration import MemoryRegistration
@@ -38,7 +38,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
     rule="BOOKKEEPER-584, rule 18",
 )
 def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
-    _blind(patch, write_handle)
+    _blind(patch, writer)
 
 
 @mutant(

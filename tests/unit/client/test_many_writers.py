@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from quire.client.observability.metrics import ClientCounters
 from quire.client.write.add_session import AddSession
-from quire.client.write.flush import Turns
+from quire.client.write.flush import Flush
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import ADD_WORD, RESPONSE, Code, add_response
 from quire.config import ClientConfig
@@ -109,26 +109,26 @@ def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
     assert calls == [ids, ids]
 
 
-# -- turns ------------------------------------------------------------------------------------
+# -- the flush --------------------------------------------------------------------------------
 
 
-async def test_one_callback_serves_all_who_ask_in_a_turn() -> None:
-    turns = Turns(ClientCounters())
+async def test_one_callback_serves_all_who_ask_in_one_event_loop_iteration() -> None:
+    flush = Flush(ClientCounters())
     told: list[int] = []
     loop = asyncio.get_running_loop()
     with mock.patch.object(loop, "call_soon", wraps=loop.call_soon) as begun:
         for number in range(5):
-            turns.at_end(partial(told.append, number))
+            flush.at_end(partial(told.append, number))
     assert (told, begun.call_count) == ([], 1)
     await asyncio.sleep(0)
     assert told == [0, 1, 2, 3, 4]
-    turns.at_end(lambda: told.append(5))
+    flush.at_end(lambda: told.append(5))
     await asyncio.sleep(0)
     assert told[-1] == 5
 
 
-async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
-    turns = Turns(ClientCounters())
+async def test_one_who_fails_does_not_keep_the_others_from_their_flush() -> None:
+    flush = Flush(ClientCounters())
     told: list[int] = []
     reported: list[BaseException] = []
     loop = asyncio.get_running_loop()
@@ -137,8 +137,8 @@ async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
     def broken() -> None:
         raise ValueError("broken")
 
-    turns.at_end(broken)
-    turns.at_end(lambda: told.append(1))
+    flush.at_end(broken)
+    flush.at_end(lambda: told.append(1))
     await asyncio.sleep(0)
     assert told == [1]
     assert [str(error) for error in reported] == ["broken"]
@@ -172,7 +172,7 @@ def test_a_second_writer_joins_the_connections_that_there_are() -> None:
             tasks = len(asyncio.all_tasks())
             second = await client.create_ledger(ledger_id=900)
             second.submit(payload(0))
-            second._send_turn()
+            second._send_batch()
             assert len(asyncio.all_tasks()) == tasks
             members = second._session._members
             assert all(member.channel is not None for member in members)
@@ -274,7 +274,7 @@ async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
     async with many_writers(20) as (network, _, writers):
         ensembles = {writer.metadata.last_segment.ensemble for writer in writers}
         assert len(ensembles) > 1
-        assert len({id(writer._session._route) for writer in writers}) == 1
+        assert len({id(writer._session._group) for writer in writers}) == 1
         for writer in writers:
             writer.submit(b"second")
         writers[3].submit(b"third")
@@ -314,11 +314,11 @@ async def test_a_turn_in_which_a_member_is_lost_reaches_the_others_and_its_succe
         hit = [w for w in writers if "b:1" in w.metadata.last_segment.ensemble]
         assert hit
         assert len(hit) < len(writers)
-        assert all((w._session._route is None) == (w in hit) for w in writers)
+        assert all((w._session._group is None) == (w in hit) for w in writers)
         for writer in writers:
             writer.submit(b"third")
         await drained(network, writers, 2)
-        assert all(w._session._route is not None for w in writers)
+        assert all(w._session._group is not None for w in writers)
         for writer in writers:
             ensemble = writer.metadata.last_segment.ensemble
             assert "b:1" not in ensemble
@@ -382,15 +382,15 @@ async def test_what_is_sent_in_a_turn_and_outside_of_it_stays_in_order() -> None
                 assert end.stored[writer.ledger_id] == list(range(writer.last_add_pushed + 1))
 
 
-async def test_a_client_keeps_routes_only_for_who_uses_them() -> None:
+async def test_a_client_keeps_connection_groups_only_for_sessions_that_use_them() -> None:
     """They hold connections."""
     async with many_writers(5, bookies=5) as (_, client, writers):
-        routes = client.pool.turns._routes
-        assert len(routes) > 0
+        groups = client._shared.flush._groups
+        assert len(groups) > 0
         for writer in writers:
             writer.abandon()
         gc.collect()
-        assert len(routes) == 0
+        assert len(groups) == 0
 
 
 # -- what is kept -----------------------------------------------------------------------------
