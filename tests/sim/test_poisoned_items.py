@@ -690,8 +690,6 @@ PASSES: dict[str, tuple[Play, ...]] = {
 
 NAMES_ONLY = {
     "cli/cluster/erase.py erase_now": "it deletes nodes by name, and reads none",
-    "cli/demo.py Watch.__init__": "the demo lists ids of its own cluster",
-    "cli/demo.py entries_of": "the demo reads what it wrote itself",
     "cli/shell/cluster.py list_bookies.work": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",

