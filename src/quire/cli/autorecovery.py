@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from quire.cli.common.options import (
     Command,
     check_bookie,
     checked,
+    default_name,
     json_option,
     metadata_option,
     placement_option,
@@ -91,12 +90,6 @@ def start(
         run_async(_start(uri, name, settings, http, **parts))
     except KeyboardInterrupt:
         pass
-
-
-def default_name() -> str:
-    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
-                   for c in socket.gethostname())  # fmt: skip
-    return f"{host or 'host'}.{os.getpid()}"
 
 
 async def _start(

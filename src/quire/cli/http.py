@@ -229,7 +229,7 @@ async def _http(
 async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
     import quire
     from quire.bookie.main import log_event
-    from quire.cli.autorecovery import default_name
+    from quire.cli.common.options import default_name
     from quire.http.server.run import serve_cluster
     from quire.http.server.server import PortTakenError
 

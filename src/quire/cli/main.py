@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from quire.cli.common.groups import DefaultGroup, LazyGroup, RootGroup
-from quire.cli.common.options import CONFIG_VARIABLE
+from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, RootGroup
 
 _COMMANDS = {
     "local": (

@@ -108,7 +108,7 @@ def off(uri: str, why: str) -> None:
 
 async def _off(uri: str, why: str) -> bool:
     from quire._runtime.clock import SystemClock
-    from quire.cli.autorecovery import default_name
+    from quire.cli.common.options import default_name
     from quire.metadata.bookies.collection import Switch, switch_off
 
     async with opened_metadata(uri) as store:

@@ -13,15 +13,16 @@ from typing import Any, NoReturn
 
 import click
 
-from quire.cli.common.options import EXIT_INTERRUPTED
-
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells say it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: whoever read our output has enough of it."""
 
 DEBUG_VARIABLE = "QUIRE_DEBUG"
+CONFIG_VARIABLE = "QUIRE_CONFIG"
+"""Also the place in the context of a command where the option `--config` keeps its value."""
 
 
 class LazyGroup(click.Group):

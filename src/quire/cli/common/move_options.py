@@ -120,7 +120,7 @@ def run_job(
     is paused, and told of among those that run."""
 
     async def job() -> T:
-        from quire.cli.autorecovery import default_name
+        from quire.cli.common.options import default_name
         from quire.replication import ReplicationLocks
         from quire.replication.marks.pauses import Gate
         from quire.replication.marks.running import announced

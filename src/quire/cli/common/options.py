@@ -6,23 +6,24 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from quire.cli.common.groups import EXIT_INTERRUPTED
+
 if TYPE_CHECKING:
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
 """Of a command that was interrupted; behind it the process simply ends."""
-EXIT_INTERRUPTED = 130
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-CONFIG_VARIABLE = "QUIRE_CONFIG"
 METADATA_VARIABLE = "QUIRE_METADATA"
 WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}"
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
@@ -92,6 +93,13 @@ def check_bookie(bookie_id: str) -> None:
     from quire.codec.metadata.registration import check_bookie_id
 
     check_bookie_id(bookie_id)
+
+
+def default_name() -> str:
+    """Return HOST.PID: how locks, votes and marks name this process."""
+    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
+                   for c in socket.gethostname())  # fmt: skip
+    return f"{host or 'host'}.{os.getpid()}"
 
 
 def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:

@@ -48,7 +48,7 @@ async def _tell(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
 ) -> None:
     import quire
-    from quire.cli.autorecovery import default_name
+    from quire.cli.common.options import default_name
     from quire.replication.marks.running import announced
 
     while True:
