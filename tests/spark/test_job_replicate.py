@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from tests.support.waiting import wait_for
 
 from quire import blocking
-from quire.cli.cluster.init import init as cluster_init
+from quire.cli.cluster.metadata import init as cluster_init
 from quire.cli.pipeline.replicate import replicate as command
 from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
-from quire.cli.completion import SHELLS
-from quire.cli.main import cli
+from quire.cli.main import SHELLS, cli
 from quire.cli.shell.shell import REFUSED, VERBS, shell
 
 from .test_cli_arguments import ALL

@@ -39,7 +39,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     layer = as_layer(lines, file)
     if as_toml:
         from quire.cli.common.configuration import checked
-        from quire.cli.config.show import toml_lines
+        from quire.cli.config import toml_lines
 
         found = checked(merged([layer]))
         click.echo("\n".join(toml_lines(found, changed=True, origin=True)))

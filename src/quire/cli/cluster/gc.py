@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.bookie.identity import opened_metadata
-from quire.cli.common.groups import LazyGroup, say
+from quire.cli.common.groups import LazyGroup, commands, say
 from quire.cli.common.options import (
     check_bookie,
     checked,
@@ -23,15 +23,15 @@ from quire.cli.common.output import print_json, time_text
 if TYPE_CHECKING:
     from quire.metadata.bookies.collection import Refusal, Switch
 
-_COMMANDS = {
-    "status": ("quire.cli.cluster.gc:status", "Show whether garbage is collected."),
-    "off": ("quire.cli.cluster.gc:off", "Stop all bookies from deleting anything."),
-    "on": ("quire.cli.cluster.gc:on", "Let bookies delete deleted ledgers again."),
-    "accept": (
-        "quire.cli.cluster.gc:accept",
-        "Let bookies go on with a metadata store that went back in time.",
-    ),
-}
+_COMMANDS = commands(
+    """
+    status  gc:status  Show whether garbage is collected.
+    off     gc:off     Stop all bookies from deleting anything.
+    on      gc:on      Let bookies delete deleted ledgers again.
+    accept  gc:accept  Let bookies go on with a metadata store that went back in time.
+    """,
+    "cluster",
+)
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)

@@ -25,6 +25,17 @@ CONFIG_VARIABLE = "QUIRE_CONFIG"
 """Also the place in the context of a command where the option `--config` keeps its value."""
 
 
+def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
+    """Read a table of commands for `LazyGroup`.
+
+    Each line has a command's name, the `module:attribute` where it is, and its line of help.
+    Modules are named within `quire.cli`, or within its room `below`.
+    """
+    rows = (line.split(maxsplit=2) for line in table.strip().splitlines())
+    where = f"quire.cli.{below}." if below else "quire.cli."
+    return {name: (where + place, " ".join(text.split())) for name, place, text in rows}
+
+
 class LazyGroup(click.Group):
     """`lazy` maps the name of a command to 'module:attribute' and the line of help for it."""
 

@@ -26,7 +26,7 @@ from quire.cli.common.progress import Progress
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
-    from quire.cli.common.lines import LineSource
+    from quire.cli.common.input import LineSource
     from quire.client import LedgerWriter
 
 STDIN = 0
@@ -116,7 +116,7 @@ def write(
 
 async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
     import quire
-    from quire.cli.common.lines import LineSource, signals_to
+    from quire.cli.common.input import LineSource, signals_to
     from quire.codec.entry.entry import max_payload_bytes
 
     async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
@@ -160,7 +160,7 @@ def _left_open(writer: LedgerWriter) -> str:
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     """What was done. The ledger is also closed behind a line that cannot be an entry."""
-    from quire.cli.common.lines import input_bytes
+    from quire.cli.common.input import input_bytes
     from quire.errors import EntryTooLargeError
 
     too_large: EntryTooLargeError | None = None

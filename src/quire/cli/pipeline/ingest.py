@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, checked
-from quire.cli.pipeline.common import Bar, Job, job_options, key_values
+from quire.cli.pipeline.job import Bar, Job, job_options, key_values
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from quire.cli.stream.options import (
 from quire.errors import EntryTooLargeError, QuireError, UsageError
 
 if TYPE_CHECKING:
-    from quire.cli.common.lines import InputSource, Splitter
+    from quire.cli.common.input import InputSource, Splitter
     from quire.streams import DLSN, Appended, Namespace, StreamWriter
 
 STDIN = 0
@@ -120,7 +120,7 @@ class Wanted:
 
 
 async def _write(uri: str, path: str, name: str, password: bytes, wanted: Wanted) -> int:
-    from quire.cli.common.lines import InputSource, signals_to
+    from quire.cli.common.input import InputSource, signals_to
 
     async with namespace(uri, path, password, make=wanted.create) as opened:
         if wanted.create:
@@ -184,7 +184,7 @@ class Lines:
     it."""
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
-        from quire.cli.common.lines import LineSplitter
+        from quire.cli.common.input import LineSplitter
         from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 
         self._limit_bytes = MAX_PAYLOAD_BYTES
@@ -236,7 +236,7 @@ class Input:
 
     async def append_all(self, source: InputSource) -> None:
         """Every line, acknowledged; then the writer is closed."""
-        from quire.cli.common.lines import input_bytes
+        from quire.cli.common.input import input_bytes
 
         shown = not os.isatty(STDIN)  # a bar would run into what is typed
         with Progress(

@@ -1,0 +1,110 @@
+"""`quire namespace create`, `list`, `show` and `set`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from quire.cli.common.groups import say
+from quire.cli.common.options import json_option, metadata_option, run_async
+from quire.cli.common.output import print_json
+from quire.cli.stream.options import (
+    Values,
+    change_arguments,
+    changes,
+    namespace,
+    path_argument,
+    set_option,
+    settings_lines,
+    sources,
+)
+
+
+@click.command()
+@metadata_option
+@path_argument
+@set_option
+def create(uri: str, path: str, values: Values) -> None:
+    """Make a namespace for streams, for example /team/orders.
+
+    Where there is one already the settings are added to its own. On ZooKeeper it is bound to the
+    cluster, so that DistributedLog's tools find it.
+    """
+    from quire.streams.namespace.namespace import check_new_path
+
+    check_new_path(path, uri)
+    run_async(_create(uri, path, values))
+
+
+async def _create(uri: str, path: str, values: Values) -> None:
+    import quire
+    from quire.streams import Namespace
+
+    async with quire.connect(uri) as client:
+        await (await Namespace.create(client, path, settings=values)).close()
+    say(f"namespace {path} is there")
+
+
+@click.command("list")
+@metadata_option
+@json_option("One JSON object a line: path.")
+def list_namespaces(uri: str, as_json: bool) -> None:
+    """List the paths of all namespaces in the cluster's store, one a line."""
+    for path in run_async(_namespaces(uri)):
+        if as_json:
+            print_json({"path": path})
+        else:
+            sys.stdout.write(f"{path}\n")
+    sys.stdout.flush()
+
+
+async def _namespaces(uri: str) -> list[str]:
+    import quire
+    from quire.streams.namespace.walk import namespaces
+
+    async with quire.connect(uri) as client:
+        return await namespaces(client)
+
+
+@click.command()
+@metadata_option
+@path_argument
+@json_option("One JSON object: path, streams (how many), settings.")
+def show(uri: str, path: str, as_json: bool) -> None:
+    """Show the settings of a namespace, and where each comes from."""
+    described = run_async(_described(uri, path))
+    if as_json:
+        print_json(described)
+        return
+    lines = [f"namespace  {path}", f"streams    {described['streams']}", "settings"]
+    click.echo("\n".join(lines + settings_lines(described["settings"])))
+
+
+async def _described(uri: str, path: str) -> Values:
+    async with namespace(uri, path) as opened:
+        own = await opened.own_settings()
+        given = opened.given_settings
+        return {
+            "path": path,
+            "streams": len(await opened.streams()),
+            "settings": sources(opened.settings.as_dict(), own, given, "namespace"),
+        }
+
+
+@click.command("set")
+@metadata_option
+@path_argument
+@change_arguments
+def change(uri: str, path: str, values: Values, unset: tuple[str, ...]) -> None:
+    """Change settings of a namespace, which its streams inherit.
+
+    Writers that are open keep what they have.
+    """
+    run_async(_change(uri, path, changes(values, unset)))
+
+
+async def _change(uri: str, path: str, values: Values) -> None:
+    async with namespace(uri, path) as opened:
+        await opened.configure(values)
+    say(f"namespace {path} changed")
