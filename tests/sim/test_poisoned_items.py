@@ -627,7 +627,7 @@ def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
 Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
-    "cli/servers/autorecovery.py _list": (autorecovery_lists_go_on,),
+    "cli/servers/autorecovery.py list_marked": (autorecovery_lists_go_on,),
     "cli/bookie/cookie.py _cluster_s": (cookies_are_kept,),
     "cli/bookie/replace.py _loss": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),

@@ -12,11 +12,11 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import (
+    asynchronous,
     json_option,
     ledger_argument,
     metadata_option,
     password_option,
-    run_async,
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import client_config, tls_options
@@ -82,27 +82,24 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
 @metadata_option
 @tls_options
 @json_option("One JSON object, as the overview of the HTTP API.")
-def explain_cluster(uri: str, as_json: bool) -> None:
+@asynchronous
+async def explain_cluster(uri: str, as_json: bool) -> None:
     """Say what is wrong with the cluster: bookies, disks, racks, the metadata store, repair.
 
     Of each thing: what happened, what is at risk, what is being done about it without you, and what
     to type. It answers within ten seconds, whatever is away. Nothing is changed.
     """
-    view = run_async(_look(uri))
-    if as_json:
-        print_json(view.as_json())
-    else:
-        click.echo("\n".join(_cluster_lines(view)))
-
-
-async def _look(uri: str) -> View:
     from quire.http.views.cluster_view import ClusterView
 
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
         cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
         stack.push_async_callback(cluster.close)
-        return await cluster.look(client)
+        view = await cluster.look(client)
+    if as_json:
+        print_json(view.as_json())
+    else:
+        click.echo("\n".join(_cluster_lines(view)))
 
 
 async def _fetch(stack: AsyncExitStack) -> Any:
@@ -160,30 +157,27 @@ def _problem(one: Problem) -> list[str]:
 @password_option
 @tls_options
 @json_option("One JSON object.")
-def explain_one_ledger(
+@asynchronous
+async def explain_one_ledger(
     uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 ) -> None:
     """Say where the replicas of a ledger are, what is missing, and why it is not repaired yet.
 
     Every bookie is asked. The last line says what is wrong and what to type. Nothing is changed.
     """
-    found = run_async(_explain(uri, ledger_id, deep, password))
-    if as_json:
-        print_json(found.as_json())
-    else:
-        click.echo("\n".join(_ledger_lines(found)))
-
-
-async def _explain(uri: str, ledger_id: int, deep: bool, password: bytes) -> Explained:
     from quire.errors import NoSuchLedgerError
     from quire.replication.explain.explain import explain_ledger
     from quire.streams.ownership.owners import missed
 
     async with explaining(uri) as client:
         try:
-            return await explain_ledger(client, ledger_id, deep=deep, password=password)
+            found = await explain_ledger(client, ledger_id, deep=deep, password=password)
         except NoSuchLedgerError as error:
             raise await missed(client, error, ledger_id) from None
+    if as_json:
+        print_json(found.as_json())
+    else:
+        click.echo("\n".join(_ledger_lines(found)))
 
 
 def _ledger_lines(found: Explained) -> list[str]:

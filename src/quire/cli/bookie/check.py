@@ -18,7 +18,12 @@ from quire.cli.bookie.identity import (
     opened_metadata,
 )
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import json_option, optional_metadata_option, run_async
+from quire.cli.common.options import (
+    dry_run_option,
+    json_option,
+    optional_metadata_option,
+    run_async,
+)
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import Progress
 
@@ -134,7 +139,7 @@ def _total(
 
 @click.command("rebuild-index")
 @directory_argument
-@click.option("--dry-run", is_flag=True, help="Only say what would be made again.")
+@dry_run_option("Only say what would be made again.")
 @json_option("One JSON object a segment.")
 def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
     """Make the index of segments again from what they hold, where it does not check.

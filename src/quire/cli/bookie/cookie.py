@@ -24,12 +24,16 @@ from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import (
     WHICH_CLUSTER,
     Command,
+    asynchronous,
     bookie_argument,
     checked,
+    confirmed,
+    dry_run_option,
     json_option,
     metadata_option,
     optional_metadata_option,
     run_async,
+    yes_option,
 )
 from quire.cli.common.output import print_json
 
@@ -225,9 +229,10 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.option(
     "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
 )
-@click.option("--dry-run", is_flag=True, help="Only say whether it would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
-def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
+@dry_run_option("Only say whether it would be removed.")
+@yes_option()
+@asynchronous
+async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """Remove the cookie of BOOKIE from the cluster, which then no longer knows it.
 
     The bookie's directories are not changed, but a bookie can no longer be started on them. Its
@@ -237,33 +242,29 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     confirmation if standard input is a terminal.
     """
 
-    async def work() -> int:
-        from quire.bookie.directories.identity import check_not_registered, its_cookie
-        from quire.metadata.bookies.directories import forget_bookie
+    from quire.bookie.directories.identity import check_not_registered, its_cookie
+    from quire.metadata.bookies.directories import forget_bookie
 
-        async with opened_metadata(uri) as store:
-            known = await its_cookie(store, bookie)
-            await check_not_registered(store, bookie)
+    async with opened_metadata(uri) as store:
+        known = await its_cookie(store, bookie)
+        await check_not_registered(store, bookie)
+        if not force:
+            await check_not_needed(store, bookie, shown=True)
+        question = f"Remove bookie {bookie} from the cluster?"
+        if not confirmed(question, dry_run or yes, "nothing was removed"):
+            return EXIT_ERROR
+        if not dry_run:
+            await store.delete_cookie(bookie, known.version)
             if not force:
-                await check_not_needed(store, bookie, shown=True)
-            ask = not (dry_run or yes) and sys.stdin.isatty()
-            if ask and not click.confirm(f"Remove bookie {bookie} from the cluster?", err=True):
-                say("nothing was removed")
-                return EXIT_ERROR
-            if not dry_run:
-                await store.delete_cookie(bookie, known.version)
-                if not force:
-                    await forget_bookie(store, bookie)
-            done = "would be removed" if dry_run else "is removed"
-            say(f"the cluster's cookie of bookie {bookie} {done}")
-            if force:
-                say(
-                    "while ledgers name it, the next bookie of this id begins as one that has lost "
-                    "its data"
-                )
-            return 0
-
-    return run_async(work())
+                await forget_bookie(store, bookie)
+        done = "would be removed" if dry_run else "is removed"
+        say(f"the cluster's cookie of bookie {bookie} {done}")
+        if force:
+            say(
+                "while ledgers name it, the next bookie of this id begins as one that has lost "
+                "its data"
+            )
+        return 0
 
 
 def _check_directory(path: str) -> None:
@@ -342,8 +343,9 @@ async def _instance_id(uri: str) -> str:
 )
 @_from_option
 @click.option("--force", is_flag=True, help="Also a cookie that names another cluster.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-def create(
+@dry_run_option("Only say what would be written.")
+@asynchronous
+async def create(
     uri: str, bookie: str, directory: str | None, file: str | None, force: bool, dry_run: bool
 ) -> None:
     """Write the cookie of BOOKIE where it is lost.
@@ -356,19 +358,15 @@ def create(
     if directory is None and file is None:
         raise click.UsageError("from where? Give --dir DIR, or --from FILE")
     given = _read_given(file, bookie) if file is not None else None
-
-    async def work() -> None:
-        async with opened_metadata(uri) as store:
-            if given is not None:
-                await _check_instance(store, given, "the file", force)
-            if directory is None:
-                assert given is not None
-                await _create_in_cluster(store, given, dry_run)
-                return
-            with held(directory) as disk:
-                await _create_where_missing(store, disk, bookie, given, force, dry_run)
-
-    run_async(work())
+    async with opened_metadata(uri) as store:
+        if given is not None:
+            await _check_instance(store, given, "the file", force)
+        if directory is None:
+            assert given is not None
+            await _create_in_cluster(store, given, dry_run)
+            return
+        with held(directory) as disk:
+            await _create_where_missing(store, disk, bookie, given, force, dry_run)
 
 
 async def _create_where_missing(
@@ -478,8 +476,9 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
     help="Also where directories are left out or out of date, or a cookie names no cluster or "
     "another one.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
-def update(
+@dry_run_option("Only say what would be changed.")
+@asynchronous
+async def update(
     uri: str,
     bookie: str,
     directories: tuple[str, ...],
@@ -495,19 +494,15 @@ def update(
     """
     if bool(directories) == (file is not None):
         raise click.UsageError("give either --dir DIR, or --from FILE")
-
-    async def work() -> None:
-        async with opened_metadata(uri) as store:
-            if file is not None:
-                given = _read_given(file, bookie)
-                await _check_instance(store, given, "the file", force)
-                await _replace(store, given, dry_run)
-                return
-            with ExitStack() as stack:
-                disks = [stack.enter_context(held(one)) for one in directories]
-                await _update_all(store, disks, bookie, force, dry_run)
-
-    run_async(work())
+    async with opened_metadata(uri) as store:
+        if file is not None:
+            given = _read_given(file, bookie)
+            await _check_instance(store, given, "the file", force)
+            await _replace(store, given, dry_run)
+            return
+        with ExitStack() as stack:
+            disks = [stack.enter_context(held(one)) for one in directories]
+            await _update_all(store, disks, bookie, force, dry_run)
 
 
 async def _update_all(

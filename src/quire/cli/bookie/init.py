@@ -20,10 +20,13 @@ from quire.cli.bookie.identity import (
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     WHICH_CLUSTER,
+    asynchronous,
+    dry_run_option,
     json_option,
     metadata_option,
     optional_metadata_option,
     run_async,
+    yes_option,
 )
 from quire.cli.common.output import print_json
 
@@ -63,7 +66,8 @@ if TYPE_CHECKING:
     help="What ledgers will call it, for good. [default: HOST:PORT]",
 )
 @json_option("The cookie as one JSON object.")
-def init(
+@asynchronous
+async def init(
     uri: str, directory: str, port: int, advertise: str, bookie_id: str, as_json: bool
 ) -> None:
     """Make a new bookie: its cookie in the directory and in the cluster. Prints its id.
@@ -79,22 +83,18 @@ def init(
     check_directories((directory,))
     check_advertised(advertise)
     check_new_id(wanted)
+    from quire._runtime.clock import SystemClock
+    from quire.bookie.directories.identity import create_identity
 
-    async def work() -> None:
-        from quire._runtime.clock import SystemClock
-        from quire.bookie.directories.identity import create_identity
-
-        async with opened_metadata(uri) as store:
-            with held(directory) as disk:
-                cookie = await create_identity(
-                    disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
-                )
-        if as_json:
-            print_json(cookie_as_json(cookie) or {})
-        else:
-            click.echo(wanted)
-
-    run_async(work())
+    async with opened_metadata(uri) as store:
+        with held(directory) as disk:
+            cookie = await create_identity(
+                disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
+            )
+    if as_json:
+        print_json(cookie_as_json(cookie) or {})
+    else:
+        click.echo(wanted)
 
 
 # -- format -----------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def init(
     help="Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers "
     "name.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("Only say what would be deleted.")
+@yes_option("Do not ask.")
 @json_option("One JSON object a directory.")
 def erase_bookie(
     uri: str | None,

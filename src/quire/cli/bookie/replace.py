@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +21,15 @@ from quire.cli.bookie.identity import (
     pages_naming,
 )
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import bookie_argument, json_option, metadata_option, run_async
+from quire.cli.common.options import (
+    asynchronous,
+    bookie_argument,
+    confirmed,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    yes_option,
+)
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import JobBar
 from quire.metadata.ledgers.naming import SomeLedgers
@@ -84,10 +91,11 @@ def _as_json(some: SomeLedgers) -> dict[str, Any]:
 @bookie_argument()
 @click.argument("lost", type=click.Path(file_okay=False))
 @click.argument("new", type=click.Path(file_okay=False), required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be lost.")
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@dry_run_option("Only say what would be lost.")
+@yes_option()
 @json_option("One JSON object.")
-def replace(
+@asynchronous
+async def replace(
     uri: str, bookie: str, lost: str, new: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
     """Put an empty directory in the place of one that BOOKIE has lost for good.
@@ -102,28 +110,23 @@ def replace(
     BOOKIE refuses to start with it.
     """
     lost, new = absolute([lost, new or lost])
+    from quire.bookie.directories.replacement import find_replacement
 
-    async def work() -> int:
-        from quire.bookie.directories.replacement import find_replacement
-
-        async with opened_metadata(uri) as store:
-            with ExitStack() as stack:
-                found = await find_replacement(store, bookie, lost, new, _Here(stack))
-                if found.disk is None:
-                    return _replaced(found, None, as_json, dry_run)
-                loss = await _loss(store, found.holder, found.others, shown=not as_json)
-                if not as_json:
-                    _say_loss(found.holder, lost, loss, found.others)
-                ask = not (dry_run or yes) and sys.stdin.isatty()
-                if ask and not click.confirm(f"Give up what was in {lost}?", err=True):
-                    say("nothing was changed")
-                    return EXIT_ERROR
-                if not dry_run:
-                    with errors_of(new):
-                        await found.carry_out(store, secrets.token_bytes, _now_ms())
-        return _replaced(found, loss, as_json, dry_run)
-
-    return run_async(work())
+    async with opened_metadata(uri) as store:
+        with ExitStack() as stack:
+            found = await find_replacement(store, bookie, lost, new, _Here(stack))
+            if found.disk is None:
+                return _replaced(found, None, as_json, dry_run)
+            loss = await _loss(store, found.holder, found.others, shown=not as_json)
+            if not as_json:
+                _say_loss(found.holder, lost, loss, found.others)
+            question = f"Give up what was in {lost}?"
+            if not confirmed(question, dry_run or yes, "nothing was changed"):
+                return EXIT_ERROR
+            if not dry_run:
+                with errors_of(new):
+                    await found.carry_out(store, secrets.token_bytes, _now_ms())
+    return _replaced(found, loss, as_json, dry_run)
 
 
 def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
@@ -190,9 +193,10 @@ def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content])
 @metadata_option
 @bookie_argument()
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option("--dry-run", is_flag=True, help="Only say whether it may go.")
+@dry_run_option("Only say whether it may go.")
 @json_option("One JSON object.")
-def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) -> int:
+@asynchronous
+async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) -> int:
     """Take a data directory away from BOOKIE, which has others and must be stopped.
 
     Refused while a ledger that names BOOKIE is not in the others: empty the bookie first
@@ -200,30 +204,24 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
     lost one (`quire bookie disk replace`). DIRECTORY itself is left as it is.
     """
     (path,) = absolute([directory])
+    from quire.bookie.directories.replacement import find_removal
 
-    async def work() -> int:
-        from quire.bookie.directories.replacement import find_removal
-
-        async with opened_metadata(uri) as store:
-            with ExitStack() as stack:
-                found = await find_removal(store, bookie, path, _Here(stack))
-                with JobBar(shown=not as_json) as progress:
-                    await found.check_not_needed(store, looking_at_ledgers(progress))
-                if not dry_run:
-                    with errors_of(", ".join(found.left)):
-                        await found.carry_out(store, _now_ms())
-        left = found.left
-        if as_json:
-            print_json(
-                {"bookie": bookie, "directory": path, "directories": left, "dry_run": dry_run}
-            )
-        else:
-            done = "would be" if dry_run else "is"
-            click.echo(f"{path} {done} taken away from bookie {bookie}")
-            _say_start(left, dry_run)
-        return 0
-
-    return run_async(work())
+    async with opened_metadata(uri) as store:
+        with ExitStack() as stack:
+            found = await find_removal(store, bookie, path, _Here(stack))
+            with JobBar(shown=not as_json) as progress:
+                await found.check_not_needed(store, looking_at_ledgers(progress))
+            if not dry_run:
+                with errors_of(", ".join(found.left)):
+                    await found.carry_out(store, _now_ms())
+    left = found.left
+    if as_json:
+        print_json({"bookie": bookie, "directory": path, "directories": left, "dry_run": dry_run})
+    else:
+        done = "would be" if dry_run else "is"
+        click.echo(f"{path} {done} taken away from bookie {bookie}")
+        _say_start(left, dry_run)
+    return 0
 
 
 # -- shared -----------------------------------------------------------------------------------

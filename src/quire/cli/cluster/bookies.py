@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire._runtime.units import host_port
+from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import LazyGroup, commands, say
 from quire.cli.common.options import (
+    asynchronous,
     bookie_argument,
     checked,
     json_option,
     metadata_option,
-    run_async,
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
@@ -44,9 +46,10 @@ _LOCATIONS = commands(
 @click.option("--space", is_flag=True, help="Ask each for the free space of its disk.")
 @tls_options
 @json_option("One JSON object a line.")
-def bookies(uri: str, space: bool, as_json: bool) -> None:
+@asynchronous
+async def bookies(uri: str, space: bool, as_json: bool) -> None:
     """List the registered bookies: id, state (writable, read-only), address."""
-    found, spaces = run_async(_bookies(uri, space))
+    found, spaces = await _bookies(uri, space)
     for bookie_id in sorted({**found.writable, **found.readonly}):
         address = found.find(bookie_id)
         assert address is not None
@@ -133,10 +136,11 @@ def _node_option(command: Any) -> Any:
 @metadata_option
 @_node_option
 @json_option("One JSON object a line.")
-def list_locations(uri: str, node: str, as_json: bool) -> None:
+@asynchronous
+async def list_locations(uri: str, node: str, as_json: bool) -> None:
     """List bookies and their locations: what the table says, and registered bookies that it does
     not name ('-')."""
-    found, registered = run_async(_list(uri, node))
+    found, registered = await _list(uri, node)
     for bookie in sorted({**found, **registered}):
         group, facts = found.get(bookie) or ("", {})
         if as_json:
@@ -159,26 +163,26 @@ def list_locations(uri: str, node: str, as_json: bool) -> None:
 @click.argument("location", metavar="LOCATION", callback=checked(_check_location))
 @click.option("--group", default="", metavar="NAME", help="Pulsar's group of the bookie.")
 @click.option("--hostname", default="", metavar="HOST", help="Its host, for Pulsar.")
-def set_location(
+@asynchronous
+async def set_location(
     uri: str, node: str, bookie: str, location: str, group: str, hostname: str
 ) -> None:
     """Say where a bookie stands: /rack, /region/rack or /zone/upgrade-domain."""
     from quire.core.placement.tables import with_location
 
-    run_async(
-        _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
-    )
+    await _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
 
 
 @click.command()
 @metadata_option
 @_node_option
 @bookie_argument()
-def remove(uri: str, node: str, bookie: str) -> None:
+@asynchronous
+async def remove(uri: str, node: str, bookie: str) -> None:
     """Forget where a bookie stands. One that is not in the table is success."""
     from quire.core.placement.tables import with_location
 
-    run_async(_change(uri, node, lambda data: with_location(data, bookie, None)))
+    await _change(uri, node, lambda data: with_location(data, bookie, None))
 
 
 async def _list(
@@ -186,18 +190,14 @@ async def _list(
 ) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Any]]:
     from quire.core.placement.tables import read_groups
     from quire.errors import MetadataError, NoSuchKeyError, UsageError
-    from quire.metadata import open_metadata
 
-    store = await open_metadata(uri)
-    try:
+    async with opened_metadata(uri) as store:
         bookies = await store.bookies()
         registered = {**bookies.readonly, **bookies.writable}
         try:
             data = (await store.tree.read(node)).value
         except NoSuchKeyError:
             data = b""
-    finally:
-        await store.close()
     try:
         groups = read_groups(data)
     except UsageError as error:
@@ -214,22 +214,11 @@ async def _list(
 
 
 async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None:
-    from quire.metadata import open_metadata
-
-    store = await open_metadata(uri)
-    try:
-        await store.instance_id()  # not into a store that nobody uses
-        await _swap(store, node, change)
-    finally:
-        await store.close()
-
-
-async def _swap(store: MetadataStore, node: str, change: Callable[[bytes], bytes]) -> None:
     from quire.client.swap import swap
     from quire.errors import NoSuchKeyError
     from quire.metadata.tree import Put
 
-    async def attempt() -> None:
+    async def attempt(store: MetadataStore) -> None:
         try:
             found = await store.tree.read(node)
         except NoSuchKeyError:
@@ -239,5 +228,7 @@ async def _swap(store: MetadataStore, node: str, change: Callable[[bytes], bytes
         if changed != found.value:
             await store.tree.commit(Put(node, changed, found.version))
 
-    # The same change twice is the change.
-    await swap(f"the node {node}", attempt, ask_again=True)
+    async with opened_metadata(uri) as store:
+        await store.instance_id()  # not into a store that nobody uses
+        # The same change twice is the change.
+        await swap(f"the node {node}", partial(attempt, store), ask_again=True)

@@ -12,7 +12,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import (
     LINES_MAX,
     LISTED_MAX,
-    dry_run_option,
+    dry_run_of_moves,
     parallel_option,
     rate_option,
     run_job,
@@ -20,12 +20,13 @@ from quire.cli.common.moves import (
 )
 from quire.cli.common.options import (
     FiniteRange,
+    asynchronous,
     check_bookie,
+    default_name,
     json_option,
     metadata_option,
     password_option,
     placement_option,
-    run_async,
     size_or_time,
 )
 from quire.cli.common.output import print_json, time_text
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @metadata_option
-@dry_run_option
+@dry_run_of_moves
 @click.option(
     "--target-spread",
     type=FiniteRange(min=0),
@@ -160,7 +161,8 @@ def _target(kind: str, bookie: str | None) -> str:
 @click.argument("kind", type=click.Choice(KINDS), required=False)
 @click.argument("bookie", required=False)
 @json_option("One JSON object a line, of what is paused.")
-def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
+@asynchronous
+async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
     """Pause a job: recover or decommission BOOKIE, or rebalance. Without arguments: list what is.
 
     The job sees that within seconds, wherever it runs: it ends the ledgers that it is at,
@@ -168,7 +170,18 @@ def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None
     Autorecovery is paused with `quire autorecovery disable`.
     """
     target = _target(kind, bookie) if kind is not None else None
-    found, changed = run_async(_pause(uri, kind, target))
+    import quire
+    from quire.replication.moves.move_result import check_known
+
+    changed = None
+    async with quire.connect(uri) as client:
+        pauses = Pauses(client.metadata)
+        if kind is not None and target is not None:
+            if kind != "rebalance":
+                await check_known(client, target)
+            one = Pause(kind, target, default_name(), client.clock.now_ms())
+            changed = await pauses.pause(one)
+        found = await pauses.all()
     if changed is False:
         say(f"{kind} {target} was paused already")
     if as_json:
@@ -180,34 +193,16 @@ def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None
                        f"{time_text(one.at_ms) or 'some time'}")  # fmt: skip
 
 
-async def _pause(uri: str, kind: str | None, target: str | None) -> tuple[list[Pause], bool | None]:
-    import quire
-    from quire.cli.common.options import default_name
-    from quire.replication.moves.move_result import check_known
-
-    async with quire.connect(uri) as client:
-        pauses, changed = Pauses(client.metadata), None
-        if kind is not None and target is not None:
-            if kind != "rebalance":
-                await check_known(client, target)
-            one = Pause(kind, target, default_name(), client.clock.now_ms())
-            changed = await pauses.pause(one)
-        return await pauses.all(), changed
-
-
 @click.command()
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("bookie", required=False)
-def resume(uri: str, kind: str, bookie: str | None) -> None:
+@asynchronous
+async def resume(uri: str, kind: str, bookie: str | None) -> None:
     """Let a paused job go on, within seconds: recover or decommission BOOKIE, or rebalance."""
-    target = _target(kind, bookie)
-    if not run_async(_resume(uri, kind, target)):
-        say(f"{kind} {target} was not paused")
-
-
-async def _resume(uri: str, kind: str, target: str) -> bool:
     import quire
 
+    target = _target(kind, bookie)
     async with quire.connect(uri) as client:
-        return await Pauses(client.metadata).resume(kind, target)
+        if not await Pauses(client.metadata).resume(kind, target):
+            say(f"{kind} {target} was not paused")

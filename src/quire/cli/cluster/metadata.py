@@ -9,7 +9,14 @@ import click
 
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import json_option, ledger_manager_option, metadata_option, run_async
+from quire.cli.common.options import (
+    asynchronous,
+    dry_run_option,
+    json_option,
+    ledger_manager_option,
+    metadata_option,
+    yes_option,
+)
 from quire.cli.common.output import print_json
 
 if TYPE_CHECKING:
@@ -28,13 +35,15 @@ _LAST = ("LAYOUT", "INSTANCEID", "available")
 @metadata_option
 @ledger_manager_option
 @json_option("One JSON object: instance_id.")
-def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
+@asynchronous
+async def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
     """Make a new, empty cluster and print its instance id.
 
     Where a cluster exists already this is an error, and nothing is changed.
     """
     _check_manager(uri, ledger_manager)
-    made = run_async(_init(uri, ledger_manager))
+    async with opened_metadata(uri, create=True) as store:
+        made = await store.initialise(ledger_manager)
     if as_json:
         print_json({"instance_id": made})
     else:
@@ -53,48 +62,36 @@ def _check_manager(uri: str, ledger_manager: str | None) -> None:
         )
 
 
-async def _init(uri: str, ledger_manager: str | None) -> str:
-    from quire.metadata import open_metadata
-
-    store = await open_metadata(uri, create=True)
-    try:
-        return await store.initialise(ledger_manager)
-    finally:
-        await store.close()
-
-
 # -- erase ------------------------------------------------------------------------------------
 
 
 @click.command()
 @metadata_option
 @click.option("--instance-id", metavar="ID", help="Only if this is the cluster's instance id.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be destroyed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
+@dry_run_option("Only say what would be destroyed.")
+@yes_option("Do not ask.")
+@asynchronous
+async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
     """Destroy a cluster in ZooKeeper: all its metadata, and with it every ledger.
 
     Refused while a bookie is registered. Files of bookies stay: see `quire bookie format`. The
     nodes of streams are elsewhere, and stay as well.
     """
 
-    async def work() -> int:
-        async with opened_metadata(uri) as store:
-            found = await check_erasable(store, instance_id)
-            if not dry_run and not yes:
-                if not sys.stdin.isatty():
-                    raise click.UsageError("this destroys a cluster: give --yes where nobody can "
-                                           "be asked")  # fmt: skip
-                if not click.confirm(f"Destroy the cluster {found} at {uri}?", err=True):
-                    say("nothing was destroyed")
-                    return EXIT_ERROR
-            if not dry_run:
-                await erase_now(store)
-        done = "would be destroyed" if dry_run else "is destroyed"
-        say(f"the metadata of the cluster {found} at {uri} {done}")
-        return 0
-
-    return run_async(work())
+    async with opened_metadata(uri) as store:
+        found = await check_erasable(store, instance_id)
+        if not dry_run and not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("this destroys a cluster: give --yes where nobody can "
+                                       "be asked")  # fmt: skip
+            if not click.confirm(f"Destroy the cluster {found} at {uri}?", err=True):
+                say("nothing was destroyed")
+                return EXIT_ERROR
+        if not dry_run:
+            await erase_now(store)
+    done = "would be destroyed" if dry_run else "is destroyed"
+    say(f"the metadata of the cluster {found} at {uri} {done}")
+    return 0
 
 
 async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
@@ -145,17 +142,14 @@ async def erase_now(store: MetadataStore) -> None:
 @click.command("skip-ids")
 @metadata_option
 @click.argument("last", type=click.IntRange(0, 2**63 - 2), metavar="ID")
-def skip_ids(uri: str, last: int) -> None:
+@asynchronous
+async def skip_ids(uri: str, last: int) -> None:
     """Give no new ledger an id up to ID.
 
     Use this after restoring the metadata store from an older backup. The store would otherwise
     reuse the ids of ledgers that were created after the backup, and bookies still hold their
     entries.
     """
-
-    async def work() -> None:
-        async with opened_metadata(uri) as store:
-            await store.skip_ledger_ids(last)
-
-    run_async(work())
+    async with opened_metadata(uri) as store:
+        await store.skip_ledger_ids(last)
     say(f"new ledgers get ids above {last}")

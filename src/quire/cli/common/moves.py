@@ -13,6 +13,7 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     FiniteRange,
+    dry_run_option,
     json_option,
     metadata_option,
     password_option,
@@ -50,12 +51,10 @@ parallel_option = click.option(
     show_default=True,
     help="So many ledgers at one time.",
 )
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Change nothing; say what would move, and how many bytes."
-)
+dry_run_of_moves = dry_run_option("Change nothing; say what would move, and how many bytes.")
 
 _OPTIONS = (
-    dry_run_option,
+    dry_run_of_moves,
     click.option(
         "--open-ledgers",
         type=click.Choice(("wait", "fence", "skip")),

@@ -13,6 +13,8 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     LEDGER_ID_MAX,
+    asynchronous,
+    confirmed,
     dry_run_option,
     json_option,
     ledger_argument,
@@ -20,7 +22,7 @@ from quire.cli.common.options import (
     metadata_option,
     password_option,
     placement_option,
-    run_async,
+    yes_option,
 )
 from quire.cli.common.output import ledger_as_json, print_json
 from quire.cli.common.progress import Progress
@@ -46,16 +48,14 @@ LOOKUPS_IN_FLIGHT = 64
     help="Only ledgers from this id on.",
 )
 @json_option("One JSON object a line, with what `show --json` says of the ledger.")
-def list_ledgers(uri: str, first: int, as_json: bool) -> int:
+@asynchronous
+async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
     """List the ids of all ledgers, ascending, one a line.
 
     With --json, a ledger whose metadata cannot be read is an object with `ledger_id` and `error`,
     and the exit status is 1.
     """
-    return run_async(_list(uri, first, as_json))
 
-
-async def _list(uri: str, first: int, as_json: bool) -> int:
     import quire
     from quire.metadata.ledgers.unreadable import Unread
 
@@ -102,20 +102,17 @@ async def _described_in_list(
 @metadata_option
 @ledger_argument
 @json_option("One JSON object.")
-def show(uri: str, ledger_id: int, as_json: bool) -> None:
+@asynchronous
+async def show(uri: str, ledger_id: int, as_json: bool) -> None:
     """Show what the metadata says of a ledger: state, length, quorums, segments and bookies."""
-    described = ledger_as_json(ledger_id, run_async(_metadata(uri, ledger_id)))
+    import quire
+
+    async with quire.connect(uri) as client:
+        described = ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
     if as_json:
         print_json(described)
     else:
         click.echo("\n".join(_lines(described)))
-
-
-async def _metadata(uri: str, ledger_id: int) -> LedgerMetadata:
-    import quire
-
-    async with quire.connect(uri) as client:
-        return await client.ledger_metadata(ledger_id)
 
 
 def _lines(described: dict[str, Any]) -> list[str]:
@@ -150,7 +147,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
 @click.argument(
     "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
 )
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@yes_option()
 @click.option(
     "--force",
     is_flag=True,
@@ -158,7 +155,10 @@ def _lines(described: dict[str, Any]) -> list[str]:
     "which loses their data.",
 )
 @dry_run_option("Only say what would be deleted.")
-def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool) -> int:
+@asynchronous
+async def delete(
+    uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool
+) -> int:
     """Delete ledgers; bookies free their space at their next garbage collection.
 
     The command asks for confirmation once for all ledgers if standard input is a terminal. If one
@@ -166,25 +166,19 @@ def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_ru
     belongs to a stream, an object, a dataset or another application, or if its owner cannot be
     determined.
     """
-    ask = not yes and sys.stdin.isatty()
-    return run_async(_delete(uri, list(dict.fromkeys(ledger_ids)), ask, force, dry_run))
-
-
-async def _delete(uri: str, ledger_ids: list[int], ask: bool, force: bool, dry_run: bool) -> int:
     import quire
 
+    wanted = list(dict.fromkeys(ledger_ids))
     async with quire.connect(uri) as client:
-        found = {one: await _found(client, one, force) for one in ledger_ids}
-        await check_owners(client, ledger_ids, force=force)
+        found = {one: await _found(client, one, force) for one in wanted}
+        await check_owners(client, wanted, force=force)
         if dry_run:
             for ledger_id, what in found.items():
                 say(f"ledger {ledger_id} ({what}) would be deleted")
             return 0
-        if ask:
-            listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in found.items())
-            if not click.confirm(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", err=True):
-                say("nothing was deleted")
-                return EXIT_ERROR
+        listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in found.items())
+        if not confirmed(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", yes):
+            return EXIT_ERROR
         for ledger_id in found:
             await client.delete_ledger(ledger_id)
             say(f"ledger {ledger_id} deleted")
@@ -239,7 +233,8 @@ def _summary(metadata: LedgerMetadata) -> str:
     "stores none (format 1).",
 )
 @json_option("Print what `show --json` says of the closed ledger.")
-def recover(
+@asynchronous
+async def recover(
     uri: str,
     ledger_id: int,
     password: bytes,
@@ -251,17 +246,7 @@ def recover(
 
     Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
     """
-    run_async(_recover(uri, ledger_id, password, assume_liars, unverified_password, as_json))
 
-
-async def _recover(
-    uri: str,
-    ledger_id: int,
-    password: bytes,
-    assume_liars: int,
-    unverified_password: bool,
-    as_json: bool,
-) -> None:
     async with (
         connect(uri) as client,
         await client.open_ledger(

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import dry_run_option, json_option, metadata_option, run_async
+from quire.cli.common.options import (
+    asynchronous,
+    confirmed,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    yes_option,
+)
 from quire.cli.common.output import print_json
 from quire.cli.object.options import bucket_option, name_argument, object_as_json
 
@@ -26,12 +33,10 @@ if TYPE_CHECKING:
 @click.argument("prefix", metavar="[PREFIX]", default="")
 @click.option("--after", metavar="NAME", default="", help="Only names that come after this one.")
 @json_option("One JSON object a line, with what `show --json` says of the object.")
-def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
+@asynchronous
+async def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
     """List the names of objects that begin with PREFIX, in their order, one a line."""
-    run_async(_list(uri, bucket, prefix, after, as_json))
 
-
-async def _list(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
     import quire
     from quire.streams.objects.objects import Objects
 
@@ -56,12 +61,13 @@ async def _list(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -
 @bucket_option
 @name_argument
 @json_option("One JSON object.")
-def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
+@asynchronous
+async def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
     """Show the size, SHA-256, ledger and metadata of an object, without reading its data.
 
     An object whose ledger no longer exists is reported as lost.
     """
-    info, lost = run_async(_info(uri, bucket, name))
+    info, lost = await _info(uri, bucket, name)
     described = object_as_json(bucket, info)
     if lost:
         described["lost"] = True
@@ -114,32 +120,26 @@ def _lines(described: dict[str, Any]) -> list[str]:
 @metadata_option
 @bucket_option
 @name_argument
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@yes_option()
 @dry_run_option("Only say what would be deleted.")
-def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
+@asynchronous
+async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
     """Delete an object and its ledger; bookies free its space at their next garbage collection.
 
     Asks first where standard input is a terminal. An object that is not there is success.
     """
-    return run_async(
-        _delete(uri, bucket, name, ask=not yes and sys.stdin.isatty(), dry_run=dry_run)
-    )
 
-
-async def _delete(uri: str, bucket: str, name: str, ask: bool, dry_run: bool) -> int:
     import quire
     from quire.streams.objects.objects import Objects
 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)
-        if dry_run:
+        if dry_run or (not yes and sys.stdin.isatty()):
             held = (await objects.info(name)).size_bytes
-            say(f"object {name} ({held} bytes) would be deleted")
-            return 0
-        if ask:
-            held = (await objects.info(name)).size_bytes
-            if not click.confirm(f"Delete object {name} ({held} bytes)?", err=True):
-                say("nothing was deleted")
+            if dry_run:
+                say(f"object {name} ({held} bytes) would be deleted")
+                return 0
+            if not confirmed(f"Delete object {name} ({held} bytes)?", yes):
                 return EXIT_ERROR
         found = await objects.delete(name)
     say(f"object {name} deleted" if found else f"object {name}: there is none")

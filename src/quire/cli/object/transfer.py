@@ -17,6 +17,7 @@ from quire.cli.common.groups import say
 from quire.cli.common.options import (
     check_quorums,
     json_option,
+    key_values,
     metadata_option,
     placement_option,
     quorum_options,
@@ -40,20 +41,6 @@ STANDARD_OUTPUT = "-"
 # -- put --------------------------------------------------------------------------------------
 
 
-def _pairs(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    pairs = {}
-    for text in values:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
-        if key in pairs:
-            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
-        pairs[key] = value
-    return pairs
-
-
 @click.command()
 @metadata_option
 @placement_option
@@ -62,14 +49,7 @@ def _pairs(
 @click.argument("path", metavar="FILE")
 @click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
 @click.option("--replace", is_flag=True, help="Take the place of what has the name.")
-@click.option(
-    "--meta",
-    "metadata",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=_pairs,
-    help="Stored with the object. May be repeated.",
-)
+@key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
 @click.option(
     "--chunk-bytes",
     metavar="N",
@@ -86,13 +66,15 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
     Nobody sees anything of the object before all of it is stored. Exit status 0 means that it is
     there, on an ack quorum of bookies.
     """
-    check_quorums(how["ensemble"], how["write_quorum"], how["ack_quorum"])
-    how["ensemble_size"] = how.pop("ensemble")
+    from quire.streams.objects.format import check_metadata, check_name
+
+    check_quorums(how["ensemble_size"], how["write_quorum"], how["ack_quorum"])
     if name is None:
         if path == STANDARD_INPUT:
             raise click.UsageError("what comes from standard input needs a NAME")
         name = os.path.basename(path)
-    _check(name, bucket, how["metadata"])
+    check_name(name)  # before the whole object is stored, and not after
+    check_metadata(name, how["metadata"])
     with _opened_input(path) as file:
         info = run_async(_put(uri, bucket, name, file, how))
     if as_json:
@@ -102,15 +84,6 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
             f"object {name} put: {info.size_bytes} bytes in ledger {info.ledger_id}, "
             f"SHA-256 {info.sha256}"
         )
-
-
-def _check(name: str, bucket: str, metadata: dict[str, str]) -> None:
-    """Raise UsageError for names and metadata that would otherwise be refused only after the whole
-    object is stored."""
-    from quire.streams.objects.format import check_metadata, check_name
-
-    check_name(name)
-    check_metadata(name, metadata)
 
 
 def _opened_input(path: str) -> BinaryIO:

@@ -8,8 +8,8 @@ import click
 
 from quire._runtime.units import counted, plural
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import dry_run_option, size_or_time
-from quire.cli.pipeline.job import Job, job_options, key_values
+from quire.cli.common.options import dry_run_option, key_values, size_or_time
+from quire.cli.pipeline.job import Job, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ WAIT = "30s"
     help="delta and iceberg also add the files to a table.",
 )
 @click.option("--table", metavar="NAMESPACE.NAME", help="Of --format iceberg.")
-@key_values("--catalog", help_text="A property of pyiceberg's catalog. May be repeated.")
+@key_values(
+    "--catalog", help_text="A property of pyiceberg's catalog. May be repeated.", distinct=False
+)
 @click.option(
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
     help="Of the files.",

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quire.cli.common.options import Command, json_option, metadata_option
+from quire.cli.common.options import json_option, key_values, metadata_option
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.tls import client_config, tls_options
 from quire.config import ClientConfig
@@ -108,25 +108,6 @@ class Job:
 # -- options ----------------------------------------------------------------------------------
 
 
-def _settings(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
-        found[key] = value
-    return found
-
-
-def key_values(*names: str, help_text: str) -> Callable[[Command], Command]:
-    """An option KEY=VALUE that may be repeated; the command gets a dictionary."""
-    return click.option(
-        *names, metavar="KEY=VALUE", multiple=True, callback=_settings, help=help_text
-    )
-
-
 _OPTIONS = (
     click.option(
         "--password",
@@ -143,7 +124,9 @@ _OPTIONS = (
         help=f"Where Spark runs: local[N], spark://HOST:PORT, sc://HOST:PORT (Spark Connect), ... "
         f"[default: what spark-submit says, else {MASTER}]",
     ),
-    key_values("--conf", "settings", help_text="A setting of Spark. May be repeated."),
+    key_values(
+        "--conf", "settings", help_text="A setting of Spark. May be repeated.", distinct=False
+    ),
     click.option(
         "--spark-log",
         "log",

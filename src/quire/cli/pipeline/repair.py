@@ -9,7 +9,13 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.moves import LINES_MAX, done_text, planned_text
-from quire.cli.common.options import LEDGER_ID_MAX, FiniteRange, bookie_argument, size_or_time
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    FiniteRange,
+    bookie_argument,
+    dry_run_option,
+    size_or_time,
+)
 from quire.cli.pipeline.job import Bar, Job, job_options
 from quire.cli.stream.options import namespace_option
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
@@ -125,7 +131,7 @@ def _line(one: Finding) -> str:
 
 @click.command()
 @bookie_argument()
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would move.")
+@dry_run_option("Change nothing; say what would move.")
 @click.option(
     "--even-if-alive", is_flag=True, help="Empty a bookie that is registered, too: it is read from."
 )

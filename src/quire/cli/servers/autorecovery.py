@@ -12,6 +12,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
+    asynchronous,
     check_bookie,
     checked,
     default_name,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import quire
     from quire.http.server.security import HttpOptions
     from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-    from quire.replication.explain.status import Overview, WhyNot
+    from quire.replication.explain.status import WhyNot
 
 
 def _settings(
@@ -145,9 +146,13 @@ def beside(
 @click.command()
 @metadata_option
 @json_option("One JSON object.")
-def status(uri: str, as_json: bool) -> None:
+@asynchronous
+async def status(uri: str, as_json: bool) -> None:
     """Show whether it is enabled, who the auditor is, and how much there is to do."""
-    found = run_async(_status(uri))
+    from quire.replication.explain.status import overview
+
+    async with _store(uri) as client:
+        found = await overview(client.metadata)
     if as_json:
         print_json(found.as_json())
         return
@@ -175,13 +180,6 @@ def status(uri: str, as_json: bool) -> None:
         )
 
 
-async def _status(uri: str) -> Overview:
-    from quire.replication.explain.status import overview
-
-    async with _store(uri) as client:
-        return await overview(client.metadata)
-
-
 def _store(uri: str) -> Any:
     """No bookie is asked."""
     import quire
@@ -192,13 +190,11 @@ def _store(uri: str) -> Any:
 @click.command("list")
 @metadata_option
 @json_option("One JSON object a line.")
-def list_marked(uri: str, as_json: bool) -> None:
+@asynchronous
+async def list_marked(uri: str, as_json: bool) -> None:
     """List the ledgers that lack replicas: since when, which bookies, who works on them, and why
     they are not repaired yet."""
-    run_async(_list(uri, as_json))
 
-
-async def _list(uri: str, as_json: bool) -> None:
     from quire.replication.explain.status import marked_ledgers
 
     client: quire.Client
@@ -220,20 +216,22 @@ def _line(one: WhyNot) -> str:
 
 @click.command()
 @metadata_option
-def enable(uri: str) -> None:
+@asynchronous
+async def enable(uri: str) -> None:
     """Switch autorecovery on again, for the whole cluster."""
-    changed = run_async(_switch(uri, on=True))
+    changed = await _switch(uri, on=True)
     say("autorecovery is enabled" if changed else "autorecovery was enabled already")
 
 
 @click.command()
 @metadata_option
-def disable(uri: str) -> None:
+@asynchronous
+async def disable(uri: str) -> None:
     """Switch autorecovery off, for the whole cluster, Apache's too.
 
     Nothing new is begun; what is under way comes to its end.
     """
-    changed = run_async(_switch(uri, on=False))
+    changed = await _switch(uri, on=False)
     say("autorecovery is disabled" if changed else "autorecovery was disabled already")
 
 
@@ -249,37 +247,32 @@ async def _switch(uri: str, *, on: bool) -> bool:
 @metadata_option
 @click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
 @json_option("One JSON object: delay_s.")
-def delay(uri: str, seconds: int | None, as_json: bool) -> None:
+@asynchronous
+async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
     """Show or set how long a single lost bookie is waited for.
 
     The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
     at a time are not waited for.
     """
-    found = run_async(_delay(uri, seconds))
-    if as_json:
-        print_json({"delay_s": found})
-    elif seconds is None:
-        click.echo(str(found))
-
-
-async def _delay(uri: str, seconds: int | None) -> int:
     from quire.replication.marks.marks import Marks
 
     async with _store(uri) as client:
         marks = Marks(client.metadata)
         if seconds is not None:
             await marks.set_delay(seconds)
-        return await marks.delay_s()
+        found = await marks.delay_s()
+    if as_json:
+        print_json({"delay_s": found})
+    elif seconds is None:
+        click.echo(str(found))
 
 
 @click.command()
 @metadata_option
-def trigger(uri: str) -> None:
+@asynchronous
+async def trigger(uri: str) -> None:
     """Make the auditor look for lost bookies now, without waiting for any of them."""
-    run_async(_trigger(uri))
 
-
-async def _trigger(uri: str) -> None:
     from quire.replication.marks.marks import Marks
 
     async with _store(uri) as client:

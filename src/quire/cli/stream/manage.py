@@ -9,7 +9,13 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import dry_run_option, json_option, metadata_option, run_async
+from quire.cli.common.options import (
+    asynchronous,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    yes_option,
+)
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
@@ -23,7 +29,6 @@ from quire.cli.stream.options import (
     password_option,
     place_option,
     set_option,
-    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -39,16 +44,14 @@ if TYPE_CHECKING:
 @namespace_option
 @name_argument()
 @set_option
-def create(uri: str, path: str, name: str, values: Values) -> None:
+@asynchronous
+async def create(uri: str, path: str, name: str, values: Values) -> None:
     """Make a stream. What is not set here is inherited from the namespace.
 
     The default namespace, /streams, is made with its first stream; others are made by `quire
     namespace create`.
     """
-    run_async(_create(uri, path, name, values))
 
-
-async def _create(uri: str, path: str, name: str, values: Values) -> None:
     async with namespace(uri, path, make=True) as opened:
         await opened.create_stream(name, settings=values)
     say(f"stream {name} created")
@@ -59,12 +62,11 @@ async def _create(uri: str, path: str, name: str, values: Values) -> None:
 @namespace_option
 @name_argument()
 @change_arguments
-def change(uri: str, path: str, name: str, values: Values, unset: tuple[str, ...]) -> None:
+@asynchronous
+async def change(uri: str, path: str, name: str, values: Values, unset: tuple[str, ...]) -> None:
     """Change a stream's own settings. A writer that is open keeps what it has."""
-    run_async(_change(uri, path, name, changes(values, unset)))
 
-
-async def _change(uri: str, path: str, name: str, values: Values) -> None:
+    values = changes(values, unset)
     async with namespace(uri, path) as opened:
         await opened.configure_stream(name, values)
     say(f"stream {name} changed")
@@ -75,15 +77,13 @@ async def _change(uri: str, path: str, name: str, values: Values) -> None:
 @namespace_option
 @name_argument()
 @name_argument("new_name", "NEW")
-def rename(uri: str, path: str, name: str, new_name: str) -> None:
+@asynchronous
+async def rename(uri: str, path: str, name: str, new_name: str) -> None:
     """Give a stream another name in its namespace: with its settings, records and subscriptions.
 
     Whoever is writing it is fenced.
     """
-    run_async(_rename(uri, path, name, new_name))
 
-
-async def _rename(uri: str, path: str, name: str, new_name: str) -> None:
     async with namespace(uri, path) as opened:
         await opened.rename_stream(name, new_name)
     say(f"stream {name} is {new_name} now")
@@ -96,23 +96,25 @@ async def _rename(uri: str, path: str, name: str, new_name: str) -> None:
 @metadata_option
 @namespace_option
 @name_argument()
-@yes_option
+@yes_option()
 @dry_run_option("Only say what would be deleted.")
-def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
+@asynchronous
+async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
     """Delete a stream with all its ledgers and subscriptions.
 
     Whoever is writing it is fenced. Asks first where standard input is a terminal.
     """
-    return run_async(_delete(uri, path, name, ask=not yes and sys.stdin.isatty(), dry_run=dry_run))
 
-
-async def _delete(uri: str, path: str, name: str, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path) as opened:
         held = counted(len(await opened.segments(name)), "segment")
         if dry_run:
             say(f"stream {name} ({held}) would be deleted")
             return 0
-        if ask and not click.confirm(f"Delete stream {name} ({held})?", err=True):
+        if (
+            not yes
+            and sys.stdin.isatty()
+            and not click.confirm(f"Delete stream {name} ({held})?", err=True)
+        ):
             say("nothing was deleted")
             return EXIT_ERROR
         await opened.delete_stream(name)
@@ -126,24 +128,24 @@ async def _delete(uri: str, path: str, name: str, ask: bool, dry_run: bool) -> i
 @namespace_option
 @name_argument()
 @password_option
-@yes_option
+@yes_option()
 @dry_run_option("Only say what would be ended.")
-def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: bool) -> int:
+@asynchronous
+async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: bool) -> int:
     """End a stream for good: nobody can append to it any more, and readers come to an end.
 
     Whoever is writing it is fenced. Asks first where standard input is a terminal.
     """
-    ask = not yes and sys.stdin.isatty()
-    return run_async(_end(uri, path, name, password, ask, dry_run))
-
-
-async def _end(uri: str, path: str, name: str, password: bytes, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path, password) as opened:
         if dry_run:
             held = counted(len(await opened.segments(name)), "segment")
             say(f"stream {name} ({held}) would be ended for good")
             return 0
-        if ask and not click.confirm(f"End stream {name} for good?", err=True):
+        if (
+            not yes
+            and sys.stdin.isatty()
+            and not click.confirm(f"End stream {name} for good?", err=True)
+        ):
             say("nothing was changed")
             return EXIT_ERROR
         async with await opened.open_writer(name) as writer:
@@ -165,7 +167,8 @@ async def _end(uri: str, path: str, name: str, password: bytes, ask: bool, dry_r
 @password_option
 @dry_run_option("Only say which ledgers would be freed.")
 @json_option("One JSON object: name, before, freed_ledgers, dry_run.")
-def truncate(
+@asynchronous
+async def truncate(
     uri: str,
     path: str,
     name: str,
@@ -178,14 +181,9 @@ def truncate(
 
     The segment that is being written is left alone: what lies in it is given up by a later call.
     """
-    run_async(_truncate(uri, path, name, before_place, password, dry_run, as_json))
 
-
-async def _truncate(
-    uri: str, path: str, name: str, before: Start, password: bytes, dry_run: bool, as_json: bool
-) -> None:
     async with namespace(uri, path, password) as opened:
-        position = await opened.find(name, before)
+        position = await opened.find(name, before_place)
         freed = await opened.truncate(name, position, dry_run=dry_run)
     if as_json:
         ledgers = [segment.ledger_id for segment in freed]
@@ -209,17 +207,14 @@ def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
 @click.option("--all", "everything", is_flag=True, help="All streams of the namespace.")
 @dry_run_option("Only say which ledgers would be freed.")
 @json_option("One JSON object for each stream: name, freed_ledgers, dry_run.")
-def retain(
+@asynchronous
+async def retain(
     uri: str, path: str, name: str | None, everything: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Delete what the settings do not want kept (retention_ms, retention_bytes), and what was
     truncated. Writers do the same when they roll."""
     if everything == (name is not None):
         raise click.UsageError("give the NAME of a stream, or --all")
-    run_async(_retain(uri, path, name, dry_run, as_json))
-
-
-async def _retain(uri: str, path: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     from quire.errors import NoSuchStreamError
 
     async with namespace(uri, path) as opened:

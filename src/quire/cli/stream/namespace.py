@@ -7,7 +7,7 @@ import sys
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import json_option, metadata_option, run_async
+from quire.cli.common.options import asynchronous, json_option, metadata_option
 from quire.cli.common.output import print_json
 from quire.cli.stream.options import (
     Values,
@@ -25,7 +25,8 @@ from quire.cli.stream.options import (
 @metadata_option
 @path_argument
 @set_option
-def create(uri: str, path: str, values: Values) -> None:
+@asynchronous
+async def create(uri: str, path: str, values: Values) -> None:
     """Make a namespace for streams, for example /team/orders.
 
     Where there is one already the settings are added to its own. On ZooKeeper it is bound to the
@@ -34,10 +35,6 @@ def create(uri: str, path: str, values: Values) -> None:
     from quire.streams.namespace.namespace import check_new_path
 
     check_new_path(path, uri)
-    run_async(_create(uri, path, values))
-
-
-async def _create(uri: str, path: str, values: Values) -> None:
     import quire
     from quire.streams import Namespace
 
@@ -49,9 +46,15 @@ async def _create(uri: str, path: str, values: Values) -> None:
 @click.command("list")
 @metadata_option
 @json_option("One JSON object a line: path.")
-def list_namespaces(uri: str, as_json: bool) -> None:
+@asynchronous
+async def list_namespaces(uri: str, as_json: bool) -> None:
     """List the paths of all namespaces in the cluster's store, one a line."""
-    for path in run_async(_namespaces(uri)):
+    import quire
+    from quire.streams.namespace.walk import namespaces
+
+    async with quire.connect(uri) as client:
+        found = await namespaces(client)
+    for path in found:
         if as_json:
             print_json({"path": path})
         else:
@@ -59,21 +62,20 @@ def list_namespaces(uri: str, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _namespaces(uri: str) -> list[str]:
-    import quire
-    from quire.streams.namespace.walk import namespaces
-
-    async with quire.connect(uri) as client:
-        return await namespaces(client)
-
-
 @click.command()
 @metadata_option
 @path_argument
 @json_option("One JSON object: path, streams (how many), settings.")
-def show(uri: str, path: str, as_json: bool) -> None:
+@asynchronous
+async def show(uri: str, path: str, as_json: bool) -> None:
     """Show the settings of a namespace, and where each comes from."""
-    described = run_async(_described(uri, path))
+    async with namespace(uri, path) as opened:
+        own = await opened.own_settings()
+        described: Values = {
+            "path": path,
+            "streams": len(await opened.streams()),
+            "settings": sources(opened.settings.as_dict(), own, opened.given_settings, "namespace"),
+        }
     if as_json:
         print_json(described)
         return
@@ -81,30 +83,18 @@ def show(uri: str, path: str, as_json: bool) -> None:
     click.echo("\n".join(lines + settings_lines(described["settings"])))
 
 
-async def _described(uri: str, path: str) -> Values:
-    async with namespace(uri, path) as opened:
-        own = await opened.own_settings()
-        given = opened.given_settings
-        return {
-            "path": path,
-            "streams": len(await opened.streams()),
-            "settings": sources(opened.settings.as_dict(), own, given, "namespace"),
-        }
-
-
 @click.command("set")
 @metadata_option
 @path_argument
 @change_arguments
-def change(uri: str, path: str, values: Values, unset: tuple[str, ...]) -> None:
+@asynchronous
+async def change(uri: str, path: str, values: Values, unset: tuple[str, ...]) -> None:
     """Change settings of a namespace, which its streams inherit.
 
     Writers that are open keep what they have.
     """
-    run_async(_change(uri, path, changes(values, unset)))
 
-
-async def _change(uri: str, path: str, values: Values) -> None:
+    values = changes(values, unset)
     async with namespace(uri, path) as opened:
         await opened.configure(values)
     say(f"namespace {path} changed")

@@ -8,7 +8,12 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    asynchronous,
+    json_option,
+    metadata_option,
+)
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.tls import connect, tls_options
 from quire.cli.stream.options import (
@@ -48,19 +53,15 @@ OLDER_THAN_S = 24 * 3600
 )
 @password_option
 @json_option("One JSON object a line: name, and with --long what it shows.")
-def list_streams(
+@asynchronous
+async def list_streams(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
 ) -> int:
     """List the streams of a namespace whose names begin with PREFIX, one a line.
 
     With --long, streams that cannot be read are named on standard error; then the exit status is 1.
     """
-    return run_async(_list(uri, path, prefix, long, password, as_json))
 
-
-async def _list(
-    uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
-) -> int:
     from quire._runtime.tasks import each
     from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
     from quire.http.views.stream_facts import stream_facts
@@ -119,10 +120,11 @@ async def _list(
 @name_argument()
 @password_option
 @json_option("One JSON object.")
-def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
+@asynchronous
+async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
     """Show a stream: settings and where they come from, segments, subscriptions and how far they
     lag behind."""
-    described = run_async(_described(uri, path, name, password))
+    described = await _described(uri, path, name, password)
     if as_json:
         print_json(described)
     else:
@@ -221,17 +223,15 @@ def _lines(described: Values) -> list[str]:
     help="Look at ledgers from this id on.",
 )
 @json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
-def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
+@asynchronous
+async def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
     """Find ledgers that were created for streams and that no stream of the cluster names any more.
 
     The command prints the id of each ledger and the stream it was created for. Ledgers and streams
     that cannot be read are named on standard error, and no ledger is deleted that they may own. The
     exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
     """
-    return run_async(_audit(uri, delete, older_than_s, first, as_json))
 
-
-async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
     from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
 
     async with connect(uri) as client:
