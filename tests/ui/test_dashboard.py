@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quire.cli.pipeline.running import told
+from quire.cli.pipeline.job import told
 from quire.config import ClientConfig
 from quire.http.server.static_files import POLICY
 from quire.replication.marks.running import Far
