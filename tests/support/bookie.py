@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from quire._runtime.clock import SystemClock
+from quire.bookie.event_log import EventLog
 from quire.bookie.server import Address, Bookie
-from quire.bookie.service import EventLog
 from quire.config import BookieConfig
 from quire.metadata.interface import MetadataStore
 from quire.metadata.memory.cluster import MemoryCluster
