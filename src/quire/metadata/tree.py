@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.metadata.interface import ANY_VERSION, Versioned, Watch
+from quire.metadata.values import ANY_VERSION, Versioned, Watch
 
 COMMIT_OPERATIONS_MAX = 1_000
 """Of one commit."""
