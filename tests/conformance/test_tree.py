@@ -22,11 +22,11 @@ from quire.errors import (
 from quire.metadata import tree as limits
 from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.interface import MetadataStore, Versioned
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.conformance.conftest import NOT_A_FILE, Backend, end_session
 from tests.support.waiting import until
 

@@ -14,11 +14,11 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
-from quire.metadata.memory.cluster import Node
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import History, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, METADATA_CHANGES_MAX
+from quire_simulator.metadata.cluster import Node
 from quire_simulator.world.world import World, bookie_id
 
 LEDGER = 7

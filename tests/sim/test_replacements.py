@@ -14,7 +14,6 @@ from quire.testing.simulation import Plan, simulate
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
-from quire.metadata.memory.cluster import Presence
 from quire_simulator.actors.healers import HealLaws
 from quire_simulator.faults import replacements
 from quire_simulator.faults.replacements import Machine, Replacements
@@ -22,6 +21,7 @@ from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import History
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
+from quire_simulator.metadata.cluster import Presence
 from quire_simulator.plans.faults import Fault
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from quire._runtime.clock import SystemClock
 from quire.bookie.directories import identity
 from quire.errors import StorageError
-from quire.metadata.memory.cluster import MemoryCluster, Node
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.config import StorageConfig
 from quire.storage.recovery.recovery import RecoveryReport
 from quire_simulator.machine.disk import SimDisk
+from quire_simulator.metadata.cluster import MemoryCluster, Node
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.storage import Entries, StoreOnDisk, key_of, run
 
 T = TypeVar("T")

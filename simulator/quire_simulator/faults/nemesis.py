@@ -12,7 +12,6 @@ from dataclasses import replace
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.inspect.inspect import segment_numbers
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.faults.bit_rot import rot, rot_entries
@@ -21,6 +20,7 @@ from quire_simulator.faults.replacements import Replacements
 from quire_simulator.faults.resizing import Resizing
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.transport import Route
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.faults import (
     BETWEEN_TWO,
     INDEX_KINDS,

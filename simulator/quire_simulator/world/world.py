@@ -14,9 +14,6 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.interface import Versioned
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.nodes import Change
-from quire.metadata.memory.store import Hook, MemoryStore
 from quire.storage.ledger_directories import DataDirectory
 from quire_simulator.faults.bit_rot import Rotten
 from quire_simulator.faults.index_caches import IndexCaches
@@ -29,6 +26,9 @@ from quire_simulator.machine.network import SimHost, SimNetwork
 from quire_simulator.machine.node import Node, SimTask
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.worker import SimWorker
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.nodes import Change
+from quire_simulator.metadata.store import Hook, MemoryStore
 
 PORT = 3181
 BOOKIE_CONFIG = BookieConfig(

@@ -1,4 +1,5 @@
-"""The one interface to metadata; three drivers implement it: `memory`, `sqlite`, `zookeeper`.
+"""The one interface to metadata. The drivers `sqlite` and `zookeeper` implement it, and so does the
+store in memory of the package quire-simulator.
 
 Everything that several processes must agree on goes through here, by versioned compare-and-swap.
 One conformance suite (`tests/conformance`) runs against all drivers. All calls are coroutines,

@@ -17,8 +17,8 @@ from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError
 from quire.metadata.interface import LedgerRange
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.store import LedgerStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.sim.mutants.mutant import edit, exchange, mutant
 
 

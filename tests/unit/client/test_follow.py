@@ -18,7 +18,7 @@ from quire.codec.wire import v3
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.interface import Watch
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.unit.client.test_tail import (
     CONFIG,
     LEDGER,

@@ -27,10 +27,10 @@ from quire.config import ClientConfig
 from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import LedgerClosedError, WriteError
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.fake_bookies import FakeCluster, payload, simulated
 
 LEDGERS = (1, 2, 3, 300)

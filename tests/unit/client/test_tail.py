@@ -27,9 +27,9 @@ from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.read.reader import SLICE_BYTES
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 from tests.support.waiting import until
 
