@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from quire.testing.simulation import Plan, simulate
 
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
+from quire_simulator import Plan, simulate
 from quire_simulator.actors.healers import HealLaws
 from quire_simulator.faults import replacements
 from quire_simulator.faults.replacements import Machine, Replacements

@@ -327,15 +327,15 @@ class Nemesis:
         self.world.destroyed.add(fault.target)
         names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
         begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
-        rotten = self.world.rotten.setdefault(fault.target, [])
+        bit_rot = self.world.bit_rot.setdefault(fault.target, [])
         if fault.kind == "rot entries, crash":
             share = ROTTEN_ENTRIES[0] + fault.amount * (ROTTEN_ENTRIES[1] - ROTTEN_ENTRIES[0])
             for number in segment_numbers(disk):
-                rotten.append(rot_entries(disk, number, share, chance))
+                bit_rot.append(rot_entries(disk, number, share, chance))
             return
         name = chance.choice(begun or names)
         spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
-        rotten.append(rot(disk, name, spacing_bytes))
+        bit_rot.append(rot(disk, name, spacing_bytes))
 
     async def restart(self, name: str) -> None:
         async with self._taken[name]:

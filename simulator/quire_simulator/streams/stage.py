@@ -17,7 +17,7 @@ from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION
-from quire_simulator.machine.node import Node, SimTask
+from quire_simulator.machine.loop import Node, SimTask
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts
 from quire_simulator.streams.invariants import (
