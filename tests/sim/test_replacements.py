@@ -25,7 +25,13 @@ from quire_simulator.metadata.cluster import Presence
 from quire_simulator.plans.faults import Fault
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
+from tests.support.sim.disks import (
+    BOOKIE,
+    LEDGERS,
+    first_that_is_not_cut_off,
+    ledgers_on,
+    write_ledgers,
+)
 
 OPERATIONS_MIN = 15
 """Of the new disk: two small files, one of which is written twice."""

@@ -12,10 +12,10 @@ import pytest
 from quire.errors import UsageError
 from quire_simulator import (
     WORKLOADS,
+    Failure,
     Fault,
     Plan,
-    RunFailure,
-    RunResult,
+    Result,
     Shrunk,
     describe_plan,
     dump_plan,
@@ -23,19 +23,23 @@ from quire_simulator import (
     run_plan,
     shrink,
 )
-from tests.sim.defects import failing_plan, one_ack_less_is_enough, recovery_closes_at_the_lac
+from tests.support.sim.defects import (
+    failing_plan,
+    one_ack_less_is_enough,
+    recovery_closes_at_the_lac,
+)
 
 LAW = "acknowledged_is_kept"
 BUDGET_RUNS = 400
 
 
-def made_up(fails: Callable[[Plan], str | None]) -> Callable[[Plan], RunResult]:
+def made_up(fails: Callable[[Plan], str | None]) -> Callable[[Plan], Result]:
     """A run that breaks the law that `fails` names."""
 
-    def run(plan: Plan) -> RunResult:
+    def run(plan: Plan) -> Result:
         law = fails(plan)
-        failure = None if law is None else RunFailure(law, "because")
-        return RunResult(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
+        failure = None if law is None else Failure(law, "because")
+        return Result(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
 
     return run
 
@@ -210,7 +214,7 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
 def test_the_bounds_hold() -> None:
     plan, now, runs = rich_plan(), 0.0, 0
 
-    def run(candidate: Plan) -> RunResult:
+    def run(candidate: Plan) -> Result:
         nonlocal now, runs
         now, runs = now + 1.0, runs + 1
         return made_up(lambda plan: LAW if len(plan.schedule) >= 3 else None)(candidate)

@@ -13,7 +13,7 @@ from quire.client import Client
 from quire.streams.objects.objects import Objects
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import Hook, MemoryStore
-from tests.support.bookie import running_bookie
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 

@@ -31,7 +31,7 @@ from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
-from tests.support.fake_bookies import FakeCluster, payload, simulated
+from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
 
 LEDGERS = (1, 2, 3, 300)
 

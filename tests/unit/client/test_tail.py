@@ -30,7 +30,7 @@ from quire.metadata.interface import BookieAddress
 from quire.storage.read.reader import SLICE_BYTES
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore
-from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
+from tests.support.bookies.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 from tests.support.waiting import until
 
 CONFIG = ClientConfig(
