@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from quire_simulator.metadata.registration import MemoryRegistration
 
 from quire.client import recovery
 from quire.client.write import write_handle
 from quire.metadata.ledgers import update
 from quire_simulator.metadata.cluster import MemoryCluster
-from quire_simulator.metadata.store import MemoryStore
+from quire_simulator.metadata.store import MemoryRegistration, MemoryStore
 from tests.sim.mutants.mutant import edit, mutant
 
 
