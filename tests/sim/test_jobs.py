@@ -18,7 +18,6 @@ from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
 from quire.metadata.bookies.directories import read_directories
 from quire.metadata.bookies.orders import What, order_path, read_order
-from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
@@ -26,6 +25,7 @@ from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_booki
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.repair.ledger import Work, take_out
 from quire_simulator import simulate
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
 from tests.support.sim.jobs import filled, names
 from tests.support.sim.replication import (
