@@ -22,8 +22,8 @@ from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
-from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.repair.ledger import Work, take_out
 from quire_simulator import simulate
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id

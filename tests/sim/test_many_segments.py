@@ -14,9 +14,9 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.replicas import Finding, Kind
 from quire.errors import QuireError
-from quire.replication.moves.move import Silent
 from quire.replication.moves.plan import Plan, PlannedMove
 from quire.replication.moves.rebalance import RebalanceOptions, carry_out
+from quire.replication.moves.recover import Silent
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair import ledger as ledger_module
 from quire.replication.repair.fragment import Batch, Outcome

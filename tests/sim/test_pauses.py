@@ -11,8 +11,8 @@ from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Gate, Pause, Pauses
-from quire.replication.moves.move import MoveOptions, Silent, recover_bookie
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import MoveOptions, Silent, recover_bookie
 from quire_simulator.world.world import World, bookie_id
 from tests.sim.test_jobs import filled, names
 from tests.sim.test_replication import audited, locks_of, simulated, start

@@ -53,8 +53,8 @@ from quire.replication.explain.status import (
 )
 from quire.replication.marks.marks import Marks
 from quire.replication.moves.decommission import decommission
-from quire.replication.moves.move import MoveOptions, recover_bookie
 from quire.replication.moves.rebalance import rebalance
+from quire.replication.moves.recover import MoveOptions, recover_bookie
 from quire_simulator.world.world import bookie_id
 from tests.support.metadata import in_store
 from tests.support.poisoned import (
@@ -666,8 +666,11 @@ PASSES: dict[str, tuple[Play, ...]] = {
         decommission_keeps_the_cookie,
     ),
     "replication/autorecovery/election.py auditor_of": (a_vote_that_makes_no_sense,),
-    "replication/moves/move.py moves_of": (recover_does_all_others,),
-    "replication/moves/move.py recover_bookie": (recover_does_all_others, audit_reads_all_others),
+    "replication/moves/recover.py moves_of": (recover_does_all_others,),
+    "replication/moves/recover.py recover_bookie": (
+        recover_does_all_others,
+        audit_reads_all_others,
+    ),
     "replication/moves/rebalance.py rebalance": (rebalance_leaves_it_out,),
     "replication/moves/rebalance.py plan_for": (rebalance_leaves_it_out,),
     "replication/explain/status.py marked_ledgers": (marks_are_listed_and_counted,),
@@ -702,7 +705,7 @@ NAMES_ONLY = {
     "replication/marks/locks.py ReplicationLocks.strays": "names",
     "replication/marks/marks.py Marks._names": "names; `walk` passes over those that are no ids",
     "replication/marks/marks.py Marks.locked": "names that are no locks are left out",
-    "replication/moves/move_result.py check_known": "names of cookies",
+    "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/running.py running_jobs": "what cannot be understood is left out",
     "replication/explain/status.py failing_ledgers": "names that are no ids are left out",

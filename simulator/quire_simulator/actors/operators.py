@@ -21,7 +21,7 @@ from quire.metadata.memory.store import MemoryStore
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves import decommission as taking_away
 from quire.replication.moves import rebalance as balancing
-from quire.replication.moves.move import MoveOptions, OpenLedgers
+from quire.replication.moves.recover import MoveOptions, OpenLedgers
 from quire_simulator.plans.plans import JobPlan
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import bookie_id

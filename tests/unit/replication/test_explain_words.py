@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.replication.explain.explain import Explained, Replica, SegmentView
-from quire.replication.explain.words import Verdict, verdict
+from quire.replication.explain.explain import Explained, Replica, SegmentView, Verdict, verdict
 
 
 def replica(bookie: str, lost: bool) -> Replica:

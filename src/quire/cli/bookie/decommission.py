@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
-    from quire.replication.moves.move import MoveOptions
+    from quire.replication.moves.recover import MoveOptions
 
 
 @click.command()

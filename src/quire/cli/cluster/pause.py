@@ -49,7 +49,7 @@ def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None
 async def _pause(uri: str, kind: str | None, target: str | None) -> tuple[list[Pause], bool | None]:
     import quire
     from quire.cli.autorecovery import default_name
-    from quire.replication.moves.move_result import check_known
+    from quire.replication.moves.recover import check_known
 
     async with quire.connect(uri) as client:
         pauses, changed = Pauses(client.metadata), None

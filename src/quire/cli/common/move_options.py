@@ -27,7 +27,7 @@ from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.moves.move_result import Left, RecoverResult
+    from quire.replication.moves.recover import Left, RecoverResult
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         password: bytes,
         **more: Any,
     ) -> Any:
-        from quire.replication.moves.move import MoveOptions, OpenLedgers
+        from quire.replication.moves.recover import MoveOptions, OpenLedgers
 
         options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
         return command(*arguments, options=options, **more)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
-    from quire.replication.moves.move_result import RecoverResult
+    from quire.replication.moves.recover import RecoverResult
 
 DELAY_MAX_S = 2**31 - 1
 
@@ -346,13 +346,14 @@ def _recovering(
     name: str, ledger_id: int | None, plan: bool, skip_open: bool, rate: int | None
 ) -> Callable[[Client, ReplicationLocks, JobBar], Awaitable[RecoverResult]]:
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
-        from quire.replication.moves.move import (
+        from quire.replication.moves.recover import (
             MoveOptions,
             OpenLedgers,
+            RecoverResult,
+            check_bookie,
             recover_bookie,
             take_out_of,
         )
-        from quire.replication.moves.move_result import RecoverResult, check_bookie
         from quire.replication.repair.ledger import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT

@@ -21,7 +21,7 @@ from quire.replication.explain.status import marked_ledgers
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import Marks
 from quire.replication.moves.decommission import decommission
-from quire.replication.moves.move import recover_bookie
+from quire.replication.moves.recover import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]

@@ -22,8 +22,8 @@ from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import Marks
 from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.marks.running import running_jobs
-from quire.replication.moves.move_result import check_known
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import namespace_path
 from quire.streams.ownership.owners import missed

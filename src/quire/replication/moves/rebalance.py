@@ -22,8 +22,6 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.autorecovery.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-from quire.replication.moves.move import JobProgress, Metered, Silent
-from quire.replication.moves.move_result import LEDGERS_PER_LOOK, Left
 from quire.replication.moves.plan import (
     Allowed,
     Plan,
@@ -31,6 +29,7 @@ from quire.replication.moves.plan import (
     Stock,
     make_plan,
 )
+from quire.replication.moves.recover import LEDGERS_PER_LOOK, JobProgress, Left, Metered, Silent
 from quire.replication.repair.fragment import Batch, Copied
 from quire.replication.repair.ledger import REASON_CHARS_MAX
 from quire.replication.repair.opened import open_for_repair

@@ -20,7 +20,7 @@ from quire.client.background import call
 from quire.errors import MetadataError, MetadataUnavailableError
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
-from quire.replication.moves.move_result import (
+from quire.replication.moves.recover import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
     Left,
