@@ -16,9 +16,9 @@ from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLoc
 from quire.replication.autorecovery import worker as worker_module
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair import fragment as fragment_module
-from quire.replication.repair.scan import Scan, scan
+from quire.replication.repair.scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.world.world import World, bookie_id
@@ -40,7 +40,7 @@ class Scene:
         self.world = world
         self.client = world.client("client")
         self.locks = ReplicationLocks(self.client.metadata, "tester", SimClock(world.loop))
-        self.marks = Marks(self.client.metadata)
+        self.marks = ReplicationMarks(self.client.metadata)
         self._running: dict[str, tuple[Client, SimTask[None]]] = {}
 
     def begin(self, name: str, *, worker: bool = True, **settings: Any) -> Autorecovery:
@@ -427,7 +427,7 @@ def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
         lacking = (await there.ensemble(writer.ledger_id))[2]
         closed = asyncio.Event()
 
-        async def closed_meanwhile(*arguments: Any, **options: Any) -> Scan:
+        async def closed_meanwhile(*arguments: Any, **options: Any) -> ReplicaScan:
             result = await scan(*arguments, **options)
             if not closed.is_set():
                 closed.set()

@@ -245,10 +245,10 @@ def disable(uri: str) -> None:
 
 
 async def _switch(uri: str, *, on: bool) -> bool:
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         return await (marks.enable() if on else marks.disable())
 
 
@@ -270,10 +270,10 @@ def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 
 
 async def _delay(uri: str, seconds: int | None) -> int:
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         if seconds is not None:
             await marks.set_delay(seconds)
         return await marks.delay_s()
@@ -287,7 +287,7 @@ def trigger(uri: str) -> None:
 
 
 async def _trigger(uri: str) -> None:
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        await Marks(client.metadata).trigger()
+        await ReplicationMarks(client.metadata).trigger()

@@ -19,7 +19,7 @@ from quire.cli.common.tls import tls_options
 from quire.cli.explain.client import explaining
 
 if TYPE_CHECKING:
-    from quire.replication.explain.explain import Explained, Replica, SegmentView
+    from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
 
 RANGES_MAX = 5
 """Of one replica, in words."""
@@ -91,7 +91,7 @@ def _segment(segment: SegmentView) -> str:
     return f"segment {entries}{'' if segment.closed else ', still open'}"
 
 
-def _replica(one: Replica, width: int) -> str:
+def _replica(one: ReplicaReport, width: int) -> str:
     where = "not registered" if one.host is None else f"{one.registered} on {one.host}"
     text = f"{one.bookie:{width}}  {one.state:11}  {counted(one.entries, 'entry')}  {where}"
     ranges = [

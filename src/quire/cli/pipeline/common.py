@@ -41,7 +41,7 @@ from quire.config import ClientConfig
 if TYPE_CHECKING:
     from rich import progress
 
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.running import JobStatus
     from quire.spark.jobs import ClusterOptions
 
 T = TypeVar("T")
@@ -252,12 +252,12 @@ class Bar:
                 self._task, description=what, completed=done, total=total, counted=counted
             )
 
-    def far(self) -> Far:
+    def far(self) -> JobStatus:
         """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.marks.running import Far
+        from quire.replication.marks.running import JobStatus
 
         with self._lock:
-            return Far(self._step)
+            return JobStatus(self._step)
 
     def __exit__(
         self,

@@ -11,7 +11,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.config import ClientConfig
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.running import JobStatus
 
 RETRY_S = 10.0
 """Between two attempts to reach a metadata store that cannot be reached."""
@@ -21,7 +21,7 @@ END_TIMEOUT_S = 5.0
 
 @contextmanager
 def told(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> Iterator[None]:
     """While this is open, the job is among those that run on this cluster. On the loop behind the
     blocking client and with a client of its own, because the job has this thread. The job neither
@@ -45,7 +45,7 @@ def told(
 
 
 async def _tell(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> None:
     import quire
     from quire.cli.autorecovery import default_name

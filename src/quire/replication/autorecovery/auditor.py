@@ -48,14 +48,14 @@ from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.explain.status import (
     MISPLACED_TOLD_MAX,
+    AwaitedBookie,
     PlacementCheck,
-    Waiting,
     note_placement,
     note_unreadable,
     note_waiting,
 )
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
@@ -101,7 +101,7 @@ class Auditor:
         self._client = client
         self._store = client.metadata
         self._locks = locks
-        self._marks = Marks(client.metadata)
+        self._marks = ReplicationMarks(client.metadata)
         self._settings = settings
         self._stats = stats
         self._clock = clock
@@ -236,7 +236,7 @@ class Auditor:
                 return
             now_ms = self._clock.now_ms()
             since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
-            waiting = Waiting(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
+            waiting = AwaitedBookie(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
             try:
                 await note_waiting(self._store, waiting)
                 self._told = (bookie, due_s)

@@ -30,7 +30,7 @@ from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import WhyNot, last_waiting, why_not
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
@@ -38,7 +38,7 @@ NOT_LISTED = "no such entry"
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaReport:
     bookie: str
     host: str | None
     """None: it is not registered."""
@@ -62,7 +62,7 @@ class SegmentView:
     """It gets no more entries."""
     copies_min: int
     """Of the entry that has the fewest good ones; the write quorum where all is well."""
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Explained:
     spare: int
     """Writable bookies that are not in its last ensemble."""
     deep: bool
-    verdict: Verdict
+    verdict: Diagnosis
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "mark": self.mark.as_json() if self.mark is not None else None}
@@ -115,7 +115,7 @@ async def explain_ledger(
         for fragment in ledger.fragments()
     )
     mark = await why_not(store, ledger_id, clock=client.clock)
-    marks, auditor = Marks(store), await auditor_of(store)
+    marks, auditor = ReplicationMarks(store), await auditor_of(store)
     newest = metadata.last_segment.ensemble
     facts = Explained(
         ledger=ledger_id,
@@ -131,12 +131,12 @@ async def explain_ledger(
         waiting=await _waiting(client),
         spare=sum(bookie not in newest for bookie in bookies.writable),
         deep=deep,
-        verdict=Verdict("", ""),
+        verdict=Diagnosis("", ""),
     )
-    return verdict(facts)
+    return diagnosed(facts)
 
 
-async def _delay_s(marks: Marks) -> int:
+async def _delay_s(marks: ReplicationMarks) -> int:
     """Return the delay; 0 where it cannot be read, which `quire explain cluster` reports."""
     try:
         return await marks.delay_s()
@@ -168,7 +168,7 @@ def _view(
         elif address is None:
             state = Kind.UNREACHABLE.value
         replicas.append(
-            Replica(
+            ReplicaReport(
                 bookie,
                 None if address is None else address.host,
                 registered,
@@ -342,18 +342,18 @@ NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     sentence: str
     command: str
     """What to type; '' where nothing is to be done."""
 
 
-def verdict(facts: Explained) -> Explained:
+def diagnosed(facts: Explained) -> Explained:
     """The same with its verdict."""
-    return replace(facts, verdict=_verdict(facts))
+    return replace(facts, verdict=_diagnosis(facts))
 
 
-def _verdict(facts: Explained) -> Verdict:
+def _diagnosis(facts: Explained) -> Diagnosis:
     lost = sorted({one.bookie for one in _lost_ones(facts)})
     bad = [one for one in _replicas(facts) if one.state in ("missing", "damaged", "different")]
     short = [one for one in _replicas(facts) if one.state == "short"]
@@ -363,73 +363,73 @@ def _verdict(facts: Explained) -> Verdict:
         return _lost(facts, lost)
     if bad:
         what = _named(sorted({f"{one.bookie} ({one.state})" for one in bad}))
-        return Verdict(
+        return Diagnosis(
             f"Replicas are not what they should be: {what}. {_why(facts)}",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
     if short:
         what = _named(sorted({one.bookie for one in short}))
-        return Verdict(
+        return Diagnosis(
             f"Nothing is lost: every entry is on its ack quorum, but the last ones of a segment "
             f"never reached {what}, which may be so",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
     if facts.mark is not None:
-        return Verdict(
+        return Diagnosis(
             f"Nothing that was looked at is wrong, but the ledger is marked for repair: "
             f"{facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
     looked = "every entry was read" if facts.deep else "--deep reads every entry"
-    return Verdict(f"Nothing is wrong: all replicas are there ({looked})", "")
+    return Diagnosis(f"Nothing is wrong: all replicas are there ({looked})", "")
 
 
-def _replicas(facts: Explained) -> list[Replica]:
+def _replicas(facts: Explained) -> list[ReplicaReport]:
     return [one for segment in facts.segments for one in segment.replicas]
 
 
-def _lost_ones(facts: Explained) -> list[Replica]:
+def _lost_ones(facts: Explained) -> list[ReplicaReport]:
     return [one for one in _replicas(facts) if one.state == "unreachable"]
 
 
-def _unreadable(facts: Explained, lost: list[str]) -> Verdict:
+def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
     if lost:
-        return Verdict(
+        return Diagnosis(
             f"Entries have no good copy that answers: bring back {_named(lost)}",
             f"quire explain ledger {facts.ledger} --deep",
         )
-    return Verdict(
+    return Diagnosis(
         "Entries have no good copy on any bookie: they are lost, unless a backup of a bookie's "
         "directory has them",
         f"quire explain ledger {facts.ledger} --deep",
     )
 
 
-def _lost(facts: Explained, lost: list[str]) -> Verdict:
+def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     newest = facts.segments[-1]
     waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
     gone = sorted({one.bookie for one in _replicas(facts) if one.bookie in lost
                    and one.registered == "gone"})  # fmt: skip
     what = f"{_named(lost)} {'does' if len(lost) == 1 else 'do'} not answer"
     if not gone:
-        return Verdict(
+        return Diagnosis(
             f"{what}, but {'is' if len(lost) == 1 else 'are'} registered: look at the network, and "
             "at the bookie's log",
             "quire cluster bookies --space",
         )
     if not facts.spare:
-        return Verdict(
+        return Diagnosis(
             f"{what}, and there is no writable bookie that is not in the ensemble already: start "
             "another one",
             "quire bookie --dir DIR",
         )
     if waits:
-        return Verdict(
+        return Diagnosis(
             f"{what}, and the last segment is open there: its writer replaces the bookie with its "
             f"next entry if it lives; else the ledger has to be closed first. {_why(facts)}",
             f"quire bookie recover {gone[0]}",
         )
-    return Verdict(f"{what}. {_why(facts)}", f"quire bookie recover {gone[0]}")
+    return Diagnosis(f"{what}. {_why(facts)}", f"quire bookie recover {gone[0]}")
 
 
 def _why(facts: Explained) -> str:

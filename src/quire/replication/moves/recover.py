@@ -24,10 +24,10 @@ from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.repair.ledger import (
     REASON_CHARS_MAX,
-    LedgerWork,
-    Move,
-    Seen,
-    Work,
+    LedgerMove,
+    LedgerOutcome,
+    LedgerResult,
+    OpenLedgerState,
     fence_and_close,
     move_of,
     take_out,
@@ -68,7 +68,7 @@ class JobProgress(Protocol):
         ...
 
 
-class Silent:
+class NoProgress:
     """Nobody wants to know."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
@@ -95,7 +95,7 @@ class MoveOptions:
 DEFAULT_OPTIONS = MoveOptions()
 
 
-class Metered(Budget):
+class MeteredBudget(Budget):
     """A budget that tells what is taken of it."""
 
     def __init__(self, bytes_per_s: float | None, progress: JobProgress) -> None:
@@ -108,7 +108,7 @@ class Metered(Budget):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingLedger:
     ledger: int
     why: str
 
@@ -117,7 +117,7 @@ class Left:
 class RecoverResult:
     bookie: str
     dry_run: bool
-    moves: tuple[Move, ...]
+    moves: tuple[LedgerMove, ...]
     """What there was to do when the job began."""
     ledgers: int = 0
     """That do not name the bookie any more (or are gone)."""
@@ -132,8 +132,8 @@ class RecoverResult:
     """Ledgers that are still written, with the bookie in their last segment. Run it again later."""
     locked: tuple[int, ...] = ()
     """Ledgers that somebody else replicates."""
-    failed: tuple[Left, ...] = ()
-    unreadable: tuple[Left, ...] = ()
+    failed: tuple[RemainingLedger, ...] = ()
+    unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
     unreadable_count: int = 0
     """The number of these ledgers."""
@@ -190,11 +190,11 @@ async def check_known(client: Client, bookie: str) -> None:
         raise UsageError(f"no bookie {bookie} is known", remedy=f"Did you mean {near[0]}?")
 
 
-def not_tried(ledger_id: int) -> LedgerWork:
-    return LedgerWork(ledger_id, Work.FAILED, reason="not tried")
+def not_tried(ledger_id: int) -> LedgerResult:
+    return LedgerResult(ledger_id, LedgerOutcome.FAILED, reason="not tried")
 
 
-def added(before: LedgerWork, now: LedgerWork) -> LedgerWork:
+def added(before: LedgerResult, now: LedgerResult) -> LedgerResult:
     """`now`, with what was done before."""
     return replace(
         now,
@@ -207,26 +207,32 @@ def added(before: LedgerWork, now: LedgerWork) -> LedgerWork:
 
 def with_unread(result: RecoverResult, unread: Unread) -> RecoverResult:
     """Return the result with the ledgers that could not be read in the search for the bookie."""
-    named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
+    named = tuple(RemainingLedger(ledger, why) for ledger, why in unread.named.items())
     return replace(result, unreadable=named, unreadable_count=len(unread))
 
 
-def result_of(bookie: str, moves: Iterable[Move], work: Sequence[LedgerWork]) -> RecoverResult:
-    def which(*kinds: Work) -> tuple[int, ...]:
+def result_of(
+    bookie: str, moves: Iterable[LedgerMove], work: Sequence[LedgerResult]
+) -> RecoverResult:
+    def which(*kinds: LedgerOutcome) -> tuple[int, ...]:
         return tuple(one.ledger for one in work if one.work in kinds)
 
     return RecoverResult(
         bookie,
         False,
         tuple(moves),
-        ledgers=len(which(Work.DONE, Work.GONE)),
+        ledgers=len(which(LedgerOutcome.DONE, LedgerOutcome.GONE)),
         fragments=sum(one.fragments for one in work),
         entries=sum(one.entries for one in work),
         bytes=sum(one.size_bytes for one in work),
         recovered=tuple(one.ledger for one in work if one.recovered),
-        open=which(Work.OPEN),
-        locked=which(Work.LOCKED),
-        failed=tuple(Left(one.ledger, one.reason) for one in work if one.work is Work.FAILED),
+        open=which(LedgerOutcome.OPEN),
+        locked=which(LedgerOutcome.LOCKED),
+        failed=tuple(
+            RemainingLedger(one.ledger, one.reason)
+            for one in work
+            if one.work is LedgerOutcome.FAILED
+        ),
     )
 
 
@@ -237,17 +243,17 @@ async def moves_of(
     *,
     password: bytes = b"",
     progress: JobProgress | None = None,
-) -> list[Move]:
+) -> list[LedgerMove]:
     """Return the parts of all ledgers that the bookie should hold according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
     Raises MetadataError where the store does not answer.
     """
-    progress = progress or Silent()
+    progress = progress or NoProgress()
     progress.begin("looking at ledgers", 0, 0)
-    found: list[Move] = []
+    found: list[LedgerMove] = []
 
-    async def look(ledger_id: int) -> Move | None:
+    async def look(ledger_id: int) -> LedgerMove | None:
         try:
             return await move_of(client, ledger_id, bookie, password=password)
         except UNREADABLE as error:
@@ -292,13 +298,13 @@ async def take_out_of(
     client: Client,
     locks: ReplicationLocks,
     bookie: str,
-    moves: Sequence[Move],
+    moves: Sequence[LedgerMove],
     *,
     options: MoveOptions,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
     """Take the bookie out of these ledgers: as `recover_bookie`, for any bookie."""
-    job = _Job(client, locks, bookie, options, progress or Silent())
+    job = _Job(client, locks, bookie, options, progress or NoProgress())
     await job.run(moves)
     return result_of(bookie, moves, list(job.work.values()))
 
@@ -317,25 +323,25 @@ class _Job:
         self._bookie = bookie
         self._options = options
         self._progress = progress
-        self._budget = Metered(options.bytes_per_s, progress)
-        self.work: dict[int, LedgerWork] = {}
+        self._budget = MeteredBudget(options.bytes_per_s, progress)
+        self.work: dict[int, LedgerResult] = {}
         self._not_closed: dict[int, str] = {}
         """The reasons why open ledgers could not be fenced and closed."""
 
-    async def run(self, moves: Sequence[Move]) -> None:
+    async def run(self, moves: Sequence[LedgerMove]) -> None:
         self.work = {one.ledger: not_tried(one.ledger) for one in moves}
         self._progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
         await self._rounds()
-        for ledger_id in self._which(Work.OPEN):
+        for ledger_id in self._which(LedgerOutcome.OPEN):
             if why := self._not_closed.get(ledger_id):
                 left = self.work[ledger_id]
-                self.work[ledger_id] = replace(left, work=Work.FAILED, reason=why)
+                self.work[ledger_id] = replace(left, work=LedgerOutcome.FAILED, reason=why)
 
     async def _rounds(self) -> None:
         await self._turn(list(self.work), {})
         for _ in range(LOCKED_ROUNDS):
-            opened = self._which(Work.OPEN)
-            locked = self._which(Work.LOCKED)
+            opened = self._which(LedgerOutcome.OPEN)
+            locked = self._which(LedgerOutcome.LOCKED)
             mode = self._options.open_ledgers
             if mode is OpenLedgers.SKIP:
                 opened = []
@@ -351,10 +357,10 @@ class _Job:
                 await asyncio.sleep(LOCKED_PAUSE_S)
             await self._turn([*opened, *locked], seen)
 
-    def _which(self, kind: Work) -> list[int]:
+    def _which(self, kind: LedgerOutcome) -> list[int]:
         return [one.ledger for one in self.work.values() if one.work is kind]
 
-    async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, Seen]) -> None:
+    async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, OpenLedgerState]) -> None:
         async def one(ledger_id: int) -> None:
             await self._progress.may_go_on()
             found = await take_out(
@@ -367,7 +373,7 @@ class _Job:
                 budget=self._budget,
             )
             self.work[ledger_id] = added(self.work[ledger_id], found)
-            self._progress.done(found.work in (Work.DONE, Work.GONE), 0)
+            self._progress.done(found.work in (LedgerOutcome.DONE, LedgerOutcome.GONE), 0)
 
         await each(ledgers, one, self._options.parallel)
 
