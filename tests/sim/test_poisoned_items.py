@@ -56,8 +56,8 @@ from quire.replication.moves.decommission import decommission
 from quire.replication.moves.rebalance import rebalance
 from quire.replication.moves.recover import MoveOptions, recover_bookie
 from quire_simulator.world.world import bookie_id
-from tests.support.metadata import in_store
-from tests.support.poisoned import (
+from tests.support.metadata.metadata import in_store
+from tests.support.metadata.poisoned import (
     WHY,
     File,
     Scene,
@@ -703,7 +703,7 @@ NAMES_ONLY = {
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",
-    "replication/marks/marks.py ReplicationMarks._names": "names; `walk` passes over those that are no ids",
+    "replication/marks/marks.py ReplicationMarks._names": "names; `walk` passes over no-ids",
     "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
     "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
