@@ -45,7 +45,7 @@ from quire.streams.mirror.check import (
     origin_of,
 )
 from quire.streams.mirror.lag import Lag
-from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
 from quire.streams.namespace.namespace import namespace_path
 from quire.streams.namespace.truncation import would_free
