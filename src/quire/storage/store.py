@@ -44,7 +44,7 @@ from quire.storage.recovery.incarnation import Expected, LogPosition
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.recovery.recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.recovery.startup import find_master_key, start_log
-from quire.storage.segment.segment import LedgerInfo, SegmentState
+from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState
 from quire.storage.signals import NoLedger
 
 __all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
@@ -369,11 +369,11 @@ class LedgerStore(StoreEvents, StoreFacts):
         try:
             self._catalogue.index_batch(batch, segment)
         except KeyError as error:
-            self._take_back(batch)
+            self._take_back(batch, segment)
             raise UsageError(f"ledger {error} is not in the store: create it first") from None
-        appender.submit(batch)
+        appender.submit(batch, segment)
 
-    def _take_back(self, batch: Batch) -> None:
+    def _take_back(self, batch: Batch, segment: Segment) -> None:
         """Of a batch that names an unknown ledger: what has been indexed of it. It is written all
         the same, without runs, for it has its place in the order and may carry records."""
         for run in batch.runs:
@@ -384,7 +384,7 @@ class LedgerStore(StoreEvents, StoreFacts):
                 info.tail.remove_batch(batch)
         batch.forget_runs()
         batch.buffers, batch.size_bytes, batch.done = (), 0, None
-        self._appender.submit(batch)
+        self._appender.submit(batch, segment)
 
     @property
     def queued_bytes(self) -> int:

@@ -99,8 +99,8 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
         Appender,
         "submit",
         (
-            "self._writer.submit(batch)",
-            "self._writer.submit(batch)\n"
+            "self._writer.submit(batch, segment)",
+            "self._writer.submit(batch, segment)\n"
             "    done, batch.done = batch.done, None\n"
             "    if done is not None:\n"
             "        done(batch, None)",

@@ -18,15 +18,25 @@ them, and an entry is confirmed once, when the ack quorum's number passes it. La
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from quire.codec.entry.entry import PIECES, AddEncoder
 from quire.codec.wire.v2 import Buffer, add_responses_each
 
-if TYPE_CHECKING:
-    from quire.core.append.pipeline import AddPipeline
 
-Row = tuple["AddPipeline", AddEncoder, int, int, int, int, Buffer]
+class Lender(Protocol):
+    """The pipeline of a ledger, as far as a sheaf knows it."""
+
+    sheaf: Sheaf | None
+    frozen: bool
+    accepted: int
+    last_confirmed: int
+    last_pushed: int
+
+    def settle(self) -> None: ...
+
+
+Row = tuple[Lender, AddEncoder, int, int, int, int, Buffer]
 """An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""
 
 
@@ -69,7 +79,7 @@ class Sheaf:
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
         """Until it is tied: pipelines append to it."""
-        self._pipelines: Sequence[AddPipeline] = ()
+        self._pipelines: Sequence[Lender] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
         self._answers = b""

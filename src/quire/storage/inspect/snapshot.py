@@ -75,7 +75,6 @@ def _apply_tail(recovered: Recovered) -> None:
     segment = replayer.catalogue.segments.get(number) or Segment(number, None, 0)
     batch = Batch((), ())
     batch.buffers = None
-    batch.segment = segment
     batch.file_offset = group.header.payload_offset
     replayer.apply(batch, runs_of(group), group.table.records, segment)
     if segment.file is not None:

@@ -68,7 +68,7 @@ class Appender:
         self._pending: list[StateRecord] = []
         """To be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
-        self._resting: list[Batch] = []
+        self._resting: list[tuple[Batch, Segment]] = []
         """Patient batches that the log's worker does not know of yet: the newest of all."""
         self._resting_bytes = 0
         self._patience: Handle | None = None
@@ -133,7 +133,6 @@ class Appender:
             batch.records = batch.records[len(self._pending) :]
             raise
         self._pending.clear()
-        batch.segment = segment
         self._sequence += 1
         batch.sequence = self._sequence
         return segment
@@ -175,15 +174,14 @@ class Appender:
 
     # -- submission -------------------------------------------------------------------------------
 
-    def submit(self, batch: Batch) -> None:
-        """`admit` has accepted it, and its runs are indexed.
+    def submit(self, batch: Batch, segment: Segment) -> None:
+        """Queue a batch that `admit` has accepted for `segment`, once its runs are indexed.
 
         A patient batch waits for the next one that is not, and they are written and synced
         together; so copies and explicit LACs cost a disk that is written to anyway no syncs of
         their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
         wait: they go by themselves, and so do those that follow until one comes. The order of
         batches stays what it is."""
-        segment = batch.segment
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
         segment.run_count += batch.run_count
@@ -195,14 +193,14 @@ class Appender:
         if not batch.patient:
             self._in_company = self._in_company or batch.run_count > 0
         elif self._in_company and self._resting_bytes + batch.cost_bytes < PATIENT_BYTES_MAX:
-            self._resting.append(batch)
+            self._resting.append((batch, segment))
             self._resting_bytes += batch.cost_bytes
             if self._patience is None:
                 self._patience = self._schedule(PATIENCE_S, self._on_patience)
             return
         if self._resting:
             self._hand_over()
-        self._writer.submit(batch)
+        self._writer.submit(batch, segment)
 
     def _on_patience(self) -> None:
         """Nobody has come."""
@@ -215,8 +213,8 @@ class Appender:
             self._patience.cancel()
             self._patience = None
         resting, self._resting, self._resting_bytes = self._resting, [], 0
-        for batch in resting:
-            self._writer.submit(batch)
+        for batch, segment in resting:
+            self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
         """Log state records, in order; `done` when all are durable. They may use the reserve.
@@ -245,8 +243,7 @@ class Appender:
     ) -> None:
         batch = Batch((), (), records)
         batch.done, batch.patient = done, patient
-        self.admit(batch, reserve=True)
-        self.submit(batch)
+        self.submit(batch, self.admit(batch, reserve=True))
 
     def add_pending(self, record: StateRecord) -> None:
         """To be logged ahead of the next batch, or soon."""

@@ -5,15 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, Singles, StateRecord
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
-
-if TYPE_CHECKING:
-    from quire.storage.segment.segment import Segment
 
 __all__ = ["FRAME_HEADER_BYTES", "Batch", "Run"]
 
@@ -81,10 +77,9 @@ class Batch:
 
     __slots__ = (
         "_runs", "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "patient",
-        "received_s", "records", "segment", "sequence", "singles", "size_bytes",
+        "received_s", "records", "sequence", "singles", "size_bytes",
     )  # fmt: skip
 
-    segment: Segment
     sequence: int
     """Ascends in the order of appends."""
     done: Callable[[Batch, StorageError | None], None] | None

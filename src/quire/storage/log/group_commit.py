@@ -65,7 +65,7 @@ class LogWriter:
         self._written = written
         self._failed = failed
         self._monotonic = monotonic
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[tuple[Batch, Segment]] = deque()
         self._segment: Segment | None = None
         self._end = 0
         self._stopped = False
@@ -79,8 +79,8 @@ class LogWriter:
     def start(self) -> None:
         self._worker.start(self.step)
 
-    def submit(self, batch: Batch) -> None:
-        self._waiting.append(batch)
+    def submit(self, batch: Batch, segment: Segment) -> None:
+        self._waiting.append((batch, segment))
         self._worker.wake()
 
     def halt(self, error: StorageError) -> None:
@@ -91,7 +91,7 @@ class LogWriter:
 
     def take_waiting(self) -> list[Batch]:
         """What will not be written after a failure."""
-        waiting = list(self._waiting)
+        waiting = [batch for batch, _ in self._waiting]
         self._waiting.clear()
         return waiting
 
@@ -103,10 +103,10 @@ class LogWriter:
                 self._stopped = True
                 self._worker.post(partial(self._failed, (), self._halt))
                 return
-            batches = self._take()
-            if not batches:
+            taken = self._take()
+            if taken is None:
                 return
-            segment = batches[0].segment
+            segment, batches = taken
             try:
                 group = self.write(segment, batches)
             except OSError as error:
@@ -162,22 +162,24 @@ class LogWriter:
         self._segment = segment
         self._end = len(data)
 
-    def _take(self) -> list[Batch]:
+    def _take(self) -> tuple[Segment, list[Batch]] | None:
+        """Return the batches of the next group, all of one segment. None: nothing waits."""
         waiting = self._waiting
         try:
-            batch = waiting.popleft()
+            batch, segment = waiting.popleft()
         except IndexError:
-            return []
+            return None
         taken = [batch]
-        segment, size = batch.segment, batch.size_bytes
+        size = batch.size_bytes
         while waiting:
-            # Only this side removes, so what is looked at is what is taken.
-            batch = waiting[0]
+            # Only this side removes, so the batch that is looked at is the one that is taken.
+            batch, other = waiting[0]
             size += batch.size_bytes
-            if batch.segment is not segment or size > self._max_group_bytes:
+            if other is not segment or size > self._max_group_bytes:
                 break
-            taken.append(waiting.popleft())
-        return taken
+            waiting.popleft()
+            taken.append(batch)
+        return segment, taken
 
     def _fail(self, segment: Segment, batches: Sequence[Batch], reason: str) -> None:
         self._stopped = True

@@ -259,7 +259,6 @@ class Replayer:
         segment.live_bytes += header.payload_bytes
         batch = Batch((), ())
         batch.buffers = None
-        batch.segment = segment
         batch.file_offset = header.payload_offset
         self.apply(batch, runs_of(group), group.table.records, segment)
 

@@ -198,7 +198,6 @@ def _write_first_group(
         batch = Batch((), ())
     else:
         batch = Batch((tail.payload,), runs_of(tail.group), tail.group.table.records)
-    batch.segment = segment
     writer.next_group = recovered.next_group
     group = writer.write(segment, [batch])
     batch.buffers = None

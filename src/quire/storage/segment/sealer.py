@@ -11,9 +11,8 @@ from quire.codec.log.footer import Summary
 from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
 from quire.storage.background.job import Chore, Tools
 from quire.storage.log.preallocation import is_full
-from quire.storage.segment.chunks import Chunks
 from quire.storage.segment.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment.segment import Chunks, LedgerInfo, Part, Segment, SegmentState
 
 LEDGERS_PER_SLICE = 500
 """Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
