@@ -21,8 +21,8 @@ from quire.codec.wire.v2 import add_request
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.log.batch import Batch, Run
 from quire.storage.read.read_ahead import AHEAD_BYTES
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 

@@ -24,7 +24,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
 from quire.storage.interfaces import Buffer
-from quire.storage.log.batch import Batch, Run
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 

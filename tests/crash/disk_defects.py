@@ -16,7 +16,7 @@ from quire.storage.log import preallocation as spares
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.recovery import replay, startup
 from quire.storage.recovery.index_cache import CachedIndex
-from quire.storage.segment import sealing
+from quire.storage.segment import footer
 from tests.crash.crash_scripts import COMPACTS, DELETES, FILLS, FIRST_START, ROLLS, WIDE
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import Script
@@ -106,7 +106,7 @@ def the_directory_of_the_log_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 @defect(WIDE)
 def a_trailer_is_synced_with_its_index(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, sealing, "write_footer", ("file_bytes)\n    segment.file.sync()", "file_bytes)"))
+    edit(patch, footer, "write_footer", ("file_bytes)\n    segment.file.sync()", "file_bytes)"))
 
 
 @defect(ROLLS)

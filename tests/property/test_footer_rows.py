@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
 from quire.codec.log.state_records import Singles
-from quire.storage.catalogue import Catalogue
-from quire.storage.log.batch import Batch, Run
 from quire.storage.segment import footer_rows
+from quire.storage.segment.batch import Batch, Run
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.footer_rows import FooterRows, _joined
 from quire.storage.segment.segment import Segment
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex, Snapshot
-from quire.storage.recovery.index_cache_writer import IndexCacheWriter
+from quire.storage.background.index_cache_writer import IndexCacheWriter, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import Segment
 from quire_simulator.machine.disk import SimDisk

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage.log.batch import Batch
-from quire.storage.signals import NoEntry
+from quire.storage.read.outcomes import NoEntry
+from quire.storage.segment.batch import Batch
 from tests.support.directories import DirectoriesOnDisks
 from tests.support.storage import SMALL, key_of, make_batch, make_entry, run
 

@@ -16,13 +16,13 @@ from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.storage.background import quarantine, salvage
-from quire.storage.background.copies import Newer
 from quire.storage.background.quarantine import Quarantine
 from quire.storage.background.quarantine_record import SUFFIX
+from quire.storage.background.salvage import Newer
 from quire.storage.background.scrub import Findings
+from quire.storage.read.outcomes import NoEntry
 from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
-from quire.storage.signals import NoEntry
 from quire_simulator import simulate
 from quire_simulator.faults.bit_rot import Rotten, turned
 from quire_simulator.machine.clock import SimClock

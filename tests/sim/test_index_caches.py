@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.recovery.recovery import Recovered, Recovery
+from quire.storage.recovery.log_recovery import Recovered, Recovery
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator import simulate
 from quire_simulator.faults.index_caches import KEPT_MAX, IndexCaches

@@ -20,9 +20,9 @@ from quire.config import BookieConfig
 from quire.errors import QuireError
 from quire.metadata.bookies.directories import directories_path, forget_bookie
 from quire.metadata.bookies.nodes import delete_node
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.recovery.incarnation import Expected
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
-from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id

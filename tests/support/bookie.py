@@ -18,8 +18,8 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import MemoryStore
 from quire.net.network import AsyncioNetwork
+from quire.storage.directories import DataDirectory
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 ANSWER_S = 20.0

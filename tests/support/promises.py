@@ -14,7 +14,7 @@ from quire.errors import StorageError
 from quire.metadata.memory.cluster import MemoryCluster, Node
 from quire.metadata.memory.store import MemoryStore
 from quire.storage.config import StorageConfig
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import Entries, StoreOnDisk, key_of, run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.inspect.check import Checked, check_segments, survey
-from quire.storage.inspect.inspect import list_files, open_segment, segment_numbers
+from quire.storage.inspect.contents import list_files, open_segment, segment_numbers
+from quire.storage.inspect.rebuild import Rebuilt, plan, rebuild
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.rebuild import Rebuilt, plan, rebuild
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import segment_name
 from tests.support.storage import StoreOnDisk
 

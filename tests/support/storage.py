@@ -15,11 +15,11 @@ from quire.codec.wire.v2 import add_request
 from quire.errors import StorageError
 from quire.storage.background.compactor import Compaction
 from quire.storage.config import StorageConfig
+from quire.storage.directories import LedgerDirectories
 from quire.storage.directory import ensure_directory
 from quire.storage.interfaces import Disk
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.log.batch import Batch, Run
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import SimDisk
 

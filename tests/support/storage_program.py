@@ -16,7 +16,7 @@ from quire.errors import StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 from tests.support.storage import key_of, make_batch

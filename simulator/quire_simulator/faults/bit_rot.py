@@ -12,7 +12,7 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.background.quarantine_record import SegmentDamage, stored_records
-from quire.storage.inspect.inspect import number_of, open_segment
+from quire.storage.inspect.contents import number_of, open_segment
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.wire.v2 import Buffer
 from quire.errors import StorageError
-from quire.storage.ledger_directories import Store
-from quire.storage.log.batch import Batch, Run
-from quire.storage.read.early_reads import EarlyReads
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.directories import Store
+from quire.storage.recovery.early_reads import EarlyReads
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import Batch, Run
 
 Done = Callable[[Batch, StorageError | None], None]
 RecordDone = Callable[[StorageError | None], None]

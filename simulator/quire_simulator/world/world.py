@@ -17,7 +17,7 @@ from quire.metadata.interface import Versioned
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.nodes import Change
 from quire.metadata.memory.store import Hook, MemoryStore
-from quire.storage.ledger_directories import DataDirectory
+from quire.storage.directories import DataDirectory
 from quire_simulator.faults.bit_rot import Rotten
 from quire_simulator.faults.index_caches import IndexCaches
 from quire_simulator.faults.slow_starts import SlowStarts

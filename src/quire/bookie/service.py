@@ -31,10 +31,10 @@ from quire.codec.wire.v2 import (
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.net.network import Network
-from quire.storage.ledger_directories import Store
-from quire.storage.log.batch import Batch
+from quire.storage.directories import Store
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import UNSHARED_BYTES
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.batch import Batch
 
 ANSWER_HEAD_BYTES = 1024
 """The most of an answer to a read that is not entries."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quire.storage.background.background import Upkeep
 from quire.storage.background.compactor import Compactor
-from quire.storage.catalogue import VOUCHES, Catalogue
+from quire.storage.background.maintenance import Upkeep
 from quire.storage.log.appender import Appender
+from quire.storage.log.page_cache import SystemCache
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import Reader
-from quire.storage.read.system_cache import SystemCache
+from quire.storage.segment.catalogue import VOUCHES, Catalogue
 from quire.storage.segment.segment import Segment, SegmentState
 
 

@@ -10,7 +10,7 @@ payload only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 
 from quire._runtime.clock import Clock
@@ -18,39 +18,82 @@ from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
 from quire.codec.log.state_records import RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
-from quire.storage.background.background import Upkeep
+from quire.storage.background.compactor import Compaction
 from quire.storage.background.job import Tools
-from quire.storage.background.maintenance import Maintenance
-from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.background.maintenance import Upkeep
+from quire.storage.background.quarantine_record import SegmentDamage
+from quire.storage.background.suspension import Suspension
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
-from quire.storage.events import StoreEvents
-from quire.storage.facts import StoreFacts
-from quire.storage.interfaces import Disk, Worker
+from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Appender, Done, Schedule
-from quire.storage.log.batch import Batch
-from quire.storage.log.group_commit import LogWriter
+from quire.storage.log.group_commit import LogWriter, StorageTimes
+from quire.storage.log.job_queue import Maintenance
+from quire.storage.log.page_cache import SystemCache
 from quire.storage.log.preallocation import Spares
-from quire.storage.log.times import StorageTimes
-from quire.storage.read.blocking import BlockingReader, InlineReader
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.cold_reads import ColdReads
-from quire.storage.read.early_reads import EarlyReads
+from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES, Reader
-from quire.storage.read.system_cache import SystemCache
+from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.incarnation import Expected, LogPosition
 from quire.storage.recovery.loading import LoadProgress
-from quire.storage.recovery.recovery import CLEAN_NAME, RecoveryReport
+from quire.storage.recovery.log_recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.recovery.startup import find_master_key, start_log
+from quire.storage.segment.batch import Batch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState
-from quire.storage.signals import NoLedger
+from quire.storage.stats import (
+    DirectoryState,
+    SegmentUsage,
+    StorageStats,
+    collect_stats,
+    collect_usage,
+)
+from quire.storage.worker import InlineReader
 
-__all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
+
+class StoreEvents:
+    """Set what is to be called; what is None is not told."""
+
+    def __init__(self) -> None:
+        self.on_writable_changed: Callable[[bool], None] | None = None
+        """Called with the new value of `writable`, and by `start` where that is False. Of several
+        directories: when any begins or ceases to take adds."""
+        self.on_failure: Callable[[StorageError], None] | None = None
+        """Called once, when a write or a sync has failed, in every directory that there is."""
+        self.on_compaction: Callable[[Compaction], None] | None = None
+        """Called when a compaction has come to its end, or failed."""
+        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
+        """Called with the directory's path when a segment is found damaged, and (True) when it is
+        so no more."""
+        self.on_drained: Callable[[], None] | None = None
+        """Called when the queue, having been full, is half empty."""
+
+    def tell_writable(self, writable: bool) -> None:
+        if self.on_writable_changed is not None:
+            self.on_writable_changed(writable)
+
+    def tell_failure(self, error: StorageError) -> None:
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def tell_compaction(self, one: Compaction) -> None:
+        if self.on_compaction is not None:
+            self.on_compaction(one)
+
+    def tell_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
+        if self.on_damage is not None:
+            self.on_damage(path, damage, healed)
+
+    def tell_drained(self) -> None:
+        if self.on_drained is not None:
+            self.on_drained()
 
 
-class LedgerStore(StoreEvents, StoreFacts):
+class LedgerStore(StoreEvents):
     """See the module. Used from the event loop's thread only.
 
     The directory must be formatted (`directory.ensure_directory`) and locked. Call `recover`, then
@@ -516,6 +559,91 @@ class LedgerStore(StoreEvents, StoreFacts):
         if info is None:
             raise NoLedger
         return info
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether plain adds should be taken. Not on a full disk, where fences and recovery adds
+        are taken as long as the reserve lasts. Not where something was lost either, for fences may
+        be among it; that is for the caller to refuse, `append` does not look at it."""
+        return (
+            self._spares.space
+            and self._appender.failed is None
+            and not self._catalogue.negatives_unknown
+        )
+
+    @property
+    def log_lossy(self) -> bool:
+        """Whether something of the log is lost, and `mark_repaired` would end that."""
+        return self._catalogue.negatives_unknown
+
+    @property
+    def path(self) -> str:
+        return self._disk.path
+
+    @property
+    def loading_percent(self) -> int:
+        """How far `recover` is with the segments."""
+        return self._loading.percent
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether there is too little room to take adds."""
+        return not self._spares.space
+
+    def total_bytes(self) -> int:
+        """Of the file system under the directory. `OSError`."""
+        return self._disk.total_bytes()
+
+    def free_bytes(self) -> int:
+        """Not used on that file system. `OSError`."""
+        return self._disk.free_bytes()
+
+    @property
+    def room_bytes(self) -> int:
+        """Free when it was last looked at, but for what is kept for a compaction."""
+        return max(0, self._spares.free_bytes - self._spares.held_bytes)
+
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether all that was dropped stays dropped after a crash."""
+        return self._upkeep.collector.deletions_logged
+
+    def lacking_ledgers(self) -> Set[int]:
+        """Ledgers of which entries were damaged here and have no other copy: another bookie's must
+        be brought back. Adding them again heals. Some may be deleted."""
+        return self._upkeep.quarantine.lacking_ledgers()
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+        """Of those of these ledgers that lack any, the ranges (first, last) of the entries."""
+        return self._upkeep.quarantine.lacking(ledger_ids)
+
+    def stats(self) -> StorageStats:
+        return collect_stats(
+            self._catalogue, self._appender, self._upkeep, self._reader, self._cache, self._files,
+            self._system_cache, self._budget, self.writable,
+        )  # fmt: skip
+
+    def directories(self) -> list[DirectoryState]:
+        """What has become of the data directory."""
+        state, reason = "writable", ""
+        if self._appender.failed is not None:
+            state, reason = "failed", str(self._appender.failed)
+        elif self._catalogue.negatives_unknown:
+            state, reason = "read-only", "something that was in it is lost"
+        elif not self._spares.space:
+            state, reason = "read-only", self._spares.error
+        return [DirectoryState(self.path, state, reason, self.room_bytes, len(self.ledgers))]
+
+    @property
+    def compaction_suspended(self) -> Suspension | None:
+        """By an operator."""
+        return self._upkeep.compactor.suspended
+
+    def usage(self) -> list[SegmentUsage]:
+        """Each segment, oldest first."""
+        return collect_usage(self._catalogue, self._upkeep.compactor)
 
     # -- repair ------------------------------------------------------------------------------------
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.service import BookieService
-from quire.storage.directory_places import Place
-from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.directories import LedgerDirectories, Place
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 

@@ -11,10 +11,10 @@ from quire.bookie.directories import listed as directories
 from quire.bookie.directories import lost as lost_directory
 from quire.bookie.directories import replacement as disk_replacement
 from quire.storage import directory
-from quire.storage.facts import StoreFacts
-from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.directories import LedgerDirectories
 from quire.storage.recovery.incarnation import Expected
-from quire.storage.recovery.recovery import Recovery
+from quire.storage.recovery.log_recovery import Recovery
+from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -179,7 +179,7 @@ def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
     rule="rule 34",
 )
 def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StoreFacts, "writable", ("and not self._catalogue.negatives_unknown", ""))
+    edit(patch, LedgerStore, "writable", ("and not self._catalogue.negatives_unknown", ""))
     edit(patch, LedgerDirectories, "writable", ("and not place.lossy", ""))
 
 

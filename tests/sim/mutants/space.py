@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.background import garbage
-from quire.storage.background.compactor import Compactor
-from quire.storage.background.reserve import Reserve
+from quire.storage.background.compactor import Compactor, Reserve
 from quire.storage.background.rewrite import Rewrite
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH

@@ -9,15 +9,15 @@ import pytest
 from quire.bookie.protocol.add_batcher import Intake
 from quire.storage import directory
 from quire.storage.background.collector import Collector
-from quire.storage.catalogue import Catalogue
+from quire.storage.background.sealer import Sealer
 from quire.storage.log import preallocation as spares
 from quire.storage.log.appender import Appender
-from quire.storage.log.batch import Batch
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.read.reader import Reader
 from quire.storage.recovery import replay
-from quire.storage.segment import footer_rows, sealing
-from quire.storage.segment.sealer import Sealer
+from quire.storage.segment import footer, footer_rows
+from quire.storage.segment.batch import Batch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -80,7 +80,7 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        sealing,
+        footer,
         "write_footer",
         ("file_bytes)\n    segment.file.sync()", "file_bytes)"),
         ("TRAILER_BYTES)\n    segment.file.sync()", "TRAILER_BYTES)"),

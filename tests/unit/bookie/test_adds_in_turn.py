@@ -21,9 +21,9 @@ from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.segment.batch import Batch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
 

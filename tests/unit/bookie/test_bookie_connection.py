@@ -25,7 +25,7 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, Code
 from quire.config import BookieConfig
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 from tests.support.bookie import SMALL, peer_of, running_bookie
 
 KEY = b"k" * 20

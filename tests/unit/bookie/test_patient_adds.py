@@ -13,10 +13,10 @@ from quire.codec.log.state_records import BLOCK_BYTES
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Flag
 from quire.storage.config import StorageConfig
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.log.appender import PATIENT_BYTES_MAX
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 from tests.support.bookie import peer_of, running_bookie
 from tests.support.storage import SMALL, StoreOnDisk, disk_of, entries, opened
 from tests.unit.bookie.test_bookie_v3 import KEY, entry

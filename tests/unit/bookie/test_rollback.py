@@ -24,8 +24,8 @@ from quire.metadata.bookies.directories import (
 )
 from quire.metadata.bookies.nodes import delete_node
 from quire.metadata.interface import MetadataStore
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,
     Expected,

@@ -13,8 +13,8 @@ from quire.codec.entry.digest import master_key
 from quire.codec.entry.frame_runs import FrameRun
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, add_request
 from quire.errors import DamagedError
-from quire.storage.read import scratch as desk
-from quire.storage.read.scratch import FRAMES_AT, Desk
+from quire.storage.read import fetched as desk
+from quire.storage.read.fetched import FRAMES_AT, Desk
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage import disk_of, sim_disk
 from tests.unit.storage.test_storage_reads import answer, only_sealed, sealed, written_of

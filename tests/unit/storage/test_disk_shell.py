@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from quire.cli.main import cli
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
-from quire.storage.catalogue import Catalogue
+from quire.storage.background import sealer
 from quire.storage.disk import RealDisk
-from quire.storage.inspect.inspect import (
+from quire.storage.inspect.contents import (
     SegmentDump,
     end_of_log,
     ledger_facts,
@@ -25,8 +25,8 @@ from quire.storage.inspect.inspect import (
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import File
 from quire.storage.recovery import scan
-from quire.storage.recovery.recovery import Recovery
-from quire.storage.segment import sealer
+from quire.storage.recovery.log_recovery import Recovery
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 from tests.support.segments import (

@@ -11,7 +11,7 @@ import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
-from quire.storage.read.gathering import (
+from quire.storage.read.gather_read import (
     ENTRIES_MAX,
     GATHERED_BYTES,
     PASSED_MAX_BYTES,

@@ -17,8 +17,9 @@ from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
-from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.background.index_cache_writer import CacheFile, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore

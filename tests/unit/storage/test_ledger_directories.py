@@ -25,9 +25,9 @@ from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import replication_root
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 from tests.support.bookie import SMALL, memory_metadata, peer_of, running_bookie
 from tests.support.directories import DirectoriesOnDisks
 from tests.support.storage import key_of, make_batch

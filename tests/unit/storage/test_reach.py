@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
-from quire.storage.read import reach
-from quire.storage.read.reach import reach_of
+from quire.storage.read import read_ahead as reach
+from quire.storage.read.read_ahead import reach_of
 from quire.storage.segment.segment import Segment
 
 SEGMENT = Segment(7, None, 1 << 20)

@@ -8,11 +8,11 @@ from copy import deepcopy
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
-from quire.storage.inspect.inspect import open_segment
-from quire.storage.log.batch import Batch, Run
-from quire.storage.recovery.rebuild import Outcome
-from quire.storage.segment import sealer
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.background import sealer
+from quire.storage.inspect.contents import open_segment
+from quire.storage.inspect.rebuild import Outcome
+from quire.storage.segment.batch import Batch, Run
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import Part, segment_name
 from quire_simulator.machine.disk import PowerLossError
 from tests.support.segments import (

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.log.batch import Batch, Run
-from quire.storage.read.blocking import InlineReader
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.worker import InlineReader
 from tests.support.storage import (
     SMALL,
     disk_of,

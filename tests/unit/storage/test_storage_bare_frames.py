@@ -17,7 +17,7 @@ from quire.errors import DamagedError
 from quire.storage.background import rewrite
 from quire.storage.background.scrub import Target
 from quire.storage.inspect.check import runs_of_groups
-from quire.storage.inspect.inspect import open_segment
+from quire.storage.inspect.contents import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.startup import find_master_key
 from quire.storage.segment.segment import Segment, segment_name

@@ -10,13 +10,12 @@ import pytest
 from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.background.collector import READ_AGAIN_MS, Collector
 from quire.storage.background.compactor import Compaction
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.background.suspension import NOTE_NAME, Suspension, read_note
 from quire.storage.config import StorageConfig
 from quire.storage.inspect.space_report import look
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.segment import LOG_DIRECTORY, SPARE_NAME, segment_name
 from tests.support.storage import (
     EAGER,
     SMALL,

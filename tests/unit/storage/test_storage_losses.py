@@ -9,12 +9,12 @@ import pytest
 
 from quire.codec.log.group import GROUP_MAGIC
 from quire.codec.wire.v2 import add_request
-from quire.storage.catalogue import VOUCHES
+from quire.storage.background import sealer
 from quire.storage.inspect.space_report import look
-from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.scan import scan_groups
-from quire.storage.segment import sealer
-from quire.storage.segment.sealing import Sealed, SealInput
+from quire.storage.segment.batch import Batch, Run
+from quire.storage.segment.catalogue import VOUCHES
+from quire.storage.segment.footer import Sealed, SealInput
 from quire.storage.segment.segment import segment_name
 from tests.support.storage import (
     EAGER,

@@ -9,9 +9,8 @@ import random
 import pytest
 
 from quire.core.compaction import Choice
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.segment.segment import SegmentState, segment_name
+from quire.storage.segment.segment import SPARE_NAME, SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage import EAGER, StoreOnDisk, check, disk_of, opened, sealed
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.read import cold_reads, gathering, read_ahead
-from quire.storage.read.blocking import InlineReader
-from quire.storage.read.gathering import GATHERED_BYTES
+from quire.storage.background import sealer
+from quire.storage.read import cold_reads, read_ahead
+from quire.storage.read import gather_read as gathering
+from quire.storage.read.gather_read import GATHERED_BYTES
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import SCATTERED_BYTES, SLICE_BYTES
-from quire.storage.segment import sealer
 from quire.storage.segment.segment import SegmentState, segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from quire.storage.worker import ThreadReader
+from quire.storage.worker import InlineReader, ThreadReader
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
 from tests.unit.storage.test_storage_compaction import compact
@@ -929,7 +929,7 @@ def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> No
     import gc
     import weakref
 
-    from quire.storage.log.batch import Batch
+    from quire.storage.segment.batch import Batch
     from tests.support.storage import make_batch
 
     class Watched(Batch):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.storage.read import system_cache
-from quire.storage.read.system_cache import SystemCache
+from quire.storage.log import page_cache as system_cache
+from quire.storage.log.page_cache import SystemCache
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, entries, fill_segments, opened, sealed

@@ -32,7 +32,7 @@ from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.bookies.directories import BookieDirectories, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import begin_lost, read_identity, write_small_file
-from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.inspect.contents import segment_numbers
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
 from quire.storage.segment.ledger_ids import LedgerIds

@@ -42,9 +42,9 @@ from quire.metadata.bookies.directories import (
     write_directories,
 )
 from quire.metadata.interface import MetadataStore, Versioned
+from quire.storage.directories import LedgerDirectories, Store
 from quire.storage.directory import read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.ledger_directories import LedgerDirectories, Store
 from quire.storage.log.preallocation import may_pass
 from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,

@@ -10,7 +10,7 @@ from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.config import SEGMENT_BYTES_LEAST
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.segment.batch import Batch, Run, runs_of
 
 if TYPE_CHECKING:
     from quire.bookie.service import BookieService

@@ -41,7 +41,7 @@ from quire.codec.wire.v2 import (
     split_word,
 )
 from quire.errors import ProtocolError, StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 
 if TYPE_CHECKING:
     from quire.bookie.protocol.connection import Connection

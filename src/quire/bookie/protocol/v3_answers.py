@@ -10,7 +10,7 @@ from quire.codec.wire.v2 import LAST_ENTRY, Buffer, Code
 from quire.codec.wire.v3 import Op, frame, response
 from quire.codec.wire.v3_adds import add_responses
 from quire.errors import StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import Batch
 
 if TYPE_CHECKING:
     from quire.bookie.protocol.connection import Connection

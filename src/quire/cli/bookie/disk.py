@@ -18,7 +18,7 @@ from quire.cli.common.output import print_json, time_text
 if TYPE_CHECKING:
     from quire.codec.log.state_records import StateRecord
     from quire.storage.disk import RealDisk
-    from quire.storage.inspect.inspect import FileFacts, LedgerFacts, SegmentDump, SegmentFacts
+    from quire.storage.inspect.contents import FileFacts, LedgerFacts, SegmentDump, SegmentFacts
     from quire.storage.recovery.scan import ScannedGroup
     from quire.storage.segment.extents import Extent
 
@@ -78,7 +78,7 @@ def looked_at(directory: str) -> Iterator[RealDisk]:
 @json_option("One JSON object a file.")
 def files(directory: str, as_json: bool) -> None:
     """List the files of a data directory and what they are. Of segments only the ends are read."""
-    from quire.storage.inspect.inspect import list_files
+    from quire.storage.inspect.contents import list_files
 
     with looked_at(directory) as place:
         if not as_json:
@@ -94,7 +94,7 @@ def files(directory: str, as_json: bool) -> None:
 
 
 def _file_line(one: FileFacts) -> str:
-    from quire.storage.inspect.inspect import kind_of
+    from quire.storage.inspect.contents import kind_of
 
     if one.size_bytes is None:
         return f"{one.name:27} it went meanwhile"
@@ -114,7 +114,7 @@ def _file_line(one: FileFacts) -> str:
 
 
 def _file_as_json(one: FileFacts) -> dict[str, Any]:
-    from quire.storage.inspect.inspect import kind_of
+    from quire.storage.inspect.contents import kind_of
 
     kind = kind_of(one.name)
     described: dict[str, Any] = {"name": one.name, "bytes": one.size_bytes, "kind": kind}
@@ -148,7 +148,7 @@ def _either(one: Any, other: Any) -> Any:
 
 def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
     """A number, or the name of the file."""
-    from quire.storage.inspect.inspect import number_of
+    from quire.storage.inspect.contents import number_of
 
     name = "log/" + value.rpartition("/")[2]
     found = number_of(name)
@@ -171,7 +171,7 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
     match its checksum.
     """
     from quire.errors import StorageError
-    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
 
     bad = False
@@ -348,7 +348,7 @@ def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
 
     Exit status 1: it has nothing of it, or the index of a segment that has does not check.
     """
-    from quire.storage.inspect.inspect import ledger_facts
+    from quire.storage.inspect.contents import ledger_facts
 
     with looked_at(directory) as place:
         found = ledger_facts(place, ledger_id)
@@ -445,7 +445,7 @@ def last_mark(directory: str, as_json: bool) -> int:
 
     Exit status 1 where something of the log is missing or damaged.
     """
-    from quire.storage.inspect.inspect import end_of_log
+    from quire.storage.inspect.contents import end_of_log
     from quire.storage.segment.segment import segment_name
 
     with looked_at(directory) as place:

@@ -24,8 +24,8 @@ from quire.cli.common.progress import Progress
 if TYPE_CHECKING:
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.check import Checked, Survey
+    from quire.storage.inspect.rebuild import Rebuilt
     from quire.storage.recovery.incarnation import Expected
-    from quire.storage.recovery.rebuild import Rebuilt
 
 
 @click.command()
@@ -137,7 +137,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
     The bookie must not run, unless with --dry-run. An index that is right is left alone, and so is
     a segment whose groups are not all there. Exit status 1 where an index could not be made.
     """
-    from quire.storage.recovery.rebuild import Outcome, plan, rebuild
+    from quire.storage.inspect.rebuild import Outcome, plan, rebuild
 
     bad = made = 0
     with ExitStack() as stack:
@@ -162,7 +162,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
 
 
 def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
-    from quire.storage.recovery.rebuild import Outcome
+    from quire.storage.inspect.rebuild import Outcome
 
     if as_json:
         print_json({

@@ -19,8 +19,8 @@ from quire.codec.log.state_records import (
 from quire.errors import DiskFullError, StorageError
 from quire.storage.background.job import Chore, Tools
 from quire.storage.background.salvage import read_groups
-from quire.storage.catalogue import TOMBSTONE_TTL_MS
-from quire.storage.segment.sealing import load_records
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.footer import load_records
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]

@@ -10,12 +10,19 @@ or the new one, and at worst copies, which are legal.
 
 What is alive is decided only when no deletion waits to be logged: a ledger that a crash brings back
 must come back with all that was known of it.
+
+The room for one compaction is preallocated, so that space comes back on a disk that has none left.
+The output is written into that file, which then takes the place of a segment. The next reserve is
+made from what that gives back. As long as the reserve lacks, its size is not counted as free: the
+store takes no more adds rather than fill that space too.
 """
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,15 +34,20 @@ from quire.codec.log.state_records import (
 )
 from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
 from quire.storage.background.collector import Collector
-from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.job import Chore, PacedChore, Tools
 from quire.storage.background.quarantine import Quarantine
-from quire.storage.background.reserve import Reserve
 from quire.storage.background.rewrite import BadSegmentError, Result, Rewrite, Source
 from quire.storage.background.salvage import Salvage, is_original_deletion
 from quire.storage.background.suspension import Suspension, resumed, suspended, write_note
-from quire.storage.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.log.preallocation import may_pass
-from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.segment import (
+    LOG_DIRECTORY,
+    SPARE_NAME,
+    LedgerInfo,
+    Segment,
+    SegmentState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,79 @@ class _Work:
     living: dict[int, LedgerInfo]
     """What is copied."""
     records: Sequence[StateRecord] = ()
+
+
+class Reserve(Chore):
+    def __init__(self, tools: Tools, size_bytes: int) -> None:
+        super().__init__(tools)
+        self._wanted_bytes = size_bytes
+        self._busy = False
+        self._given = False
+        """To the log, until there is space again."""
+        self.size_bytes = 0
+        """What is there."""
+
+    def keep(self, *, wanted: bool) -> None:
+        """Make it, in the background, where it lacks and there is room."""
+        if self._spares.space:
+            self._given = False
+        if self._busy or self._given or self.size_bytes >= self._wanted_bytes:
+            return
+        if not wanted:
+            self._spares.held_bytes = 0
+            return
+        self._spares.held_bytes = self._wanted_bytes
+        self._busy = True
+        self._maintenance.run(self._make, self._on_made)
+
+    def used(self) -> None:
+        """A compaction takes it. What that gives back is for the next one first."""
+        self.size_bytes = 0
+        self._spares.held_bytes = self._wanted_bytes
+
+    def release(self) -> None:
+        """Give the room to the log, which has none left to log a deletion."""
+        if self._busy or self._given or not self.size_bytes:
+            return
+        self._given = self._busy = True
+        self._spares.held_bytes = 0
+        self._maintenance.run(self._remove, self._on_removed, urgent=True)
+
+    def _make(self) -> int:
+        disk, size = self._disk, self._wanted_bytes
+        new = not disk.exists(SPARE_NAME)
+        file = disk.create(SPARE_NAME) if new else disk.open(SPARE_NAME)
+        try:
+            lacking = size - file.size()
+            if lacking > 0:
+                # Some file systems keep what a failed attempt took.
+                free = disk.free_bytes()
+                if free < lacking:
+                    raise OSError(errno.ENOSPC, f"{free} bytes are free")
+                file.preallocate(size)
+            file.sync()
+            disk.sync_directory(LOG_DIRECTORY)
+            return file.size()
+        finally:
+            file.close()
+
+    def _on_made(self, size: int | None, error: Exception | None) -> None:
+        self._busy = False
+        if size is not None:
+            self.size_bytes = size
+            self._spares.held_bytes = 0
+        self._look_at(error)
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(SPARE_NAME)
+        self._disk.sync_directory(LOG_DIRECTORY)
+
+    def _on_removed(self, _: None, error: Exception | None) -> None:
+        self._busy = False
+        self.size_bytes = 0
+        self._look_at(error)
+        self._spares.check()
 
 
 class Compactor(PacedChore):

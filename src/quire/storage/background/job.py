@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quire.storage.background.maintenance import Maintenance
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
 from quire.storage.log.appender import Handle, Schedule
+from quire.storage.log.job_queue import Maintenance
 from quire.storage.log.preallocation import Spares, may_pass
 from quire.storage.read.cache import SegmentFiles
+from quire.storage.segment.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)

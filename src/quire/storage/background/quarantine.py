@@ -15,7 +15,6 @@ from functools import partial
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range
-from quire.storage.background.copies import Footers, Newer, lacking, newer_copies
 from quire.storage.background.job import Chore, Tools
 from quire.storage.background.quarantine_record import (
     SegmentDamage,
@@ -24,7 +23,7 @@ from quire.storage.background.quarantine_record import (
     record_name,
     stored_records,
 )
-from quire.storage.background.salvage import Salvage
+from quire.storage.background.salvage import Footers, Newer, Salvage, lacking, newer_copies
 from quire.storage.background.scrub import Findings
 from quire.storage.directory import remove_small_file, write_small_file
 from quire.storage.interfaces import Disk

@@ -40,21 +40,17 @@ from quire.codec.log.group import (
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError, StorageError
-from quire.storage.background.copies import Footers
-from quire.storage.background.salvage import Salvage, healthy_extents, read_groups
+from quire.storage.background.salvage import Footers, Salvage, healthy_extents, read_groups
 from quire.storage.interfaces import Disk, File
-from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.scan import read_segment_header
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.segment.extents import Extent, of_rows
+from quire.storage.segment.footer import Sealed, SealInput, read, write_footer
 from quire.storage.segment.frames import frames_are
-from quire.storage.segment.sealing import Sealed, SealInput, read, write_footer
-from quire.storage.segment.segment import LOG_DIRECTORY, Part, Segment, segment_name
+from quire.storage.segment.segment import LOG_DIRECTORY, SPARE_NAME, Part, Segment, segment_name
 
-SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
 GROUP_BYTES = 1024 * 1024
 """Frames of one group, and of one step; a single larger frame is one by itself."""
-
-
 SMALL_BYTES = 4 * BLOCK_BYTES
 BLOCKS_MAX = 4_096
 """Blocks with short runs that are kept while a compaction runs."""

@@ -43,8 +43,8 @@ from quire.storage.interfaces import File
 from quire.storage.recovery.scan import SCAN_BYTES, read_group_header, read_segment_header
 from quire.storage.segment import extents
 from quire.storage.segment.extents import Extent
+from quire.storage.segment.footer import read
 from quire.storage.segment.frames import frame_ids, frames_are
-from quire.storage.segment.sealing import read
 
 BLOCK_RANGES_MAX = 1_024
 """Of one segment. Where there are more, good blocks between them count as damaged, too."""

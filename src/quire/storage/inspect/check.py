@@ -18,11 +18,11 @@ from quire._runtime.units import counted
 from quire.codec.log.state_records import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
 from quire.storage.background.scrub import Findings, Target
-from quire.storage.inspect.inspect import SegmentDump, open_segment, segment_numbers
+from quire.storage.inspect.contents import SegmentDump, open_segment, segment_numbers
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.incarnation import LogPosition
-from quire.storage.recovery.recovery import Recovered, missing_problem
+from quire.storage.recovery.log_recovery import Recovered, missing_problem
 from quire.storage.recovery.scan import ScannedGroup
 from quire.storage.segment.extents import Extent
 from quire.storage.segment.ledger_ids import LedgerIds

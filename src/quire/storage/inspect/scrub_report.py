@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from quire.codec.log.state_records import FormatError
 from quire.core.ranges import Range, count
-from quire.storage.background.copies import Footers, lacking, newer_copies
 from quire.storage.background.quarantine import damaged_here, damaged_sealed
+from quire.storage.background.salvage import Footers, lacking, newer_copies
 from quire.storage.background.scrub import Findings, SegmentScrub
 from quire.storage.background.scrubber import target_of
-from quire.storage.catalogue import Catalogue
 from quire.storage.inspect.snapshot import LOOKS_MAX, with_log
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.recovery import Recovered
-from quire.storage.segment.sealing import load_footer
+from quire.storage.recovery.log_recovery import Recovered
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import load_footer
 from quire.storage.segment.segment import Segment
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from quire.errors import StorageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.log.batch import Batch
-from quire.storage.recovery.recovery import Recovered, Recovery
+from quire.storage.recovery.log_recovery import Recovered, Recovery
 from quire.storage.recovery.replay import runs_of
+from quire.storage.segment.batch import Batch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import Segment
 
 LOOKS_MAX = 5

@@ -16,16 +16,21 @@ from quire.core.compaction import why_not
 from quire.core.ranges import count
 from quire.storage.background.compactor import facts_of
 from quire.storage.background.quarantine_record import stored_records
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.background.suspension import read_note
-from quire.storage.catalogue import VOUCHES
 from quire.storage.config import StorageConfig
-from quire.storage.inspect.inspect import file_sizes, kind_of, number_of
+from quire.storage.inspect.contents import file_sizes, kind_of, number_of
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.recovery import Recovered, missing_problem
-from quire.storage.segment.sealing import Loaded, load_footer, read
-from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState, segment_name
+from quire.storage.recovery.log_recovery import Recovered, missing_problem
+from quire.storage.segment.catalogue import VOUCHES
+from quire.storage.segment.footer import Loaded, load_footer, read
+from quire.storage.segment.segment import (
+    SPARE_NAME,
+    LedgerInfo,
+    Segment,
+    SegmentState,
+    segment_name,
+)
 
 COPIES_ENTRIES_MAX = 2_000_000
 """Of one ledger, whose entry ids are held in memory to find copies."""

@@ -12,12 +12,11 @@ from typing import Protocol
 from quire.codec.log.segment_header import ranges_of, segment_header_size
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
 from quire.errors import DiskFullError, StorageError, UsageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
-from quire.storage.log.batch import Batch
-from quire.storage.log.group_commit import LogWriter, WrittenGroup
+from quire.storage.log.group_commit import LogWriter, StorageTimes, WrittenGroup
 from quire.storage.log.preallocation import Spares
-from quire.storage.log.times import StorageTimes
+from quire.storage.segment.batch import Batch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import Segment, SegmentState
 
 Done = Callable[[StorageError | None], None]

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from quire.storage.background.maintenance import Maintenance
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
+from quire.storage.log.job_queue import Maintenance
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT}

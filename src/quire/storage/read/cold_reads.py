@@ -19,17 +19,15 @@ from quire.codec.entry.frame_runs import Entries, FrameRun
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.segment_header import ranges_of
 from quire.core.ranges import Range, merged
-from quire.storage.interfaces import File
-from quire.storage.read.blocking import BlockingReader
+from quire.storage.interfaces import BlockingReader, File
 from quire.storage.read.cache import SegmentFiles
-from quire.storage.read.gathering import Stretch
-from quire.storage.read.pieces import Fetched, Piece, checksums_of
+from quire.storage.read.fetched import Desk, Fetched, Piece, checksums_of
+from quire.storage.read.gather_read import Stretch
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
-from quire.storage.read.scratch import Desk
 from quire.storage.segment.segment import LedgerInfo, Part, Segment
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 
 T = TypeVar("T")
 

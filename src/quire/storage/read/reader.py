@@ -27,15 +27,13 @@ from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.errors import DamagedError
 from quire.storage.read.cache import ByteCache, SegmentFiles
-from quire.storage.read.gathering import Gathering, gathering_of
-from quire.storage.read.pieces import Have, Piece, checksums_of
-from quire.storage.read.reach import Reach, reach_of
-from quire.storage.read.read_ahead import ReadAhead
-from quire.storage.read.scratch import FRAMES_AT, Desk
+from quire.storage.read.fetched import FRAMES_AT, Desk, Have, Piece, checksums_of
+from quire.storage.read.gather_read import Gathering, gathering_of
+from quire.storage.read.outcomes import NoEntry, WouldBlock
+from quire.storage.read.read_ahead import Reach, ReadAhead, reach_of
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import checked
 from quire.storage.segment.segment import LedgerInfo, Place, Segment, sealed_places
-from quire.storage.signals import NoEntry, WouldBlock
 
 MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""

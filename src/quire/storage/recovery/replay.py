@@ -1,4 +1,4 @@
-"""From what was found in the segments to the catalogue: see `recovery` for the rules."""
+"""From what was found in the segments to the catalogue: see `log_recovery` for the rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.group import GROUP_COMPACTED, GROUP_LAST
 from quire.codec.log.segment_header import SegmentHeader
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord, aligned, block_checksums
-from quire.storage.catalogue import Catalogue
 from quire.storage.interfaces import File
-from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.scan import Scan, ScannedGroup
-from quire.storage.segment.sealing import Loaded, mentioned, read
+from quire.storage.segment.batch import Batch, Run
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import Loaded, mentioned, read
 from quire.storage.segment.segment import Segment, SegmentState, segment_name
 
 _LENGTH = struct.Struct(">I")

@@ -13,31 +13,31 @@ from quire.codec.log.state_records import (
     decode_segment_value,
 )
 from quire.errors import DiskFullError
-from quire.storage.background.rewrite import SPARE_NAME
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.directory import Identity, mark_log_begun, remove_small_file
 from quire.storage.interfaces import Disk
-from quire.storage.log.batch import Batch
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.log.preallocation import Spares, is_full, prepare
 from quire.storage.read.cache import SegmentFiles
-from quire.storage.read.pieces import Fetched, Piece
+from quire.storage.read.fetched import Fetched, Piece
+from quire.storage.read.outcomes import WouldBlock
 from quire.storage.read.reader import Reader
 from quire.storage.recovery.incarnation import Expected
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.recovery.loading import LoadProgress
-from quire.storage.recovery.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
+from quire.storage.recovery.log_recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
 from quire.storage.recovery.replay import Tail, Unsealed, runs_of
 from quire.storage.recovery.scan import used_end
+from quire.storage.segment.batch import Batch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import (
     LOG_DIRECTORY,
+    SPARE_NAME,
     LedgerInfo,
     Segment,
     SegmentState,
     segment_name,
 )
-from quire.storage.signals import WouldBlock
 
 LEAST_ROOM_BYTES = 4 * BLOCK_BYTES
 """For state records, in the smallest segment that a start makes."""

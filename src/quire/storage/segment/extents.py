@@ -12,7 +12,7 @@ from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.segment_header import ranges_of
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping, without
-from quire.storage.log.batch import Run
+from quire.storage.segment.batch import Run
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from quire.codec.log.footer import (
     encode_plain_rows,
     summary_columns,
 )
-from quire.storage.log.batch import Run
+from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import Part, Segment
 
 LEDGERS_AT_ONCE = 500

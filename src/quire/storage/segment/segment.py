@@ -20,11 +20,13 @@ from quire.codec.log.footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.interfaces import File
-from quire.storage.log.batch import Batch, Run, arrival, first_of
 from quire.storage.segment import sealed_rows
+from quire.storage.segment.batch import Batch, Run, arrival, first_of
 from quire.storage.segment.ledger_ids import LedgerIds
 
 LOG_DIRECTORY = "log"
+SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
+"""The preallocated file that the next compaction writes its output to."""
 
 
 def segment_name(number: int) -> str:

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from quire.codec.log.footer import Summary, Trailer
 from quire.codec.log.group import GROUP_LAST
 from quire.storage.background.scrub import Target
-from quire.storage.catalogue import Catalogue
+from quire.storage.background.sealer import mentions_of
 from quire.storage.inspect.check import Progress
-from quire.storage.inspect.inspect import SegmentDump, open_segment
+from quire.storage.inspect.contents import SegmentDump, open_segment
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import Disk, File
-from quire.storage.recovery.recovery import Recovered
+from quire.storage.recovery.log_recovery import Recovered
 from quire.storage.recovery.replay import Replayer, Unsealed
 from quire.storage.recovery.scan import Scan, scan_groups
-from quire.storage.segment.sealer import mentions_of
-from quire.storage.segment.sealing import SealInput, write_footer
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import SealInput, write_footer
 from quire.storage.segment.segment import Segment, SegmentState, segment_name
 
 

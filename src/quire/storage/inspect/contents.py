@@ -27,11 +27,11 @@ from quire.storage.background.scrub import SegmentScrub, Target
 from quire.storage.disk import LOCK_NAME
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import Disk, File
-from quire.storage.recovery.recovery import Recovered
+from quire.storage.recovery.log_recovery import Recovered
 from quire.storage.recovery.scan import ScannedGroup, each_group, has_groups, read_segment_header
 from quire.storage.segment import extents
 from quire.storage.segment.extents import Extent
-from quire.storage.segment.sealing import load_trailer, read
+from quire.storage.segment.footer import load_trailer, read
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 
 

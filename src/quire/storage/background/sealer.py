@@ -11,7 +11,7 @@ from quire.codec.log.footer import Summary
 from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
 from quire.storage.background.job import Chore, Tools
 from quire.storage.log.preallocation import is_full
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import Chunks, LedgerInfo, Part, Segment, SegmentState
 
 LEDGERS_PER_SLICE = 500

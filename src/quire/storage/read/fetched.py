@@ -1,18 +1,23 @@
-"""Memory for the frames of which an answer is made at once: the same for one piece after the other.
+"""The parts of a segment's file that a read has fetched, and the memory that they are read into.
 
-It stays in the processor's cache, and so do the places of the entries in it: as long as frames have
-one size, a view of each entry is made once. To join views takes a quarter of the time that it takes
-to make an object of each entry first.
+Off the event loop, threads fetch extents of the file and compute the checksums of their blocks. On
+the event loop, frames of which an answer is made at once are read into a scratch buffer. It stays
+in the processor's cache, and so do the places of the entries in it: as long as frames have one
+size, a view of each entry is made once. Joining views takes a quarter of the time that it takes to
+make an object of each entry first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from quire.codec.entry.digest import crc32c_of
 from quire.codec.entry.frame_runs import FrameRun
-from quire.codec.log.state_records import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.interfaces import File
+from quire.storage.segment.segment import Segment
 
 FRAMES_AT = BLOCK_BYTES
 """Where the first frame lies, wherever it lies in its block."""
@@ -54,3 +59,29 @@ class Desk:
             at = FRAMES_AT + number * size
             bodies.append(self.view[at + FRAME_HEADER_BYTES : at + size])
         return bodies if count == len(bodies) else bodies[:count]
+
+
+Fetched = tuple[Segment, int, int]
+"""What of a segment's file: offset and size. After a compaction the segment is another object."""
+
+
+class Piece(NamedTuple):
+    """What was read of a segment's file, off the event loop."""
+
+    data: Buffer
+    """Fewer bytes at the end of the file, none where the disk failed: that checks nowhere."""
+    checksums: list[int] | None = None
+    """Of its blocks, where they are wanted: see `checksums_of`."""
+    waited: bool = False
+    """The device had to be waited for."""
+
+
+Have = dict[Fetched, Piece] | Desk | None
+"""What has been fetched, all else being a `WouldBlock`. Else what the system has cached is read on
+the event loop: of a desk, onto it, where it is to be packed."""
+
+
+def checksums_of(data: Buffer) -> list[int]:
+    """Of its blocks; the first begins with it."""
+    view = memoryview(data)
+    return [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]

@@ -1,6 +1,6 @@
 """What a start finds in the log: torn or damaged, missing or dropped.
 
-The rules, from the order in which the log is written (see `log` and `sealing`):
+The rules, from the order in which the log is written (see `group_commit` and `footer`):
 
 1. The header of a segment is synced before its first group, and each group before the next. What a
    later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
@@ -35,16 +35,15 @@ from quire.codec.log.state_records import (
     decode_segment_value,
 )
 from quire.errors import StorageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_small_file
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.incarnation import Expected, LogPosition
 from quire.storage.recovery.index_cache import CachedIndex, open_cache
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.recovery.replay import Chain, Replayer, Tail, Unsealed, judge
-from quire.storage.recovery.scan import has_groups, read_segment_header, scan_groups
-from quire.storage.recovery.tolerant import Tolerant
-from quire.storage.segment.sealing import (
+from quire.storage.recovery.scan import Tolerant, has_groups, read_segment_header, scan_groups
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import (
     Loaded,
     load_behind,
     load_footer,

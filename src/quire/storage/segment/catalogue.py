@@ -18,8 +18,8 @@ from quire.codec.log.state_records import (
     StateRecord,
     decode_segment_value,
 )
-from quire.storage.log.batch import Batch, Run
 from quire.storage.segment import sealed_rows
+from quire.storage.segment.batch import Batch, Run
 from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
