@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.storage.directories import LedgerDirectories, Place
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH

@@ -14,7 +14,7 @@ from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.segment.batch import Batch, Run
 from quire.storage.segment.segment import segment_name
 from quire.storage.worker import InlineReader
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     disk_of,
     entries,

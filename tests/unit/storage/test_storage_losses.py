@@ -16,7 +16,7 @@ from quire.storage.segment.batch import Batch, Run
 from quire.storage.segment.catalogue import VOUCHES
 from quire.storage.segment.footer import Sealed, SealInput
 from quire.storage.segment.segment import segment_name
-from tests.support.storage import (
+from tests.support.storage.storage import (
     EAGER,
     StoreOnDisk,
     compact,

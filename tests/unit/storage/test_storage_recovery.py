@@ -12,7 +12,7 @@ from quire.storage.read.outcomes import NoEntry
 from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
     check,
