@@ -44,7 +44,7 @@ def _unknown(stage: Stage) -> Iterator[str]:
                 continue
             try:
                 with open_segment(disk, number) as segment:
-                    trailer = segment.facts.trailer
+                    trailer = segment.description.trailer
             except (FileNotFoundError, StorageError):
                 continue
             if trailer is not None:

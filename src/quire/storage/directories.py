@@ -25,10 +25,10 @@ from quire.storage.log.appender import Done
 from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery.early_reads import EarlyReads
-from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.loading import LoadStopped
 from quire.storage.recovery.log_recovery import RecoveryReport
-from quire.storage.segment.batch import Batch, Run
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import LedgerInfo
 from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
 from quire.storage.store import LedgerStore, StoreEvents
@@ -47,7 +47,7 @@ class DataDirectory:
     reader: BlockingReader | None = None
 
 
-class Ledgers(Mapping[int, LedgerInfo]):
+class LedgersOfAll(Mapping[int, LedgerInfo]):
     """The ledgers of all directories that serve, by id. Never a copy: there may be a million."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Ledgers(Mapping[int, LedgerInfo]):
         )
 
 
-class Place:
+class ServedDirectory:
     """One directory."""
 
     def __init__(self, store: LedgerStore) -> None:
@@ -135,9 +135,9 @@ class LedgerDirectories(StoreEvents):
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
             raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
         super().__init__()
-        self._places = [Place(store) for store in stores]
+        self._places = [ServedDirectory(store) for store in stores]
         self._serving = list(self._places)
-        self._ledgers = Ledgers()
+        self._ledgers = LedgersOfAll()
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
@@ -147,8 +147,8 @@ class LedgerDirectories(StoreEvents):
             store = place.store
             store.on_failure = partial(self._failed_now, place)
             store.on_writable_changed = partial(self._writable_changed, place)
-            store.on_compaction = self.tell_compaction
-            store.on_damage = self.tell_damage
+            store.on_compaction = self.report_compaction
+            store.on_damage = self.report_damage
             store.on_drained = self._drained
         self.on_directory_changed: Callable[[DirectoryState], None] | None = None
         """Called with what has become of a directory, ahead of `on_writable_changed` and
@@ -162,7 +162,7 @@ class LedgerDirectories(StoreEvents):
             if place.store.path == path:
                 self._put_aside(place, error)
 
-    def expect(self, path: str, expected: Expected) -> None:
+    def expect(self, path: str, expected: ExpectedLog) -> None:
         """Set how far the log of this directory should go. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
@@ -258,7 +258,7 @@ class LedgerDirectories(StoreEvents):
         if errors:
             raise errors[0]
 
-    def _put_aside(self, place: Place, error: StorageError) -> None:
+    def _put_aside(self, place: ServedDirectory, error: StorageError) -> None:
         place.error = error
         if place in self._serving:
             self._serving.remove(place)
@@ -268,7 +268,7 @@ class LedgerDirectories(StoreEvents):
         self._ledgers.of = [place.store.ledgers for place in self._serving]
         self._homes = [(place.store.ledgers, place.store) for place in self._serving]
 
-    def _aside(self) -> list[Place]:
+    def _aside(self) -> list[ServedDirectory]:
         return [place for place in self._places if place.error is not None]
 
     def _first_error(self) -> StorageError:
@@ -276,29 +276,29 @@ class LedgerDirectories(StoreEvents):
 
     # -- what becomes of a directory --------------------------------------------------------------
 
-    def _failed_now(self, place: Place, error: StorageError) -> None:
+    def _failed_now(self, place: ServedDirectory, error: StorageError) -> None:
         self._put_aside(place, error)
-        self._tell(place)
+        self._report(place)
         if not self._serving:
-            self.tell_failure(error)
+            self.report_failure(error)
             return
-        self.tell_writable(self.writable)
+        self.report_writable(self.writable)
         self._drained()
 
-    def _writable_changed(self, place: Place, writable: bool) -> None:
+    def _writable_changed(self, place: ServedDirectory, writable: bool) -> None:
         place.writable = writable
         if place.error is not None:
             return
-        self._tell(place)
-        self.tell_writable(self.writable)
+        self._report(place)
+        self.report_writable(self.writable)
 
-    def _tell(self, place: Place) -> None:
+    def _report(self, place: ServedDirectory) -> None:
         if self.on_directory_changed is not None:
             self.on_directory_changed(state_of(place))
 
     def _drained(self) -> None:
         if not self.queue_full:
-            self.tell_drained()
+            self.report_drained()
 
     def directories(self) -> list[DirectoryState]:
         """Each, in the order in which they were named."""
@@ -358,7 +358,7 @@ class LedgerDirectories(StoreEvents):
                     return place.writable
         return self.writable and not self.is_lost(ledger_id)
 
-    def _place_for(self, ledger_id: int) -> Place:
+    def _place_for(self, ledger_id: int) -> ServedDirectory:
         """For a ledger that is in no directory."""
         serving = self._serving
         for place in serving:
@@ -368,15 +368,15 @@ class LedgerDirectories(StoreEvents):
             if place.lossy:
                 return place  # where it may have been
         candidates = [place for place in serving if place.writable] or serving
-        room = 0
+        total_bytes = 0
         for place in candidates:
             # In turn, and the more often the more room there is: disks that are equally empty work
             # equally, and one that was added fills faster. It needs no draw, and no memory.
-            free = max(1, place.store.room_bytes)
+            free = max(1, place.store.available_bytes)
             place.turn_bytes += free
-            room += free
+            total_bytes += free
         chosen = max(candidates, key=lambda place: place.turn_bytes)
-        chosen.turn_bytes -= room
+        chosen.turn_bytes -= total_bytes
         return chosen
 
     # -- ledgers ----------------------------------------------------------------------------------
@@ -445,13 +445,13 @@ class LedgerDirectories(StoreEvents):
 
     def append(
         self,
-        batch: Batch,
-        done: Callable[[Batch, StorageError | None], None],
+        batch: LogBatch,
+        done: Callable[[LogBatch, StorageError | None], None],
         *,
         reserve: bool = False,
     ) -> None:
         """A batch for several directories is cut: `done` is called with each part, which says so
-        (`Batch.partial`), once that is durable or has failed."""
+        (`LogBatch.partial`), once that is durable or has failed."""
         parts: dict[LedgerStore, list[Run]] = {}
         for run in batch.runs:
             home = self._home(run.ledger_id)
@@ -610,7 +610,7 @@ def last_of(count: int, done: Done) -> Done:
     return one
 
 
-def cut(whole: memoryview, runs: list[Run], received_s: float) -> Batch:
+def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
     """A batch of just these runs. Frames that lie back to back stay one buffer."""
     spans: list[tuple[int, int]] = []
     size = 0
@@ -622,14 +622,14 @@ def cut(whole: memoryview, runs: list[Run], received_s: float) -> Batch:
             spans[-1] = (spans[-1][0], stop)
         else:
             spans.append((start, stop))
-    part = Batch([whole[start:stop] for start, stop in spans], runs)
+    part = LogBatch([whole[start:stop] for start, stop in spans], runs)
     part.partial = True
     part.received_s = received_s
     part.entries = sum(run.count for run in runs)
     return part
 
 
-def state_of(place: Place) -> DirectoryState:
+def state_of(place: ServedDirectory) -> DirectoryState:
     if place.error is not None:
         ledgers = len(place.store.ledgers) if place.read else None
         return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)

@@ -103,8 +103,8 @@ def test_early_reads_leave_no_file_open(
     disk = disk_of(box)
     if damaged:
         with open_segment(disk, 3) as one:
-            assert one.facts.trailer is not None
-            at = one.facts.trailer.summary_at + 5
+            assert one.description.trailer is not None
+            at = one.description.trailer.summary_at + 5
         disk.flip_bit(segment_name(3), at)
     files: list[SimFile] = []
     open_file = disk.open

@@ -271,7 +271,7 @@ def test_a_dead_segment_that_cannot_be_read_is_not_read_at_every_turn(
     box.idle()
     assert tried.count(number) == 2
     assert number not in sealed(box)
-    assert number not in box.store._upkeep.collector._read_again_ms
+    assert number not in box.store._maintenance.collector._read_again_ms
 
 
 def test_an_unreadable_segment_is_not_fatal() -> None:

@@ -24,10 +24,10 @@ from quire.codec.entry.entry import PIECES, AddEncoder
 from quire.codec.wire.v2 import Buffer, add_responses_each
 
 
-class Lender(Protocol):
+class CoalescedPipeline(Protocol):
     """The pipeline of a ledger, as far as a sheaf knows it."""
 
-    sheaf: Sheaf | None
+    sheaf: CoalescedAdds | None
     frozen: bool
     accepted: int
     last_confirmed: int
@@ -36,11 +36,11 @@ class Lender(Protocol):
     def settle(self) -> None: ...
 
 
-Row = tuple[Lender, AddEncoder, int, int, int, int, Buffer]
+Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
 """An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""
 
 
-class Sheaf:
+class CoalescedAdds:
     """Rows; each is the entry of one ledger. Members are known by their place in the buffer's
     route, which may be another one than their index in an ensemble."""
 
@@ -79,7 +79,7 @@ class Sheaf:
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
         """Until it is tied: pipelines append to it."""
-        self._pipelines: Sequence[Lender] = ()
+        self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
         self._answers = b""

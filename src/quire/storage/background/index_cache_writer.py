@@ -15,15 +15,15 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.index_cache import CachedLedger, CachedSegment
 from quire.codec.log.state_records import Buffer
 from quire.errors import StorageError
-from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.job import JobContext, PacedJob
 from quire.storage.interfaces import Disk, File
 from quire.storage.log.appender import Done
 from quire.storage.log.preallocation import may_pass
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.catalogue import Catalogue
-from quire.storage.segment.ledger_ids import LedgerIds
-from quire.storage.segment.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState
+from quire.storage.segment.ledger_ids import LedgerIdSet
+from quire.storage.segment.segment import LOG_DIRECTORY, LedgerInfo, LogSegment, SegmentState
 
 LEDGERS_PER_BLOCK = 4_096
 """Of the file, and of one step of the thread that writes it."""
@@ -41,9 +41,9 @@ MEAN_BYTES_PER_S = 2 * 1024 * 1024
 class Covered:
     """One segment, as it was when the snapshot was begun."""
 
-    segment: Segment
+    segment: LogSegment
     trailer: Trailer
-    mentions: LedgerIds
+    mentions: LedgerIdSet
     live_ledgers: int
     live_bytes: int
 
@@ -215,10 +215,10 @@ class CacheFile:
             self._file = None
 
 
-class IndexCacheWriter(PacedChore):
+class IndexCacheWriter(PacedJob):
     def __init__(
         self,
-        tools: Tools,
+        context: JobContext,
         may_begin: Callable[[], bool],
         compactions: Callable[[], int],
         end_group: Callable[[], int],
@@ -227,7 +227,7 @@ class IndexCacheWriter(PacedChore):
         """`may_begin`: there is room, and no deletion waits to be logged. `compactions`: how many
         have changed the index. `end_group`: the group behind the last that is synced. `barrier`:
         calls back when all that was appended is durable."""
-        super().__init__(tools)
+        super().__init__(context)
         self._may_begin = may_begin
         self._compactions = compactions
         self._end_group = end_group
@@ -270,7 +270,7 @@ class IndexCacheWriter(PacedChore):
     def _step(self, snapshot: Snapshot, file: CacheFile, compactions: int) -> None:
         self._timer = None
         done = partial(self._on_step, snapshot, file, compactions)
-        self._maintenance.run(file.step, done)
+        self._jobs.run(file.step, done)
 
     def _on_step(
         self,
@@ -297,7 +297,7 @@ class IndexCacheWriter(PacedChore):
             self._give_up(file, None)
             return
         publish = partial(file.publish, self._end_group())
-        self._maintenance.run(publish, partial(self._on_published, snapshot, file))
+        self._jobs.run(publish, partial(self._on_published, snapshot, file))
 
     def _on_published(
         self, snapshot: Snapshot, file: CacheFile, _: None, error: Exception | None
@@ -322,7 +322,7 @@ class IndexCacheWriter(PacedChore):
         elif self.closed:
             file.close()
         else:
-            self._maintenance.run(file.discard, self._on_discarded)
+            self._jobs.run(file.discard, self._on_discarded)
 
     def _on_discarded(self, _: None, error: Exception | None) -> None:
         self._look_at(error)

@@ -8,39 +8,39 @@ from collections.abc import Callable
 from quire.storage.background.collector import Collector, LogRecords
 from quire.storage.background.compactor import Compactor
 from quire.storage.background.index_cache_writer import IndexCacheWriter
-from quire.storage.background.job import Tools
+from quire.storage.background.job import JobContext
 from quire.storage.background.quarantine import Quarantine
 from quire.storage.background.scrubber import Scrubber
 from quire.storage.background.sealer import Sealer
 from quire.storage.log.appender import Done
-from quire.storage.segment.segment import Segment, SegmentState
+from quire.storage.segment.segment import LogSegment, SegmentState
 
 
-class Upkeep:
+class BackgroundMaintenance:
     """Used on the event loop, but for `load`."""
 
     def __init__(
         self,
-        tools: Tools,
+        context: JobContext,
         log_records: LogRecords,
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
     ) -> None:
         """See `IndexCacheWriter` for `end_group` and `barrier`."""
-        self._catalogue = tools.catalogue
-        self._spares = tools.spares
-        self.quarantine = Quarantine(tools)
-        self.scrubber = Scrubber(tools, self.quarantine)
-        self.collector = Collector(tools, log_records)
-        self.sealer = Sealer(tools, self.collector.collect)
-        self.compactor = Compactor(tools, self.collector, self.quarantine)
+        self._catalogue = context.catalogue
+        self._preallocated = context.preallocated
+        self.quarantine = Quarantine(context)
+        self.scrubber = Scrubber(context, self.quarantine)
+        self.collector = Collector(context, log_records)
+        self.sealer = Sealer(context, self.collector.collect)
+        self.compactor = Compactor(context, self.collector, self.quarantine)
         self.collector.on_log_full = self.compactor.log_is_full
         self.index_cache = IndexCacheWriter(
-            tools, self._may_cache, lambda: self.compactor.done, end_group, barrier
+            context, self._may_cache, lambda: self.compactor.done, end_group, barrier
         )
 
     def _may_cache(self) -> bool:
-        return self._spares.space and self.collector.deletions_logged
+        return self._preallocated.space and self.collector.deletions_logged
 
     def load(self, *, damaged: bool) -> None:
         """Take up what earlier starts, and this one (`damaged`), have found damaged. `OSError`."""
@@ -52,7 +52,7 @@ class Upkeep:
             for segment in self._closed():
                 self.scrubber.suspect(segment.number)
 
-    def _closed(self) -> list[Segment]:
+    def _closed(self) -> list[LogSegment]:
         segments = self._catalogue.segments.values()
         return [segment for segment in segments if segment.state is SegmentState.CLOSED]
 

@@ -22,9 +22,9 @@ from quire.core.ranges import Range, merged, without
 from quire.storage.interfaces import Disk, File
 from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment import extents
-from quire.storage.segment.extents import Extent
+from quire.storage.segment.extents import FrameExtent
 from quire.storage.segment.footer import read
-from quire.storage.segment.segment import LedgerInfo, Segment, segment_name
+from quire.storage.segment.segment import LedgerInfo, LogSegment, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Newer:
     """Entries that are synced, in segments that have none yet."""
 
 
-def newer_copies(segments: Mapping[int, Segment], info: LedgerInfo, number: int) -> Newer:
+def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: int) -> Newer:
     """All that the ledger has behind segment `number`."""
     sealed = []
     for other in info.sealed_numbers:
@@ -90,7 +90,7 @@ class Footers:
                 return decode_rows(data, found.rows)
         return None
 
-    def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[Extent]:
+    def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[FrameExtent]:
         """Its runs, none where they cannot be read."""
         rows = self.rows(number, trailer, ledger_id)
         return [] if rows is None else list(extents.of_rows(ledger_id, rows))
@@ -127,7 +127,7 @@ class Salvage:
 class FromGroups:
     """What a footer would say, from the groups."""
 
-    extents: dict[int, list[Extent]]
+    extents: dict[int, list[FrameExtent]]
     records: list[StateRecord]
     checksums: array[int]
 
@@ -157,7 +157,7 @@ def _add_runs(
     for record in (*records, None):
         stop = len(runs) if record is None else record.run_index
         for row in runs[done:stop]:
-            extent = Extent(
+            extent = FrameExtent(
                 row.ledger_id, row.first, payload + row.offset, row.count, row.frame_size,
                 row.sizes, row.ids,
             )  # fmt: skip
@@ -178,8 +178,8 @@ def is_original_deletion(record: StateRecord) -> bool:
 
 
 def healthy_extents(
-    footers: Footers, ledger_id: int, runs: Sequence[Extent], salvage: Salvage
-) -> list[Extent]:
+    footers: Footers, ledger_id: int, runs: Sequence[FrameExtent], salvage: Salvage
+) -> list[FrameExtent]:
     """What is to be copied of the runs of one ledger. `FormatError` where something would be left
     out that nothing newer has."""
     damaged = extents.damaged_entries(runs, salvage.blocks)

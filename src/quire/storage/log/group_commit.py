@@ -20,9 +20,9 @@ from quire.codec.log.group import EncodedGroup, GroupEncoder
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.errors import StorageError
 from quire.storage.interfaces import Worker
-from quire.storage.log.page_cache import SystemCache
-from quire.storage.segment.batch import Batch
-from quire.storage.segment.segment import Segment
+from quire.storage.log.page_cache import LogPageCache
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.segment import LogSegment
 
 
 class WrittenGroup:
@@ -32,8 +32,8 @@ class WrittenGroup:
 
     def __init__(
         self,
-        segment: Segment,
-        batches: Sequence[Batch],
+        segment: LogSegment,
+        batches: Sequence[LogBatch],
         group: EncodedGroup,
         times_s: tuple[float, float, float],
     ) -> None:
@@ -83,11 +83,11 @@ class LogWriter:
     def __init__(
         self,
         worker: Worker,
-        cache: SystemCache,
+        cache: LogPageCache,
         directory_id: bytes,
         max_group_bytes: int,
         written: Callable[[WrittenGroup], None],
-        failed: Callable[[Sequence[Batch], StorageError], None],
+        failed: Callable[[Sequence[LogBatch], StorageError], None],
         monotonic: Callable[[], float],
     ) -> None:
         """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
@@ -99,8 +99,8 @@ class LogWriter:
         self._written = written
         self._failed = failed
         self._monotonic = monotonic
-        self._waiting: deque[tuple[Batch, Segment]] = deque()
-        self._segment: Segment | None = None
+        self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
+        self._segment: LogSegment | None = None
         self._end = 0
         self._stopped = False
         self.draining = False
@@ -113,7 +113,7 @@ class LogWriter:
     def start(self) -> None:
         self._worker.start(self.step)
 
-    def submit(self, batch: Batch, segment: Segment) -> None:
+    def submit(self, batch: LogBatch, segment: LogSegment) -> None:
         self._waiting.append((batch, segment))
         self._worker.wake()
 
@@ -123,7 +123,7 @@ class LogWriter:
         self._halt = error
         self._worker.wake()
 
-    def take_waiting(self) -> list[Batch]:
+    def take_waiting(self) -> list[LogBatch]:
         """What will not be written after a failure."""
         waiting = [batch for batch, _ in self._waiting]
         self._waiting.clear()
@@ -155,7 +155,7 @@ class LogWriter:
                 self._worker.wake()
                 return
 
-    def write(self, segment: Segment, batches: Sequence[Batch]) -> WrittenGroup:
+    def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
         """Write and sync one group. `OSError` is final: nothing may be written after it."""
         began_s = self._monotonic()
         file = segment.file
@@ -181,7 +181,7 @@ class LogWriter:
         self.next_group += 1
         return WrittenGroup(segment, batches, group, times_s)
 
-    def _begin(self, segment: Segment) -> None:
+    def _begin(self, segment: LogSegment) -> None:
         """The header is synced before the first group is written: where it does not check, no
         group of the segment was ever acknowledged, unless it was damaged later."""
         assert segment.file is not None
@@ -196,7 +196,7 @@ class LogWriter:
         self._segment = segment
         self._end = len(data)
 
-    def _take(self) -> tuple[Segment, list[Batch]] | None:
+    def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
         """Return the batches of the next group, all of one segment. None: nothing waits."""
         waiting = self._waiting
         try:
@@ -215,7 +215,7 @@ class LogWriter:
             taken.append(batch)
         return segment, taken
 
-    def _fail(self, segment: Segment, batches: Sequence[Batch], reason: str) -> None:
+    def _fail(self, segment: LogSegment, batches: Sequence[LogBatch], reason: str) -> None:
         self._stopped = True
         error = StorageError(
             f"writing group {self.next_group} of the log to {segment.name} failed: {reason}",

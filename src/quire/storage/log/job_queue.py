@@ -23,7 +23,7 @@ class _Job(Generic[T]):
         self.done = done
 
 
-class Maintenance:
+class JobQueue:
     """A queue of jobs on a worker. `work` runs on the worker; `done(result, error)` runs on the
     event loop behind it. Of errors only `OSError` and `StorageError` are expected; others are
     handed to `done` too, and reported by the worker."""

@@ -17,7 +17,7 @@ from quire.codec.entry.frame_runs import FrameRun
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.interfaces import File
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 
 FRAMES_AT = BLOCK_BYTES
 """Where the first frame lies, wherever it lies in its block."""
@@ -25,11 +25,14 @@ VIEWS_MAX = 4096
 """Kept, of 200 bytes each."""
 
 
-class Desk:
-    """Used on the event loop, by one piece at a time: until its run is packed."""
+class ScratchBuffer:
+    """Memory that the frames of one extent at a time are read into, until their run is packed.
+
+    Used on the event loop.
+    """
 
     def __init__(self, size_bytes: int) -> None:
-        """For pieces of so many bytes, and two blocks."""
+        """The buffer holds an extent of `size_bytes`, and two blocks more."""
         self._memory = bytearray(FRAMES_AT + size_bytes + 2 * BLOCK_BYTES)
         self.view = memoryview(self._memory)
         self._frame_size = 0
@@ -61,11 +64,11 @@ class Desk:
         return bodies if count == len(bodies) else bodies[:count]
 
 
-Fetched = tuple[Segment, int, int]
+ExtentKey = tuple[LogSegment, int, int]
 """What of a segment's file: offset and size. After a compaction the segment is another object."""
 
 
-class Piece(NamedTuple):
+class FetchedExtent(NamedTuple):
     """What was read of a segment's file, off the event loop."""
 
     data: Buffer
@@ -76,9 +79,9 @@ class Piece(NamedTuple):
     """The device had to be waited for."""
 
 
-Have = dict[Fetched, Piece] | Desk | None
-"""What has been fetched, all else being a `WouldBlock`. Else what the system has cached is read on
-the event loop: of a desk, onto it, where it is to be packed."""
+FetchedExtents = dict[ExtentKey, FetchedExtent] | ScratchBuffer | None
+"""What was fetched off the event loop, all else being a `WouldBlock`. Or, if cached bytes are to be
+read on the event loop: the scratch buffer to read them into, or None for memory of their own."""
 
 
 def checksums_of(data: Buffer) -> list[int]:

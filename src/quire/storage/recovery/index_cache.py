@@ -20,8 +20,8 @@ from quire.codec.log.state_records import Buffer, FormatError
 from quire.storage.interfaces import Disk, File
 from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.footer import read
-from quire.storage.segment.ledger_ids import LedgerIds
-from quire.storage.segment.segment import LOG_DIRECTORY, Segment
+from quire.storage.segment.ledger_ids import LedgerIdSet
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment
 
 CACHE_NAME = f"{LOG_DIRECTORY}/INDEX"
 TEMPORARY_NAME = f"{CACHE_NAME}.new"
@@ -122,9 +122,9 @@ def open_cache(disk: Disk, directory_id: bytes) -> CachedIndex | None:
         raise
 
 
-def _restored(one: CachedSegment, trailer: Trailer) -> Segment:
-    segment = Segment(trailer.segment, None, trailer.file_bytes)
-    segment.seal(trailer, LedgerIds.of_offsets(one.base, one.offsets))
+def _restored(one: CachedSegment, trailer: Trailer) -> LogSegment:
+    segment = LogSegment(trailer.segment, None, trailer.file_bytes)
+    segment.seal(trailer, LedgerIdSet.of_offsets(one.base, one.offsets))
     segment.payload_bytes = one.payload_bytes
     segment.live_bytes, segment.live_ledgers = one.live_bytes, one.live_ledgers
     return segment

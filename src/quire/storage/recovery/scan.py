@@ -48,7 +48,7 @@ _NO_BLOCK = b"\xbd" * BLOCK_BYTES
 """Not zeros: those may not have been written yet, and what is lost was."""
 
 
-class Tolerant:
+class TolerantReader:
     """Reads a file of the log; a block that the device cannot read is one of which no checksum is
     right."""
 
@@ -100,7 +100,7 @@ class ScannedGroup:
 
 
 @dataclass(slots=True)
-class Scan:
+class SegmentScan:
     """What was found in one segment."""
 
     groups: list[ScannedGroup] = field(default_factory=list)
@@ -147,9 +147,9 @@ def has_groups(file: Readable) -> bool:
     return False
 
 
-def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> Scan:
+def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> SegmentScan:
     """All groups whose tables check, in the order of the file."""
-    scan = Scan(end=start)
+    scan = SegmentScan(end=start)
     size = file.size()
     for group in each_group(file, directory_id, number, start, size):
         scan.groups.append(group)
@@ -165,7 +165,7 @@ def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) ->
 
 def _unreadable_from(file: Readable, at: int) -> bool:
     """Whether something from `at` on was read that could not be."""
-    return isinstance(file, Tolerant) and max(file.unreadable, default=-1) >= at
+    return isinstance(file, TolerantReader) and max(file.unreadable, default=-1) >= at
 
 
 def each_group(

@@ -11,7 +11,7 @@ from quire.codec.log.state_records import BLOCK_BYTES, Buffer, Singles, StateRec
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
 
-__all__ = ["FRAME_HEADER_BYTES", "Batch", "Run"]
+__all__ = ["FRAME_HEADER_BYTES", "LogBatch", "Run"]
 
 _IN_MEMORY = -1
 
@@ -25,7 +25,7 @@ class Run:
 
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
-    batch: Batch
+    batch: LogBatch
     """Set by the store."""
 
     def __init__(
@@ -68,7 +68,7 @@ def runs_of(singles: Singles, offset: int = 0) -> list[Run]:
     ]
 
 
-class Batch:
+class LogBatch:
     """One received chunk: complete ADD frames back to back, and what they are.
 
     `buffers` belong to the store from `append` on and must not change. They are dropped once the
@@ -82,7 +82,7 @@ class Batch:
 
     sequence: int
     """Ascends in the order of appends."""
-    done: Callable[[Batch, StorageError | None], None] | None
+    done: Callable[[LogBatch, StorageError | None], None] | None
     cost_bytes: int
     """The most that it can take in its segment."""
 
