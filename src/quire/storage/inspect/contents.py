@@ -275,7 +275,7 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerPart:
+class LedgerInSegment:
     """What one segment has of a ledger."""
 
     segment: int
@@ -297,7 +297,7 @@ class LedgerDescription:
     has_explicit_lac: bool
     refused_until_ms: int | None
     """It was fenced and deleted, and is refused until then (calendar)."""
-    parts: tuple[LedgerPart, ...]
+    parts: tuple[LedgerInSegment, ...]
     """By segment."""
     absence_unknown: bool
     """Something of the log was lost: entries that are not here may have been."""
@@ -325,7 +325,7 @@ def _ledger(disk: Disk, recovered: RecoveredLog, ledger_id: int) -> LedgerDescri
     unknown = catalogue.negatives_unknown
     if info is None and refused is None and not unknown:
         return None
-    parts: list[LedgerPart] = []
+    parts: list[LedgerInSegment] = []
     last, key, fenced, lac, explicit = -1, False, False, -1, False
     if info is not None:
         last, key, fenced = info.last_entry_id, bool(info.master_key), info.fenced
@@ -334,21 +334,21 @@ def _ledger(disk: Disk, recovered: RecoveredLog, ledger_id: int) -> LedgerDescri
             parts.append(_sealed_part(disk, number, ledger_id))
         for part in info.open_parts:
             runs = tuple(extents.of_run(run) for run in part.runs)
-            parts.append(LedgerPart(part.segment.number, False, runs))
+            parts.append(LedgerInSegment(part.segment.number, False, runs))
     parts.sort(key=lambda part: part.segment)
     return LedgerDescription(
         ledger_id, fenced, key, last, lac, explicit, refused, tuple(parts), unknown
     )
 
 
-def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerPart:
+def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
     with open_segment(disk, number) as segment:
         if segment.description.trailer is None:
             raise FileNotFoundError(segment_name(number))  # it was a moment ago: look again
         try:
-            return LedgerPart(number, True, tuple(segment.rows(ledger_id)))
+            return LedgerInSegment(number, True, tuple(segment.rows(ledger_id)))
         except FormatError as error:
-            return LedgerPart(number, True, (), str(error))
+            return LedgerInSegment(number, True, (), str(error))
 
 
 # -- the end of the log -----------------------------------------------------------------------

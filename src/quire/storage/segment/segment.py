@@ -295,7 +295,7 @@ def consecutive(ids: Sequence[int], index: int, most: int) -> int:
 def sealed_places(
     segment: LogSegment, rows: LedgerRows, span: int, entry_id: int, stop: int
 ) -> Iterator[EntryLocation]:
-    """Like `LedgerPart.places`, from a footer."""
+    """Like `LedgerInSegment.places`, from a footer."""
     firsts = rows.firsts
     at = bisect_right(firsts, entry_id)
     if span == DISJOINT:
