@@ -17,7 +17,7 @@ import pytest
 import quire
 from quire import DigestType
 from quire._runtime.clock import SystemClock
-from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.cluster.health import Misbehaviour
 from quire.client.write.writer import LedgerWriter
 from quire.errors import RecoveryError
 from quire.metadata import open_metadata

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire._runtime.tasks import TaskSet
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import note
 from quire.client.read.engine import ReadEngine
@@ -34,7 +34,13 @@ from quire.codec.wire.v2 import (
 )
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe
-from quire.core.recovery import HONEST_BOOKIES, RecoveryVotes, TrustModel, Verdict, recovery_lac
+from quire.core.recovery import (
+    HONEST_BOOKIES,
+    EntryVerdict,
+    RecoveryVotes,
+    TrustModel,
+    recovery_lac,
+)
 from quire.errors import (
     BookieTimeoutError,
     QuireError,
@@ -65,7 +71,7 @@ class _Found:
     end: bool
 
 
-class Recovery:
+class LedgerRecovery:
     """One attempt to recover one ledger."""
 
     def __init__(
@@ -248,7 +254,7 @@ class Recovery:
                     if run is not None and index == many:
                         return _Found(run.payloads(), run.ledger_lengths, end=False)
                     single = single or run
-                if votes.verdict(first) is Verdict.ABSENT:
+                if votes.verdict(first) is EntryVerdict.ABSENT:
                     return _Found([], [], end=True)
                 if single is not None and all(tasks[task] != many for task in pending):
                     self._preferred += 1  # the one that was asked for many does not have it
@@ -368,13 +374,13 @@ class Recovery:
         lengths: list[int] = []
         for entry in range(first, last + 1):
             verdict = votes.verdict(entry)
-            if verdict is Verdict.EXISTS:
+            if verdict is EntryVerdict.EXISTS:
                 whole = self._codec.unpack(copies[entry, votes.content(entry)], entry)
                 payloads.append(whole.payload)
                 lengths.append(whole.ledger_length)
-            elif verdict is Verdict.ABSENT:
+            elif verdict is EntryVerdict.ABSENT:
                 return _Found(payloads, lengths, end=True)
-            elif verdict is Verdict.UNDECIDABLE and payloads:
+            elif verdict is EntryVerdict.UNDECIDABLE and payloads:
                 # What exists before it is written back first, then it is asked for again.
                 return _Found(payloads, lengths, end=False)
             else:

@@ -17,7 +17,7 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerReader
 from quire.client.read.follow import Feed
-from quire.client.read.tail import Tail
+from quire.client.read.tail import LedgerTail
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -263,7 +263,7 @@ async def test_a_bookie_that_proves_the_lac_and_has_no_entry_is_honest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(Tail, "_misbehaved", lambda self, bookie, error: seen.append(bookie))
+    monkeypatch.setattr(LedgerTail, "_misbehaved", lambda self, bookie, error: seen.append(bookie))
     bookie = GivesTheLast()
     async with world(bookie) as w, has_had_the_first(bookie, w) as tail:
         coming = asyncio.ensure_future(take(tail, 1))

@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractContextManager
 from functools import partial
 
+from quire.client.cluster.health import Misbehaviour, misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import Misbehaviour, misbehaviour_of
 from quire.client.read.hedge import Hedge
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch

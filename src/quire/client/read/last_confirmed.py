@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import LAST_ENTRY, Flag

@@ -34,8 +34,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed, verified_lac
 from quire.client.read.ledger_view import LedgerView
@@ -83,7 +83,7 @@ def bytes_of(run: EntryRun) -> int:
     return run.ends[-1] - run.offsets[0]
 
 
-class Tail:
+class LedgerTail:
     """The end of one ledger. What it learns of the LAC is in `view`."""
 
     def __init__(
