@@ -19,7 +19,7 @@ from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.interface import Watch
 from quire.metadata.memory.store import MemoryStore
-from tests.unit.client.test_tail import (
+from tests.support.bookies.tail import (
     CONFIG,
     LEDGER,
     PATIENT,

@@ -16,7 +16,7 @@ from quire.client.write.flush import FLUSHES_ALONE
 from quire.codec.wire.v2 import Code, add_response
 from quire.errors import QuireError
 from quire.net.channel import BookieChannel
-from tests.unit.client.test_many_writers import FarEnd, drained, many_writers
+from tests.support.bookies.many_writers import FarEnd, drained, many_writers
 
 
 async def sent(writers: list[LedgerWriter], data: bytes = b"second") -> None:
