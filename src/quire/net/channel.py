@@ -192,9 +192,9 @@ class BookieChannel(Link):
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
 
     def _parse_ok_adds(self, view: memoryview, count: int) -> int:
-        """OK for adds of several ledgers, most of which have one or few in a row: one pass, for
-        with thousands of ledgers in turn there are as many of these as adds. How many answers are
-        left from the first one that is something else."""
+        """Handle the OKs for adds of several ledgers, most of which have one or few in a row, in
+        one pass: with thousands of ledgers there are as many of these runs as adds. Return how many
+        answers are left from the first one that is something else."""
         sink_of = self._sinks.get
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1

@@ -43,8 +43,8 @@ def refusal(who: str) -> BookieUnavailableError:
 
 
 class ExpectedAnswers(Protocol):
-    """Adds to ledgers in turn that went out together: their answers, if all are stored, and what is
-    to be done with them (`core.sheaf.Sheaf`)."""
+    """The answers to adds of several ledgers that were sent together, if all are stored, and what
+    to do with them."""
 
     @property
     def answers(self) -> bytes: ...

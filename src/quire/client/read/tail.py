@@ -68,8 +68,9 @@ POLLS_MAX = 2
 """Bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
-"""Of a batch read. A bookie answers so little in one turn of its event loop, where it has it at
-hand, as it has the end of a ledger; it hands what may be megabytes on to its threads."""
+"""The largest answer to a batch read that reads ahead. A bookie gives such an answer within one
+event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its threads.
+"""
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
 ASK_DELAY_MAX_S = 0.25
