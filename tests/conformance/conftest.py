@@ -17,12 +17,12 @@ from quire._runtime.clock import SystemClock
 from quire.metadata import open_metadata
 from quire.metadata.common import encode_address
 from quire.metadata.interface import BookieAddress, MetadataStore
-from quire.metadata.memory.store import MemoryStore, forget_memory
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
+from quire_simulator.metadata.store import MemoryStore, forget_memory
 from tests.support.metadata.backends import (
     DRIVERS,
     SESSION_TIMEOUT_MS,

@@ -27,8 +27,8 @@ from quire.metadata import common as _common
 from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
 from quire.metadata.ledgers.update import update_ledger
-from quire.metadata.memory import store as memory
 from quire.metadata.sqlite import store as sqlite
+from quire_simulator.metadata import store as memory
 from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 

@@ -20,7 +20,7 @@ from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY, Segment
 from quire.storage.signals import NoEntry
 from quire_simulator import simulate
-from quire_simulator.faults.bit_rot import Rotten, turned
+from quire_simulator.faults.bit_rot import BitRot, turned
 from quire_simulator.world.world import World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
@@ -101,10 +101,10 @@ def test_damage_is_found_reported_healed_and_gone(seed: int) -> None:
 
 def test_a_bit_that_turns_back_is_not_damaged() -> None:
     befell = [
-        Rotten("a", {5: (48, 52), 9: (0, 1)}),
-        Rotten("a", {5: (52, 48), 7: (3, 2)}),
-        Rotten("b", {5: (52, 48)}),
-        Rotten("a", {9: (1, 3)}),
+        BitRot("a", {5: (48, 52), 9: (0, 1)}),
+        BitRot("a", {5: (52, 48), 7: (3, 2)}),
+        BitRot("b", {5: (52, 48)}),
+        BitRot("a", {9: (1, 3)}),
     ]
 
     assert turned(befell[:1]) == {"a": {5: 52, 9: 1}}

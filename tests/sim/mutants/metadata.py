@@ -7,9 +7,8 @@ import pytest
 from quire.client import recovery
 from quire.client.write import writer
 from quire.metadata.ledgers import update
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.registration import MemoryRegistration
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryRegistration, MemoryStore
 from tests.sim.mutants.mutant import edit, mutant
 
 

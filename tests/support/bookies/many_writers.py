@@ -13,10 +13,10 @@ from quire.client import Client, LedgerWriter
 from quire.codec.wire.v2 import ADD_HEAD, Code, add_response, frame_bounds
 from quire.config import ClientConfig
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 
 
 class FarEnd:

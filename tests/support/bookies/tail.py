@@ -18,8 +18,8 @@ from quire.codec.wire.messages_pb2 import Request
 from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 from tests.support.waiting import until
 

@@ -6,10 +6,10 @@ import asyncio
 import sqlite3
 
 from quire.metadata.interface import MetadataStore
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.metadata.backends import Backend, end_session
 
 

@@ -18,7 +18,7 @@ from quire.codec.wire import v3
 from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.interface import Watch
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.tail import (
     CONFIG,
     LEDGER,

@@ -30,7 +30,7 @@ Room = Callable[[], AbstractAsyncContextManager[None]]
 """A context manager that reserves the memory of an answer."""
 
 
-class EarlyStore:
+class LoadingStore:
     """Stands for the bookie's store in its service: what requests ask for while `loading` is
     set. Used on the event loop."""
 

@@ -12,11 +12,11 @@ from typing import Protocol, cast
 from quire._runtime.clock import Clock
 from quire._runtime.metrics import Histogram
 from quire._runtime.tasks import TaskSet
-from quire.bookie.early_store import EarlyStore
-from quire.bookie.protocol.answer_budget import Account, AnswerBudget
-from quire.bookie.protocol.connection import Connection
-from quire.bookie.protocol.connection_limits import ConnectionLimits
-from quire.bookie.protocol.long_polls import LongPolls, PollTarget
+from quire.bookie.event_log import EventLog
+from quire.bookie.protocol.answer_budget import Account, AnswerBudget, AnswerSink
+from quire.bookie.protocol.connection_limits import ConnectionLimits, Limited
+from quire.bookie.protocol.loading_store import LoadingStore
+from quire.bookie.protocol.long_polls import LongPoll, LongPolls, PollTarget
 from quire.bookie.protocol.security import Security
 from quire.codec.entry.frame_runs import entry_bytes
 from quire.codec.wire.v2 import (
@@ -42,14 +42,62 @@ FAREWELL_TIMEOUT_S = 1.0
 FAREWELL_POLL_S = 0.01
 
 
-class EventLog(Protocol):
-    def __call__(self, event: str, **fields: object) -> None: ...
+class ClientConnection(Limited, AnswerSink, Protocol):
+    """The connection of a client, as its requests and the service see it."""
+
+    service: BookieService
+    account: Account
+    """The memory that the answers of this connection take."""
+    out: list[Buffer]
+    """Answers that leave at the end of this iteration of the event loop."""
+    polls: dict[PollTarget, LongPoll]
+    """The requests of this connection that wait for news."""
+    secured: bool
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the bytes after the last request must not be parsed now."""
+        ...
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether one more of its requests may wait for news."""
+        ...
+
+    def wait(self, request: WaitingRead, previous_lac: int, timeout_s: float) -> None:
+        """Call `request.ready` once the LAC of its ledger passes `previous_lac`, or when the time
+        is up."""
+        ...
+
+    def answer(self, request: WaitingRead) -> None:
+        """Answer a request that had to wait, now or once the disk has delivered its entries."""
+        ...
+
+    def write(self, data: Buffer) -> None:
+        """Send an answer at the end of this iteration of the event loop."""
+        ...
+
+    def refused(self) -> None:
+        """Count a request that was answered by a refusal."""
+        ...
+
+    def may_secure(self) -> bool:
+        """Whether the client may begin TLS now."""
+        ...
+
+    def start_tls(self, answer: bytes) -> None:
+        """Send `answer` and begin the TLS handshake."""
+        ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class PendingRead(Protocol):
     """A read of either protocol that waits for its answer."""
 
-    connection: Connection
+    connection: ClientConnection
     ledger_id: int
     entry_id: int
     """LAST_ENTRY: the last one there is."""
@@ -69,8 +117,8 @@ class PendingRead(Protocol):
         ...
 
 
-class Waiting(PendingRead, PollTarget, Protocol):
-    """One that may wait for news before it is answered."""
+class WaitingRead(PendingRead, PollTarget, Protocol):
+    """A read that may wait for news before it is answered."""
 
 
 @dataclass(slots=True)
@@ -130,7 +178,7 @@ class BookieService:
         log: EventLog,
     ) -> None:
         self.store = store
-        self.early: EarlyStore | None = None
+        self.early: LoadingStore | None = None
         """What `store` is while the log is being loaded."""
         self.config = config
         self.clock = clock
@@ -144,7 +192,7 @@ class BookieService:
         self.writable = True
         """Whether plain adds are taken to whatever ledger."""
         self.loading = False
-        """Whether the log is still being loaded, so that `store` is an `EarlyStore`: nothing is
+        """Whether the log is still being loaded, so that `store` is an `LoadingStore`: nothing is
         taken, nothing is fenced, and what is not found may be here all the same."""
         self.partly_writable = False
         """Where they are not: whether some directories take them, so that the store is to be asked
@@ -154,21 +202,21 @@ class BookieService:
             config.max_answer_bytes, config.max_unsent_bytes, clock.monotonic
         )
         # A dictionary as a set that keeps its order: the same seed, the same run.
-        self._held: dict[Connection, None] = {}
+        self._held: dict[ClientConnection, None] = {}
         self._reads = TaskSet()
         store.on_drained = self._drained
 
     # -- connections --------------------------------------------------------------------------
 
     @property
-    def connections(self) -> dict[Connection, None]:
-        return cast(dict[Connection, None], self.limits.connections)
+    def connections(self) -> dict[ClientConnection, None]:
+        return cast(dict[ClientConnection, None], self.limits.connections)
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         self.counters.connections += 1
         return self.limits.admit(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         self.limits.forget(connection)
         self.answers.forget(connection.account)
         self._held.pop(connection, None)
@@ -194,7 +242,7 @@ class BookieService:
         if self.config.unsent_timeout_s:
             self.answers.cut_stalled(self.config.unsent_timeout_s)
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, connection: ClientConnection) -> None:
         """Too much waits for the disk: this connection is read again once it is written."""
         if connection not in self._held:
             self._held[connection] = None

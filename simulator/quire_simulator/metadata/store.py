@@ -53,15 +53,16 @@ from quire.metadata.interface import (
 )
 from quire.metadata.ledgers.creation import check_same_creation
 from quire.metadata.ledgers.size import encode_change, encode_new
-from quire.metadata.memory.cluster import (
-    BookieWatch,
+from quire.metadata.uri import MetadataURI
+from quire_simulator.metadata.cluster import (
     ClusterWatch,
-    LedgerWatch,
+    MemoryBookieWatch,
     MemoryCluster,
-    Node,
+    MemoryLedgerWatch,
+    MemoryPresence,
+    StoredItem,
 )
-from quire.metadata.memory.registration import MemoryRegistration
-from quire.metadata.memory.tree import MemoryTree
+from quire_simulator.metadata.tree import MemoryTree
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -201,7 +202,7 @@ class MemoryStore:
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
                 raise ledger_exists(found)
-            cluster.ledgers[found] = Node(data, ctime_ms=cluster.clock.now_ms())
+            cluster.ledgers[found] = StoredItem(data, ctime_ms=cluster.clock.now_ms())
             insort(cluster.ledger_ids, found)
             return found, cluster.ledger(found)
 
@@ -288,7 +289,7 @@ class MemoryStore:
     ) -> Watch:
         check_ledger_id(ledger_id)
         self.check_open("watch_ledger")
-        return self._watching(LedgerWatch(self.cluster, self._alive, ledger_id, changed))
+        return self._watching(MemoryLedgerWatch(self.cluster, self._alive, ledger_id, changed))
 
     # -- bookies ------------------------------------------------------------------------------
 
@@ -339,7 +340,7 @@ class MemoryStore:
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         self.check_open("watch_bookies")
-        return self._watching(BookieWatch(self.cluster, self._alive, changed))
+        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed))
 
     # -- cookies and values -------------------------------------------------------------------
 
@@ -387,7 +388,7 @@ class MemoryStore:
 
         return await self.call("list_values", work)
 
-    async def _read(self, nodes: dict[K, Node], key: K, what: str) -> Versioned[bytes]:
+    async def _read(self, nodes: dict[K, StoredItem], key: K, what: str) -> Versioned[bytes]:
         def work() -> Versioned[bytes]:
             self.cluster.require()
             node = nodes.get(key)
@@ -398,7 +399,7 @@ class MemoryStore:
         return await self.call("read", work)
 
     async def _write(
-        self, nodes: dict[K, Node], key: K, data: bytes, version: int | None, what: str
+        self, nodes: dict[K, StoredItem], key: K, data: bytes, version: int | None, what: str
     ) -> int:
         check_size(data, what)
         if version is not None:
@@ -410,7 +411,7 @@ class MemoryStore:
             if version is None:
                 if node is not None:
                     raise KeyExistsError(f"{what} exists already")
-                nodes[key] = Node(data)
+                nodes[key] = StoredItem(data)
                 return 0
             if node is None:
                 raise NoSuchKeyError(f"{what} does not exist")
@@ -421,7 +422,7 @@ class MemoryStore:
 
         return await self.call("write", work)
 
-    async def _delete(self, nodes: dict[K, Node], key: K, version: int, what: str) -> None:
+    async def _delete(self, nodes: dict[K, StoredItem], key: K, version: int, what: str) -> None:
         def work() -> None:
             self.cluster.require()
             node = nodes.get(key)
@@ -454,18 +455,92 @@ class MemoryStore:
         self._registrations.pop(bookie_id, None)
 
 
+class MemoryRegistration:
+    def __init__(self, store: MemoryStore, bookie_id: str, payload: bytes, readonly: bool) -> None:
+        self._store = store
+        self._bookie_id = bookie_id
+        self._payload = payload
+        self._readonly = readonly
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._giving_up: asyncio.TimerHandle | None = None
+        self.lost: asyncio.Future[KeyExistsError] = self._loop.create_future()
+        self._watch = store.watch_bookies(lambda bookies: self.ensure())
+
+    def ensure(self) -> None:
+        """Be registered as wished, unless another session took the id meanwhile: then once that
+        has gone (the watch looks after it), or never if it stays."""
+        cluster = self._store.cluster
+        there = cluster.presences.get(self._bookie_id)
+        if there is not None and there.owner is not self._store:
+            if self._giving_up is None:
+                timeout_s = self._store.session_timeout_ms / 1000
+                self._giving_up = self._loop.call_later(timeout_s, self._lose)
+            return
+        self._keep_trying()
+        wanted = MemoryPresence(self._store, self._payload, self._readonly)
+        if wanted != there:
+            cluster.presences[self._bookie_id] = wanted
+            cluster.bookies_changed()
+
+    def _lose(self) -> None:
+        self._end()
+        self.lost.set_result(bookie_exists(self._bookie_id, self._store.session_timeout_ms))
+
+    def _keep_trying(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    async def set_readonly(self, readonly: bool) -> None:
+        def work() -> None:
+            self._readonly = readonly
+            self.ensure()
+
+        if self.lost.done():
+            raise self.lost.result()
+        if self._closed:
+            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+        await self._store.call("set_readonly", work)
+
+    async def close(self) -> None:
+        self._end()
+        cluster = self._store.cluster
+        there = cluster.presences.get(self._bookie_id)
+        if there is not None and there.owner is self._store:
+            del cluster.presences[self._bookie_id]
+            cluster.bookies_changed()
+
+    def abandon(self) -> None:
+        """The session is over, and the presence with it."""
+        self._end()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._keep_trying()
+            self._watch.close()
+            self._store.registration_closed(self._bookie_id)
+
+
 _CLUSTERS: dict[str, MemoryCluster] = {}
-"""The clusters of this process by name, as `memory://NAME` finds them. One lives until the process
-ends, or `forget_memory`: it is to be there when a test closes a store and opens it again."""
+"""The clusters of this process by name, as `memory://NAME` finds them. A cluster lives until the
+process ends, or until `forget_memory`, so that a test can close a store and open it again."""
 
 
-def open_memory(
-    name: str, *, create: bool, clock: Clock, rng: random.Random, session_timeout_ms: int
+async def open_memory(
+    where: MetadataURI,
+    *,
+    create: bool,
+    clock: Clock,
+    rng: random.Random,
+    session_timeout_ms: int,
 ) -> MemoryStore:
-    """A store of the cluster `name`; the first one brings the cluster's clock and chance."""
-    cluster = _CLUSTERS.get(name)
+    """Return a store of the cluster that the URI names. The first call for a name makes the
+    cluster, with this clock and this source of randomness."""
+    cluster = _CLUSTERS.get(where.name)
     if cluster is None:
-        cluster = _CLUSTERS[name] = MemoryCluster(name, clock=clock, rng=rng)
+        cluster = _CLUSTERS[where.name] = MemoryCluster(where.name, clock=clock, rng=rng)
     store = MemoryStore(cluster, session_timeout_ms=session_timeout_ms)
     if create:
         store.create_if_missing()

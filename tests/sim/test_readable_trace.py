@@ -1,4 +1,4 @@
-"""The story of a run: what is heard on the network, as lines and as a diagram."""
+"""The trace of a run: what is heard on the network, as lines and as a diagram."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code, Flag
 from quire_simulator import (
     WORKLOADS,
-    Failure,
     Fault,
-    Moment,
     Plan,
-    Result,
+    RunFailure,
+    RunResult,
+    TraceStep,
     as_mermaid,
     as_text,
     run_plan,
     simulate,
 )
 from quire_simulator.report.diagram import PARTICIPANTS_MAX, ROWS_MAX
-from quire_simulator.report.story import TEXT_LINES_MAX, Kind, middle_left_out, together
+from quire_simulator.report.steps import StepKind, together
+from quire_simulator.report.text import TEXT_LINES_MAX, middle_left_out
 from quire_simulator.report.wire import Said, Wiretap, message_of
 from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
 from tests.support.sim.runs import plain_run
@@ -186,8 +187,8 @@ def test_behind_a_length_that_lies_nothing_is_heard() -> None:
 # -- steps that are told as one ---------------------------------------------------------------
 
 
-def add(entry: int, at_s: float, to: str = "bookie-0") -> Moment:
-    return Moment(at_s, Kind.REQUEST, "writer-0", "add", to, 1, entry, entry, lac=entry - 1)
+def add(entry: int, at_s: float, to: str = "bookie-0") -> TraceStep:
+    return TraceStep(at_s, StepKind.REQUEST, "writer-0", "add", to, 1, entry, entry, lac=entry - 1)
 
 
 def test_neighbours_become_one() -> None:
@@ -205,16 +206,16 @@ def test_order_is_lost_only_where_there_is_no_room() -> None:
     steps = [add(k, 1 + k / 100, to) for k in range(10) for to in ("bookie-0", "bookie-1")]
     assert together(steps, room=20) == steps
     assert [m.what() for m in together(steps, room=19)] == ["add 0..9 of ledger 1 (LAC 8)"] * 2
-    crash = Moment(1.055, Kind.FAULT, "nemesis", "crash bookie-0")
+    crash = TraceStep(1.055, StepKind.FAULT, "nemesis", "crash bookie-0")
     split = together([*steps[:12], crash, *steps[12:]], room=5)
     assert [(m.first, m.last) for m in split] == [(0, 5), (0, 5), (-1, -1), (6, 9), (6, 9)]
 
 
 def test_a_bookie_that_fails_to_start_again_and_again() -> None:
-    def tries(at_s: float, error: str) -> list[Moment]:
+    def tries(at_s: float, error: str) -> list[TraceStep]:
         return [
-            Moment(at_s, Kind.BOOKIE, "bookie-0", "kill"),
-            Moment(at_s, Kind.BOOKIE, "bookie-0", "start failed", note=error),
+            TraceStep(at_s, StepKind.BOOKIE, "bookie-0", "kill"),
+            TraceStep(at_s, StepKind.BOOKIE, "bookie-0", "start failed", note=error),
         ]
 
     steps = [step for k in range(10) for step in tries(k, "full" if k < 5 else "damaged")]
@@ -228,10 +229,10 @@ def test_a_bookie_that_fails_to_start_again_and_again() -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_listening_changes_nothing_and_gives_a_diagram(workload: str) -> None:
     for seed in range(STORIES):
-        heard, unheard = simulate(seed, workload, story=True), plain_run(seed, workload)
-        assert heard.story
-        assert unheard.story == ()
-        assert replace(heard, story=()) == unheard
+        heard, unheard = simulate(seed, workload, trace=True), plain_run(seed, workload)
+        assert heard.trace
+        assert unheard.trace == ()
+        assert replace(heard, trace=()) == unheard
         diagram = Diagram(as_mermaid(heard))
         assert len(diagram.participants) <= PARTICIPANTS_MAX
         # Beside them: who is not shown, what is left out, and the verdict.
@@ -239,13 +240,13 @@ def test_listening_changes_nothing_and_gives_a_diagram(workload: str) -> None:
         assert diagram.title == f"seed {seed}, workload {workload}"
 
 
-def test_the_same_seed_has_the_same_story() -> None:
-    assert simulate(4, story=True) == simulate(4, story=True)
+def test_the_same_seed_has_the_same_trace() -> None:
+    assert simulate(4, trace=True) == simulate(4, trace=True)
 
 
 @pytest.mark.parametrize("every_step", [False, True])
 def test_the_lines_have_columns(every_step: bool) -> None:
-    result = simulate(4, "recovery", story=True)
+    result = simulate(4, "recovery", trace=True)
     lines = as_text(result, every_step=every_step)
     matches = [LINE.fullmatch(line) for line in lines]
     assert all(matches)
@@ -255,7 +256,7 @@ def test_the_lines_have_columns(every_step: bool) -> None:
     actors = {match[2] for match in matches if match}
     assert {"writer-0", "judge-0", "bookie-0", "nemesis"} <= actors
     if every_step:
-        assert len(lines) == len(result.story)
+        assert len(lines) == len(result.trace)
 
 
 def a_quiet_plan() -> Plan:
@@ -270,9 +271,9 @@ def a_quiet_plan() -> Plan:
     return replace(plan, bookies=4, ledgers=(ledger,), schedule=faults)
 
 
-def test_the_story_has_all_that_matters() -> None:
+def test_the_trace_has_all_that_matters() -> None:
     plan = a_quiet_plan()
-    text = "\n".join(as_text(run_plan(plan, story=True), every_step=True))
+    text = "\n".join(as_text(run_plan(plan, trace=True), every_step=True))
     for step in (
         r"writer-0 +create ledger \d+ ",
         r"writer-0 +-> metadata: create OPEN ledger \d+ \(from 0: bookie-",
@@ -296,15 +297,15 @@ def test_a_long_text_leaves_out_its_middle() -> None:
     assert len(told) == 20
     assert (told[0], told[-1]) == ("0", "99")
     assert "... 81 steps are left out ..." in told
-    assert len(as_text(simulate(1, "all", story=True))) <= TEXT_LINES_MAX
+    assert len(as_text(simulate(1, "all", trace=True))) <= TEXT_LINES_MAX
 
 
-def test_the_story_ends_where_the_law_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_ends_where_the_law_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     recovery_closes_at_the_lac(monkeypatch)
-    result = run_plan(failing_plan("recovery"), story=True)
+    result = run_plan(failing_plan("recovery"), trace=True)
     assert result.failure is not None
-    assert result.story[-1].kind is Kind.LAW
-    assert result.story[-1].verb == f"{result.failure.law}: {result.failure.what}"
+    assert result.trace[-1].kind is StepKind.LAW
+    assert result.trace[-1].verb == f"{result.failure.law}: {result.failure.what}"
     ledger = re.search(r"ledger (\d+)", result.failure.what)
     assert ledger is not None
     diagram = Diagram(as_mermaid(result))
@@ -351,25 +352,27 @@ class Diagram:
 
 
 def test_nothing_in_a_text_ends_its_statement() -> None:
-    story = (
-        Moment(0.0, Kind.METADATA, "writer-0", "create;#\n", "metadata", 1, note="<b>; a\nb #35;"),
-        Moment(1.0, Kind.BOOKIE, "bookie-0", "start failed", note="x;" * 400),
-        Moment(1.0, Kind.REQUEST, "writer-0", "add", "bookie-0", 1, 0, 0),
+    trace = (
+        TraceStep(
+            0.0, StepKind.METADATA, "writer-0", "create;#\n", "metadata", 1, note="<b>; a\nb #35;"
+        ),
+        TraceStep(1.0, StepKind.BOOKIE, "bookie-0", "start failed", note="x;" * 400),
+        TraceStep(1.0, StepKind.REQUEST, "writer-0", "add", "bookie-0", 1, 0, 0),
     )
-    failure = Failure("a_law", "ledger 1: #1; gone\n" + "very " * 500)
-    result = Result(1, "all", "", 1.0, 3, 1, failure, (), story)
+    failure = RunFailure("a_law", "ledger 1: #1; gone\n" + "very " * 500)
+    result = RunResult(1, "all", "", 1.0, 3, 1, failure, (), trace)
     diagram = Diagram(as_mermaid(result))
     assert list(diagram.participants.values()) == ["writer-0", "bookie-0", "metadata"]
     assert len(diagram.rows) == 4
 
 
 def test_a_failure_of_bookies_alone() -> None:
-    story = (
-        Moment(0.0, Kind.BOOKIE, "bookie-0", "serving"),
-        Moment(1.0, Kind.FAULT, "nemesis", "sessions expire"),
+    trace = (
+        TraceStep(0.0, StepKind.BOOKIE, "bookie-0", "serving"),
+        TraceStep(1.0, StepKind.FAULT, "nemesis", "sessions expire"),
     )
-    failure = Failure("quiet_heals", "120 s after the last fault: bookie-0")
-    diagram = Diagram(as_mermaid(Result(1, "all", "", 1.0, 3, 1, failure, (), story)))
+    failure = RunFailure("quiet_heals", "120 s after the last fault: bookie-0")
+    diagram = Diagram(as_mermaid(RunResult(1, "all", "", 1.0, 3, 1, failure, (), trace)))
     assert list(diagram.participants.values()) == ["bookie-0"]
     assert diagram.rows == [
         "1.000 s, sessions expire", "quiet_heals: 120 s after the last fault: bookie-0",
@@ -377,4 +380,4 @@ def test_a_failure_of_bookies_alone() -> None:
 
 
 def test_a_run_in_which_nothing_was_said() -> None:
-    assert Diagram(as_mermaid(Result(1, "all", "", 1.0, 0, 0, None, ()))).rows == []
+    assert Diagram(as_mermaid(RunResult(1, "all", "", 1.0, 0, 0, None, ()))).rows == []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from quire.metadata.interface import Versioned, Watch
-from quire.metadata.memory.cluster import ClusterWatch, MemoryCluster
-from quire.metadata.memory.nodes import Change
 from quire.metadata.tree import Create, Delete, Operation, Result
 from quire.metadata.tree_common import (
     SessionWatches,
@@ -17,11 +15,27 @@ from quire.metadata.tree_common import (
     check_path_below_root,
     no_such_node,
 )
+from quire_simulator.metadata.cluster import ClusterWatch, MemoryCluster
+from quire_simulator.metadata.nodes import Change
 
-if TYPE_CHECKING:
-    from quire.metadata.memory.store import MemoryStore
-
+T = TypeVar("T")
 V = TypeVar("V")
+
+
+class TreeSession(Protocol):
+    """The session that a tree belongs to."""
+
+    cluster: MemoryCluster
+
+    async def call(self, name: str, work: Callable[[], T]) -> T:
+        """Do the work of one operation while the session lives."""
+        ...
+
+    def check_open(self, name: str) -> None:
+        """Raise ClientClosedError if the session is closed."""
+        ...
+
+    def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch: ...
 
 
 class TreeWatch(ClusterWatch, Generic[V]):
@@ -61,10 +75,10 @@ class TreeWatch(ClusterWatch, Generic[V]):
 
 
 class MemoryTree:
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._cluster = store.cluster
-        self._nodes = store.cluster.tree
+    def __init__(self, session: TreeSession) -> None:
+        self._session = session
+        self._cluster = session.cluster
+        self._nodes = session.cluster.tree
         self._session_id = self._cluster.new_session_id()
         self._session_watches = SessionWatches()
 
@@ -81,11 +95,11 @@ class MemoryTree:
                 raise no_such_node(path)
             return found
 
-        return await self._store.call("tree_read", work)
+        return await self._session.call("tree_read", work)
 
     async def exists(self, path: str) -> bool:
         check_path(path)
-        return await self._store.call("tree_exists", lambda: self._nodes.get(path) is not None)
+        return await self._session.call("tree_exists", lambda: self._nodes.get(path) is not None)
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
@@ -96,11 +110,11 @@ class MemoryTree:
                 raise no_such_node(path)
             return found
 
-        return await self._store.call("tree_children", work)
+        return await self._session.call("tree_children", work)
 
     async def commit(self, *operations: Operation) -> list[Result]:
         check_operations(operations)
-        return await self._store.call("tree_commit", lambda: self._commit(*operations))
+        return await self._session.call("tree_commit", lambda: self._commit(*operations))
 
     async def make_path(self, path: str, value: bytes = b"") -> None:
         operations = [Create(each) for each in ancestors_of(check_path(path))]
@@ -112,7 +126,7 @@ class MemoryTree:
             if self._nodes.get(path) is None:
                 self._commit(*(o for o in operations if self._nodes.get(o.path) is None))
 
-        await self._store.call("tree_make_path", work)
+        await self._session.call("tree_make_path", work)
 
     async def delete_tree(self, path: str) -> None:
         check_path_below_root(path)
@@ -120,10 +134,10 @@ class MemoryTree:
         def work() -> None:
             self._commit(*(Delete(each) for each in self._nodes.below(path)))
 
-        await self._store.call("tree_delete", work)
+        await self._session.call("tree_delete", work)
 
     async def sync(self) -> None:
-        await self._store.call("tree_sync", lambda: None)
+        await self._session.call("tree_sync", lambda: None)
 
     def watch_children(self, path: str, changed: Callable[[list[str] | None], None]) -> Watch:
         check_path(path)
@@ -136,12 +150,12 @@ class MemoryTree:
     def _watch(
         self, what: Change, look: Callable[[], V | None], changed: Callable[[V | None], None]
     ) -> Watch:
-        return self._store.watch_tree(
+        return self._session.watch_tree(
             lambda alive: TreeWatch(self._cluster, alive, what, look, changed)
         )
 
     def on_session_lost(self, lost: Callable[[], None]) -> Watch:
-        self._store.check_open("on_session_lost")
+        self._session.check_open("on_session_lost")
         return self._session_watches.add(lost)
 
     def end_session(self) -> None:

@@ -20,18 +20,22 @@ from quire.metadata.common import (
 )
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.ledgers.unreadable import decode_ledger
-from quire.metadata.memory.nodes import Change, Nodes
+from quire_simulator.metadata.nodes import Change, Nodes
 
 
 @dataclass(slots=True)
-class Node:
+class StoredItem:
+    """The bytes of a ledger, cookie or value, with their version."""
+
     data: bytes
     version: int = 0
     ctime_ms: int = -1
 
 
 @dataclass(slots=True)
-class Presence:
+class MemoryPresence:
+    """A bookie that is registered."""
+
     owner: object
     """The session that holds it."""
     payload: bytes
@@ -49,13 +53,13 @@ class MemoryCluster:
         """How late watches look, to model a store whose notifications take their time."""
         self.instance_id: str | None = None
         self.next_ledger_id = 0
-        self.ledgers: dict[int, Node] = {}
+        self.ledgers: dict[int, StoredItem] = {}
         self.ledger_ids: list[int] = []
-        self.cookies: dict[str, Node] = {}
-        self.values: dict[tuple[str, ...], Node] = {}
-        self.presences: dict[str, Presence] = {}
-        self.ledger_watches: dict[int, list[LedgerWatch]] = {}
-        self.bookie_watches: list[BookieWatch] = []
+        self.cookies: dict[str, StoredItem] = {}
+        self.values: dict[tuple[str, ...], StoredItem] = {}
+        self.presences: dict[str, MemoryPresence] = {}
+        self.ledger_watches: dict[int, list[MemoryLedgerWatch]] = {}
+        self.bookie_watches: list[MemoryBookieWatch] = []
         self.tree = Nodes()
         self.tree_watches: dict[Change, list[ClusterWatch]] = {}
         self._sessions_begun = 0
@@ -93,7 +97,7 @@ class MemoryCluster:
                 (readonly if presence.readonly else writable)[bookie_id] = address
         return Bookies(writable, readonly)
 
-    def watches(self) -> Iterator[LedgerWatch | BookieWatch]:
+    def watches(self) -> Iterator[MemoryLedgerWatch | MemoryBookieWatch]:
         for watches in self.ledger_watches.values():
             yield from watches
         yield from self.bookie_watches
@@ -145,7 +149,7 @@ class ClusterWatch(Handle):
         raise NotImplementedError
 
 
-class LedgerWatch(ClusterWatch):
+class MemoryLedgerWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,
@@ -156,7 +160,7 @@ class LedgerWatch(ClusterWatch):
         super().__init__(cluster, alive)
         self._ledger_id = ledger_id
         self._changed = changed
-        self._seen: tuple[Node | None, int] = (None, -1)
+        self._seen: tuple[StoredItem | None, int] = (None, -1)
         cluster.ledger_watches.setdefault(ledger_id, []).append(self)
         self.notify()
 
@@ -181,7 +185,7 @@ class LedgerWatch(ClusterWatch):
             del self._cluster.ledger_watches[self._ledger_id]
 
 
-class BookieWatch(ClusterWatch):
+class MemoryBookieWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,
