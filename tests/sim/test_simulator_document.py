@@ -15,7 +15,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encod
 ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world")
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
-RAISERS = {"fail", "tell", "LawError", "Failure"}
+RAISERS = {"fail", "tell", "LawError", "RunFailure"}
 """What is called with the name of a law, as text, in the first place or behind some facts."""
 
 
