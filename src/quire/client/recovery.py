@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, cancelled
 from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
@@ -260,10 +260,7 @@ class LedgerRecovery:
                     self._preferred += 1  # the one that was asked for many does not have it
                     return _Found(single.payloads(), single.ledger_lengths, end=False)
         finally:
-            for task in pending:
-                task.cancel()
-            # Those that are done as well: nobody looks at what they say.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         raise self._undecidable(first, errors)
 
     def _vote(
@@ -357,9 +354,7 @@ class LedgerRecovery:
                 if found is not None:
                     return found
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         raise self._undecidable(first, errors)
 
     def _decided(

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractContextManager
 from functools import partial
 
+from quire._runtime.tasks import cancelled
 from quire.client.cluster.health import Misbehaviour, misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.hedge import Hedge
@@ -94,9 +95,7 @@ class ReadEngine:
                     raise error
                 windows.popleft()
         finally:
-            for task in windows:
-                task.cancel()
-            await asyncio.gather(*windows, return_exceptions=True)
+            await cancelled(windows)
 
     async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
         """As `runs`, of entries that may not exist: NoSuchEntryError at the first that every
@@ -401,9 +400,7 @@ class ReadEngine:
                     if value is not None:
                         agreed[entry] = value
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         if first not in agreed:
             raise self._disagree(first, len(copies[first]), errors)
         end = next((entry for entry in copies if entry not in agreed), last + 1)

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quire._runtime.tasks import cancelled
 from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
@@ -232,9 +233,7 @@ class LedgerTail:
                     return told[0] if told else None
                 await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancelled(asked)
 
     async def _ask(self, bookie: str, *, again: bool = False) -> bool:
         """Wait for this bookie to prove that the next entry is acknowledged, and return whether it
@@ -308,8 +307,7 @@ class LedgerTail:
                     break  # nothing comes
             return await polling
         finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
+            await cancelled((polling,))
 
     @property
     def _overdue_s(self) -> float | None:

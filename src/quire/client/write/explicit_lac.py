@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 
+from quire._runtime.tasks import cancelled
 from quire.client.write.add_session import AddSession
 from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
@@ -79,9 +80,7 @@ class ExplicitLac:
         except QuireError:
             pass  # the session has ended
         finally:
-            for task in self._busy.values():
-                task.cancel()
-            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+            await cancelled(self._busy.values())
 
     async def _write(self) -> None:
         """Tell those who have answered the last time, an ack quorum at least. Where one of them is
