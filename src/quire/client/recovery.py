@@ -28,7 +28,6 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import (
     BATCH_RESPONSE_BYTES,
     LAST_ENTRY,
-    LENGTH,
     MAX_FRAME_BYTES,
     Flag,
 )
@@ -297,19 +296,9 @@ class LedgerRecovery:
                     self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
                 ),
             )
-        run = check_batch(
+        return check_batch(
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
         )
-        if not run:
-            self._check_first(answer, first)
-            raise BadEntryError(f"no entry in the answer for entry {first}")
-        return run
-
-    def _check_first(self, answer: bytes, first: int) -> None:
-        """Of a batch that begins with something else: say what."""
-        at = BATCH_RESPONSE_BYTES + LENGTH.size
-        size = int.from_bytes(answer[BATCH_RESPONSE_BYTES:at], "big")
-        self._codec.check(answer[at : at + size], first)
 
     async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
         """A window of single reads: every member is asked for its stripe of it."""
@@ -391,9 +380,8 @@ class LedgerRecovery:
         return True
 
     def _content(self, data: bytes) -> Hashable:
-        """What all honest copies of an entry have in common, where that is compared."""
-        compared = self._trust.compares_copies
-        return (data[24:32], data[self._codec.head_bytes :]) if compared else None
+        """Return what is compared of the copies of an entry; None if nothing is."""
+        return self._codec.content(data) if self._trust.compares_copies else None
 
     def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
         kind = misbehaviour_of(error)
