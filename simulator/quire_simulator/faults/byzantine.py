@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.client.cluster.quarantine import PROVEN
+from quire.client.cluster.health import PROVEN
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import META, EntryCodec
 from quire.codec.wire.v2 import Buffer
