@@ -14,8 +14,7 @@ from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPT
 from quire.cli.main import SHELLS, cli
 from quire.cli.shell.shell import REFUSED, shell
 from quire.cli.shell.verbs import VERBS
-
-from .test_cli_arguments import ALL
+from tests.support.cli import ALL
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 LEAVES = {
