@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import quire
 from quire.cli.main import cli
 from quire.cli.pipeline import job as pipeline_job
-from quire.cli.pipeline.job import Bar, Job, told
+from quire.cli.pipeline.job import Bar, PipelineJob, told
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.replication.marks import running
@@ -61,7 +61,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
         yield "spark"
 
     monkeypatch.setattr(session, "job_session", no_session)
-    job = Job("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
+    job = PipelineJob("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
 
     def work(spark: Any, progress: Bar) -> str:
         [found] = jobs(uri, bool)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from quire.cli.apache.keys import RULES, rule_of
 from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome, ignored, refused, unsaid
-from quire.configuration.layers import Given, Layer
+from quire.configuration.layers import GivenValue, Layer
 
 FILE_BYTES_MAX = 1024 * 1024
 MEANS_UNSET = ("", "null")
@@ -110,5 +110,5 @@ def as_layer(lines: list[KeyLine], source: str) -> Layer:
                 layer.problems.append(problem)
             continue
         for key, value in one.outcome.keys.items():
-            layer.given[key] = Given(value, f"{where} ({one.name})" if one.name else where)
+            layer.given[key] = GivenValue(value, f"{where} ({one.name})" if one.name else where)
     return layer

@@ -55,7 +55,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Result:
+class RoundResult:
     """One measured round."""
 
     operations: int = 0
@@ -99,12 +99,12 @@ class Result:
 Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
 
 
-async def measure(load: Load, work: Measured) -> Result:
+async def measure(load: Load, work: Measured) -> RoundResult:
     """`work` appends `load.entries` entries and gives their latencies."""
     cpu, began = time.process_time(), time.perf_counter()
     latencies = await work()
     seconds = time.perf_counter() - began
-    return Result(
+    return RoundResult(
         load.entries,
         load.entries * load.size_bytes,
         seconds,
@@ -286,7 +286,7 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
 # -- reads ------------------------------------------------------------------------------------
 
 
-async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> Result:
+async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> RoundResult:
     """All entries in order, every digest verified; opening is not measured."""
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
@@ -301,7 +301,7 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
                 f"{reader.last_add_confirmed + 1}",
                 ledger_id=ledger_id,
             )
-    return Result(entries, size, seconds, time.process_time() - cpu)
+    return RoundResult(entries, size, seconds, time.process_time() - cpu)
 
 
 # -- recovery ---------------------------------------------------------------------------------
@@ -309,10 +309,10 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
 
 async def recover_each(
     client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
-) -> Result:
+) -> RoundResult:
     """`count` times: a ledger whose entries are all in flight at once and acknowledged, left open
     by its writer, and opened with recovery by another client. Only the openings are measured."""
-    result = Result()
+    result = RoundResult()
     for _ in range(count):
         writer = await create(client, shape)
         try:

@@ -164,9 +164,9 @@ def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
 
 @contextmanager
 def _loading_bar() -> Iterator[Callable[[int], None]]:
-    from quire.cli.common.progress import Progress
+    from quire.cli.common.progress import ProgressBar
 
-    with Progress("load the log", total=100, counted="%") as bar:
+    with ProgressBar("load the log", total=100, counted="%") as bar:
         yield lambda percent: bar.advance(percent - bar.entries, 0)
 
 

@@ -13,7 +13,7 @@ from quire.cli.common.groups import CONFIG_VARIABLE
 from quire.configuration.fields import keys
 from quire.configuration.layers import (
     Configuration,
-    Given,
+    GivenValue,
     Layer,
     environment_layer,
     file_layer,
@@ -41,7 +41,7 @@ def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer
             )
         if name not in keys():
             raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
-        layer.given[name] = Given(text, f"{option} {setting}")
+        layer.given[name] = GivenValue(text, f"{option} {setting}")
     return layer
 
 

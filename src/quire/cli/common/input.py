@@ -25,7 +25,7 @@ class Splitter(Protocol):
     def finish(self) -> list[bytes]: ...
 
 
-class Whole:
+class WholeChunks:
     """Bytes in, the same out."""
 
     def feed(self, chunk: bytes) -> list[bytes]:

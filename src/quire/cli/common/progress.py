@@ -18,8 +18,8 @@ REFRESHES_PER_S = 4
 REFRESHES_PER_S = 4
 
 
-class Progress:
-    """`with Progress("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
+class ProgressBar:
+    """`with ProgressBar("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
 
     `total` counts entries (or what `counted` says), or bytes with `in_bytes`; None: not known.
     """
@@ -43,7 +43,7 @@ class Progress:
         self.entries = 0
         self.size_bytes = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         if self._shown:
             # Imported here: a script that pipes needs none of it.
             from rich import progress

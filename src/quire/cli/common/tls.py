@@ -184,7 +184,7 @@ def client_config(**limits: Any) -> ClientConfig:
     """The configuration of a client, as the options of the command at hand want it; with other
     limits than the usual ones where the command wants it."""
     from quire.cli.common.configuration import configured
-    from quire.configuration.layers import Given, options_layer
+    from quire.configuration.layers import GivenValue, options_layer
 
     context = click.get_current_context()
     given = context.meta.get(_CLIENT, {})
@@ -206,7 +206,7 @@ def client_config(**limits: Any) -> ClientConfig:
         }
     )
     if given.get("tls_any_host_name") and "client.tls" in configured(options).tables:
-        options.given["client.tls.verify_host_name"] = Given(False, "--tls-any-host-name")
+        options.given["client.tls.verify_host_name"] = GivenValue(False, "--tls-any-host-name")
     return replace(configured(options).client(), **limits)
 
 

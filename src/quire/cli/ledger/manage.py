@@ -25,7 +25,7 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import ledger_as_json, print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool
             for claim in claims:
                 say(f"warning: ledger {ledger_id} belongs to {claim}")
         return
-    with Progress("look for owners", counted="records") as progress:
+    with ProgressBar("look for owners", counted="records") as progress:
         await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))
 
 

@@ -21,7 +21,7 @@ from quire.cli.common.options import (
     password_option,
 )
 from quire.cli.common.output import OutputThread
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def read(
             if last is None and first > end + 1:
                 last = first  # beyond the end: the reader says so
             total = max(end - first + 1, 0)
-            with Progress("read", total=total, shown=not sys.stdout.isatty()) as progress:
+            with ProgressBar("read", total=total, shown=not sys.stdout.isatty()) as progress:
                 async with aclosing(reader.read_runs(first, last)) as runs:
                     async for run in runs:
                         await output.write(as_text(run))

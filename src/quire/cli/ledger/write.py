@@ -22,7 +22,7 @@ from quire.cli.common.options import (
     placement_option,
     quorum_options,
 )
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
 
     too_large: EntryTooLargeError | None = None
     shown = not os.isatty(STDIN)  # a bar would run into what is typed
-    with Progress("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
+    with ProgressBar("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
         except EntryTooLargeError as error:
@@ -125,7 +125,7 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     return closed
 
 
-async def _append(writer: LedgerWriter, source: LineSource, progress: Progress) -> None:
+async def _append(writer: LedgerWriter, source: LineSource, progress: ProgressBar) -> None:
     async for lines in source:
         for at in range(0, len(lines), PIECE_ENTRIES):
             piece = lines[at : at + PIECE_ENTRIES]

@@ -9,7 +9,7 @@ import click
 from quire._runtime.units import counted, plural
 from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import dry_run_option, key_values, size_or_time
-from quire.cli.pipeline.job import Job, job_options
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ WAIT = "30s"
 )  # fmt: skip
 @dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
 def offload(
-    job: Job,
+    job: PipelineJob,
     path: str,
     streams: tuple[str, ...],
     directory: str,
@@ -123,7 +123,9 @@ def offload(
     return EXIT_ERROR if result.failed else 0
 
 
-def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> int:
+def _preview(
+    job: PipelineJob, path: str, streams: tuple[str, ...], directory: str, **options: Any
+) -> int:
     from quire.spark.jobs import preview_offload
 
     found = preview_offload(job.cluster, path, streams, directory, **options)
@@ -173,7 +175,7 @@ def _count(number: int, what: str) -> str:
     help="Write the records to Parquet files here; DIR must not exist.",
 )
 def history(
-    job: Job,
+    job: PipelineJob,
     path: str,
     name: str,
     directory: str,
@@ -203,7 +205,7 @@ def history(
     return 0
 
 
-def _describe(job: Job, path: str, name: str, directory: str) -> None:
+def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
     from quire.spark.jobs.history import history_facts
 
     facts = history_facts(job.cluster, path, name, directory)
@@ -221,7 +223,7 @@ def _describe(job: Job, path: str, name: str, directory: str) -> None:
     job.show(facts.as_json(), line)
 
 
-def _check(job: Job, name: str, directory: str) -> int:
+def _check(job: PipelineJob, name: str, directory: str) -> int:
     from quire.spark.jobs.history import check_history
 
     wrong: list[str] = job.run(
@@ -237,7 +239,9 @@ def _check(job: Job, name: str, directory: str) -> int:
     return EXIT_ERROR if wrong else 0
 
 
-def _read(job: Job, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None) -> None:
+def _read(
+    job: PipelineJob, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None
+) -> None:
     from quire.spark import jobs
 
     def work(spark: Any, progress: Any) -> int:

@@ -6,7 +6,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import dry_run_option
-from quire.cli.pipeline.job import Job, job_options
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import name_argument, namespace_option, stream_callback
 
 
@@ -38,7 +38,7 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
 @namespace_option
 @job_options
 def compact(
-    job: Job,
+    job: PipelineJob,
     path: str,
     stream: str,
     key_field: str | None,

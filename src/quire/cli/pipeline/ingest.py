@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, checked, key_values
-from quire.cli.pipeline.job import Bar, Job, job_options
+from quire.cli.pipeline.job import Bar, PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _all(command: Any) -> Any:
 @namespace_option
 @job_options
 def ingest(
-    job: Job,
+    job: PipelineJob,
     path: str,
     paths: tuple[str, ...],
     table: str | None,
@@ -178,7 +178,7 @@ def _named(target: Target) -> str:
 
 
 def _batch(
-    job: Job,
+    job: PipelineJob,
     files: Files,
     table: str | None,
     target: Target,
@@ -216,7 +216,7 @@ def _batch(
 
 
 def _follow(
-    job: Job,
+    job: PipelineJob,
     files: Files,
     target: Target,
     checkpoint: str,

@@ -5,7 +5,7 @@ A command of it looks like this:
     @click.command()
     @job_options
     @namespace_option
-    def example(job: Job, path: str) -> int | None:
+    def example(job: PipelineJob, path: str) -> int | None:
         from quire.spark import jobs
 
         result = job.run(
@@ -59,7 +59,7 @@ END_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineJob:
     """One run of one command: what its options say, and how it is run and shown."""
 
     name: str
@@ -158,7 +158,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         need_spark()
         context = click.get_current_context()
         cluster = cluster_options(uri, password)
-        job = Job(context.info_name or "", cluster, master, settings, log, as_json)
+        job = PipelineJob(context.info_name or "", cluster, master, settings, log, as_json)
         return command(*arguments, job=job, **more)
 
     wrapped: Callable[..., Any] = called

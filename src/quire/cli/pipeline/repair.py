@@ -16,7 +16,7 @@ from quire.cli.common.options import (
     dry_run_option,
     size_or_time,
 )
-from quire.cli.pipeline.job import Bar, Job, job_options
+from quire.cli.pipeline.job import Bar, PipelineJob, job_options
 from quire.cli.stream.options import namespace_option
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 @job_options
 def audit(
-    job: Job,
+    job: PipelineJob,
     path: str,
     ledgers: tuple[int, ...],
     streams: str | None,
@@ -154,7 +154,7 @@ def _line(one: Finding) -> str:
 )
 @job_options
 def recover(
-    job: Job,
+    job: PipelineJob,
     bookie: str,
     dry_run: bool,
     even_if_alive: bool,

@@ -15,7 +15,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, dry_run_option
-from quire.cli.pipeline.job import Job, cluster_options, job_options
+from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
 @namespace_option
 @job_options
 def replicate(
-    job: Job,
+    job: PipelineJob,
     path: str,
     to: str,
     to_namespace: str | None,

@@ -283,7 +283,7 @@ def _print_run(run: Extent, segment: int) -> None:
 
 def consistency_check(shell: Shell) -> int:
     """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
-    from quire.cli.common.progress import Progress
+    from quire.cli.common.progress import ProgressBar
     from quire.storage.inspect.check import check_segments, survey
 
     click.echo("=== Performing local consistency check ===")
@@ -292,7 +292,7 @@ def consistency_check(shell: Shell) -> int:
         with looked_at(directory) as place:
             found = survey(place)
             problems += [f"{directory}: {one}" for one in found.problems]
-            with Progress(
+            with ProgressBar(
                 "check", total=found.size_bytes, in_bytes=True, counted="segments"
             ) as progress:
                 read = partial(progress.advance, 0)

@@ -12,7 +12,7 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.ledger.manage import check_owners
 from quire.cli.shell.session import (
     LOOKUPS_IN_FLIGHT,
@@ -298,7 +298,7 @@ async def simple_test(
         name = shell.ledger(writer.ledger_id)
         click.echo(f"Ledger ID: {name}")
         try:
-            with Progress("append", total=entries) as progress:
+            with ProgressBar("append", total=entries) as progress:
                 for at in range(0, entries, TEST_PIECE_ENTRIES):
                     count = min(TEST_PIECE_ENTRIES, entries - at)
                     await writer.append_many([TEST_PAYLOAD] * count)

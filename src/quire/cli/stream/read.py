@@ -18,7 +18,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import Command, asynchronous, checked, metadata_option
 from quire.cli.common.output import OutputThread
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
     PLACES,
@@ -216,7 +216,7 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
     output = OutputThread(sys.stdout.fileno())
     shown = not sys.stdout.isatty() and not wanted.follow
     try:
-        with Progress("read", total=left, shown=shown, counted="records") as progress:
+        with ProgressBar("read", total=left, shown=shown, counted="records") as progress:
             async with aclosing(reader.batches()) as batches:
                 async for batch in batches:
                     if isinstance(batch, Gap):

@@ -23,7 +23,7 @@ from quire.cli.common.options import (
     placement_option,
 )
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
     Values,
@@ -225,7 +225,7 @@ class InputAppender:
         from quire.cli.common.input import input_bytes
 
         shown = not os.isatty(STDIN)  # a bar would run into what is typed
-        with Progress(
+        with ProgressBar(
             "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"
         ) as progress:
             try:
@@ -239,7 +239,7 @@ class InputAppender:
                 await self._wait()
         await self._writer.close()
 
-    async def _append(self, lines: list[bytes], progress: Progress) -> None:
+    async def _append(self, lines: list[bytes], progress: ProgressBar) -> None:
         records = self._decoded(lines) if self._decode else lines
         at = 0
         while at < len(records):
