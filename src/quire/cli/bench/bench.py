@@ -20,6 +20,7 @@ from quire.cli.common.options import (
     LEDGER_ID_MAX,
     FiniteRange,
     check_quorums,
+    composed,
     json_option,
     metadata_option,
     password_option,
@@ -88,23 +89,10 @@ _KEEP = click.option("--keep", is_flag=True, help="Keep the ledgers; they are de
 _JSON = json_option("One JSON object a round.")
 
 
-def _options(*decorators: Decorator) -> Decorator:
-    every: tuple[Decorator, ...] = (
-        metadata_option,
-        *decorators,
-        quorum_options,
-        placement_option,
-        tls_options,
-        _KEEP,
-        _JSON,
+def _options(*options: Decorator) -> Decorator:
+    return composed(
+        metadata_option, *options, quorum_options, placement_option, tls_options, _KEEP, _JSON
     )
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(every):
-            command = decorator(command)
-        return command
-
-    return decorate
 
 
 def _work(verb: str, given: dict[str, Any]) -> BenchOptions:

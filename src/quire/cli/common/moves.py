@@ -13,6 +13,7 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     FiniteRange,
+    composed,
     dry_run_option,
     json_option,
     metadata_option,
@@ -100,10 +101,7 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
         return command(*arguments, options=options, **more)
 
-    wrapped: Callable[..., Any] = called
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return metadata_option(wrapped)
+    return composed(metadata_option, *_OPTIONS)(called)
 
 
 def run_job(

@@ -260,45 +260,53 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
     return click.option(*names, metavar="KEY=VALUE", multiple=True, callback=parsed, help=help_text)
 
 
+def composed(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return one decorator for several; the first one's option is the first in the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def json_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
-def quorum_options(command: Command) -> Command:
-    """--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
-    for option in (
-        click.option(
-            "--digest",
-            type=click.Choice(DIGESTS, case_sensitive=False),
-            default="crc32c",
-            show_default=True,
-            help="How entries are protected.",
-        ),
-        click.option(
-            "--ack-quorum",
-            type=click.IntRange(min=1),
-            default=2,
-            show_default=True,
-            help="So many bookies must have an entry on disk before it is acknowledged.",
-        ),
-        click.option(
-            "--write-quorum",
-            type=click.IntRange(min=1),
-            default=3,
-            show_default=True,
-            help="Each entry goes to so many bookies.",
-        ),
-        click.option(
-            "--ensemble",
-            "ensemble_size",
-            type=click.IntRange(min=1),
-            default=3,
-            show_default=True,
-            help="Entries are striped over so many bookies.",
-        ),
-    ):
-        command = option(command)
-    return command
+quorum_options: Callable[[Command], Command] = composed(
+    click.option(
+        "--ensemble",
+        "ensemble_size",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="Entries are striped over so many bookies.",
+    ),
+    click.option(
+        "--write-quorum",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="Each entry goes to so many bookies.",
+    ),
+    click.option(
+        "--ack-quorum",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        help="So many bookies must have an entry on disk before it is acknowledged.",
+    ),
+    click.option(
+        "--digest",
+        type=click.Choice(DIGESTS, case_sensitive=False),
+        default="crc32c",
+        show_default=True,
+        help="How entries are protected.",
+    ),
+)
+"""--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
 
 
 def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:

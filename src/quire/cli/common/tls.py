@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import wanted_placement
+from quire.cli.common.options import Command, composed, wanted_placement
 
 if TYPE_CHECKING:
     from quire.client.client import connect as Connecting
     from quire.config import ClientConfig
     from quire.configuration.layers import Configuration, Layer
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SYSTEM = "system"
 """Instead of a file of authorities: those that the operating system trusts."""
@@ -26,7 +24,7 @@ _FILE = click.Path(dir_okay=False)
 
 # -- of a bookie ------------------------------------------------------------------------------
 
-_SERVER_OPTIONS = (
+server_tls_options: Callable[[Command], Command] = composed(
     click.option(
         "--tls-cert",
         type=_FILE,
@@ -65,12 +63,6 @@ _SERVER_OPTIONS = (
         "repeated; implies --tls-only.",
     ),
 )
-
-
-def server_tls_options(command: Command) -> Command:
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
 
 
 def server_tls(
@@ -125,7 +117,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
     context.meta.setdefault(_CLIENT, {})[parameter.name] = value
 
 
-_CLIENT_OPTIONS = (
+tls_options: Callable[[Command], Command] = composed(
     click.option(
         "--tls-ca",
         envvar="QUIRE_TLS_CA",
@@ -172,12 +164,6 @@ _CLIENT_OPTIONS = (
         "names.",
     ),
 )
-
-
-def tls_options(command: Command) -> Command:
-    for option in reversed(_CLIENT_OPTIONS):
-        command = option(command)
-    return command
 
 
 def client_config(**limits: Any) -> ClientConfig:

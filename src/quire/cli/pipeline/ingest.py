@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, checked, key_values
-from quire.cli.pipeline.job import Bar, PipelineJob, job_options
+from quire.cli.common.options import FiniteRange, checked, composed, key_values
+from quire.cli.common.progress import StepBar
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
@@ -118,14 +119,8 @@ _FOLLOW = (
 )
 
 
-def _all(command: Any) -> Any:
-    for option in reversed((*_SOURCE, *_TARGET, *_ONCE, *_FOLLOW)):
-        command = option(command)
-    return command
-
-
 @click.command()
-@_all
+@composed(*_SOURCE, *_TARGET, *_ONCE, *_FOLLOW)
 @namespace_option
 @job_options
 def ingest(
@@ -195,7 +190,7 @@ def _batch(
         raise click.UsageError("--again and --txn-id exclude each other")
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
 
-    def work(spark: Any, progress: Bar) -> IngestResult:
+    def work(spark: Any, progress: StepBar) -> IngestResult:
         once = txn_id
         if table is not None:
             frame = spark.table(table)
@@ -232,7 +227,7 @@ def _follow(
         raise click.UsageError("--txn-id and --again are of no use with --checkpoint")
     from quire.spark.jobs.ingest import follow
 
-    def work(spark: Any, progress: Bar) -> FollowResult:
+    def work(spark: Any, progress: StepBar) -> FollowResult:
         return follow(
             spark,
             job.cluster,

@@ -22,27 +22,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quire.cli.common.options import json_option, key_values, metadata_option
+from quire.cli.common.options import composed, json_option, key_values, metadata_option
 from quire.cli.common.output import diverted, print_json
+from quire.cli.common.progress import StepBar
 from quire.cli.common.tls import client_config, tls_options
 from quire.config import ClientConfig
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
-    from rich import progress
-
     from quire.config import ClientConfig
     from quire.replication.marks.running import Far
     from quire.spark.jobs import ClusterOptions
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
-REFRESHES_PER_S = 4
 LOG_NAME = "spark.log"
 RETRY_S = 10.0
 """Between two attempts to reach a metadata store that cannot be reached."""
@@ -69,7 +64,7 @@ class PipelineJob:
     log: Path | None
     as_json: bool
 
-    def run(self, work: Callable[[Any, Bar], T], *, target: str) -> T:
+    def run(self, work: Callable[[Any, StepBar], T], *, target: str) -> T:
         """`work(spark, progress)` in the active session, in that of spark-submit, or in one that
         is made for it and stopped behind it. What Spark says meanwhile goes to a file, which is
         removed when all went well. `target`, what it works on, is told with the jobs that run.
@@ -78,7 +73,7 @@ class PipelineJob:
         from quire.spark.failures import one_error
         from quire.spark.session import job_session
 
-        bar = Bar(shown=not self.as_json)
+        bar = StepBar(shown=not self.as_json)
         where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
         with _scratch(self.log) as (directory, log):
             try:
@@ -161,10 +156,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         job = PipelineJob(context.info_name or "", cluster, master, settings, log, as_json)
         return command(*arguments, job=job, **more)
 
-    wrapped: Callable[..., Any] = called
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return metadata_option(tls_options(wrapped))
+    return composed(metadata_option, tls_options, *_OPTIONS)(called)
 
 
 def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
@@ -194,69 +186,6 @@ def _kept(log: Path, directory: Path) -> Path | None:
     with os.fdopen(handle, "wb") as file:
         file.write(log.read_bytes())
     return Path(name)
-
-
-# -- progress ---------------------------------------------------------------------------------
-
-
-class Bar:
-    """A line of progress on a terminal's standard error; nothing elsewhere. Called as jobs call
-    their `progress`, from any thread."""
-
-    def __init__(self, *, shown: bool = True) -> None:
-        self._shown = shown and sys.stderr.isatty()
-        self._bar: progress.Progress | None = None
-        self._task: progress.TaskID | None = None
-        self._lock = threading.Lock()
-        self._step = ""
-
-    def __enter__(self) -> Bar:
-        if self._shown:
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.SpinnerColumn(),
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[counted]}"),
-                progress.TimeElapsedColumn(),
-                console=Console(stderr=True),
-                refresh_per_second=REFRESHES_PER_S,
-                transient=True,
-            )
-            self._bar.start()
-        return self
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        counted = f"{done:,}" if not total else f"{done:,} of {total:,}"
-        with self._lock:
-            self._step = f"{what}: {counted}"
-            if self._bar is None:
-                return
-            if self._task is None:
-                self._task = self._bar.add_task(what, total=None, counted="")
-            self._bar.update(
-                self._task, description=what, completed=done, total=total, counted=counted
-            )
-
-    def far(self) -> Far:
-        """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.marks.running import Far
-
-        with self._lock:
-            return Far(self._step)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.stop()
 
 
 # -- among the jobs that run ------------------------------------------------------------------

@@ -16,7 +16,8 @@ from quire.cli.common.options import (
     dry_run_option,
     size_or_time,
 )
-from quire.cli.pipeline.job import Bar, PipelineJob, job_options
+from quire.cli.common.progress import StepBar
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
@@ -76,7 +77,7 @@ def audit(
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
 
-    def work(spark: Any, progress: Bar) -> AuditResult:
+    def work(spark: Any, progress: StepBar) -> AuditResult:
         from quire.spark.jobs.audit import audit as run
 
         return run(
@@ -168,7 +169,7 @@ def recover(
     where it was. Exit status 1 if ledgers are left that name the bookie.
     """
 
-    def work(spark: Any, progress: Bar) -> RecoverResult:
+    def work(spark: Any, progress: StepBar) -> RecoverResult:
         from quire.spark.jobs.recover import recover as run
 
         return run(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, metadata_option, run_async
+from quire.cli.common.options import Command, composed, metadata_option, run_async
 from quire.cli.common.tls import client_config, tls_options
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
     """`flag`, and what goes with it; `given_options` has what was given. `default` is that of the
     configuration, shown in the help."""
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
-    options = (
+    return composed(
         click.option(
             flag, "http", metavar="HOST:PORT", expose_value=False, callback=_keep,
             help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
@@ -72,13 +72,6 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             help="A further host name that requests may be sent to. May be repeated.",
         ),
     )  # fmt: skip
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:

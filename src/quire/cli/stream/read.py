@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, asynchronous, checked, metadata_option
+from quire.cli.common.options import (
+    asynchronous,
+    checked,
+    composed,
+    json_option,
+    metadata_option,
+)
 from quire.cli.common.output import OutputThread
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
@@ -60,33 +66,30 @@ def _subscription(text: str) -> str:
     return check_subscription_name(text)
 
 
-def _shared(command: Command) -> Command:
-    for option in (
-        password_option,
-        click.option(
-            "--on-gap",
-            type=click.Choice(GAPS),
-            default="raise",
-            show_default=True,
-            help="Where records are gone (truncated, or lost): fail, say so and go on, or go on.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
-        delimiter_option(r"What is printed behind each record, instead of a newline."),
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(FORMATS),
-            default="text",
-            show_default=True,
-            help="text: the records as they are; hex: in hexadecimal; json: an object a line with "
-            "position, txid, sequence and value, the record in Base64.",
-        ),
-        name_argument(),
-        tls_options,
-        metadata_option,
-    ):
-        command = option(command)
-    return command
+_shared = composed(
+    metadata_option,
+    tls_options,
+    name_argument(),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="text: the records as they are; hex: in hexadecimal; json: an object a line with "
+        "position, txid, sequence and value, the record in Base64.",
+    ),
+    delimiter_option(r"What is printed behind each record, instead of a newline."),
+    json_option("The same as --format json."),
+    click.option(
+        "--on-gap",
+        type=click.Choice(GAPS),
+        default="raise",
+        show_default=True,
+        help="Where records are gone (truncated, or lost): fail, say so and go on, or go on.",
+    ),
+    password_option,
+)
 
 
 @click.command()
