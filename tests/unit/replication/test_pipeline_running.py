@@ -64,7 +64,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(session, "job_session", no_session)
     job = PipelineJob("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
 
-    def work(spark: Any, progress: StepBar) -> str:
+    with job.session("/streams/orders") as (spark, progress):
         [found] = jobs(uri, bool)
         assert (found.kind, found.target) == ("pipeline ingest", "/streams/orders")
         assert found.sentence().endswith(": begins")
@@ -77,9 +77,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
         jobs(uri, lambda them: them[0].far.step == "segments copied: 3 of 10")
         done = CliRunner().invoke(cli, ["explain", "--metadata", uri])
         assert "runs: pipeline ingest /streams/orders" in done.output
-        return str(spark)
-
-    assert job.run(work, target="/streams/orders") == "spark"
+        assert spark == "spark"
     assert jobs(uri, lambda them: not them) == []
 
 

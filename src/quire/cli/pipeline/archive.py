@@ -99,19 +99,13 @@ def offload(
     """
     from quire.spark import jobs
 
-    options["catalog"] = options.pop("catalog", {})
+    options |= {"older_than_s": older_than_s or 0.0, "fail_on_data_loss": not skip_lost}
     if dry_run:
-        return _preview(
-            job, path, streams, directory,
-            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
-        )  # fmt: skip
-    result: OffloadResult = job.run(
-        lambda spark, progress: jobs.offload(
-            spark, job.cluster, path, streams, directory, progress=progress,
-            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
-        ),
-        target=f"{path}/{','.join(streams)}",
-    )  # fmt: skip
+        return _preview(job, path, streams, directory, **options)
+    with job.session(f"{path}/{','.join(streams)}") as (spark, progress):
+        result: OffloadResult = jobs.offload(
+            spark, job.cluster, path, streams, directory, progress=progress, **options
+        )
     freed = len(result.streams) and f", {_count(result.freed_ledgers, 'ledger')} freed"
     job.show(
         result.as_json(),
@@ -226,10 +220,8 @@ def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
 def _check(job: PipelineJob, name: str, directory: str) -> int:
     from quire.spark.jobs.history import check_history
 
-    wrong: list[str] = job.run(
-        lambda spark, progress: check_history(spark, name, directory, progress=progress),
-        target=name,
-    )
+    with job.session(name) as (spark, progress):
+        wrong: list[str] = check_history(spark, name, directory, progress=progress)
     shown = "all files are as they were written"
     if wrong:
         shown = counted(len(wrong), "damaged file")
@@ -244,17 +236,16 @@ def _read(
 ) -> None:
     from quire.spark import jobs
 
-    def work(spark: Any, progress: Any) -> int:
+    name = what[1]
+    with job.session(f"{what[0]}/{name}") as (spark, progress):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
         if output is None:
             frame = frame.select("sequence")
-            return int(frame.count())
-        progress("write", 0, None)
-        frame.write.mode("error").parquet(output)
-        return int(spark.read.parquet(output).count())
-
-    name = what[1]
-    records = job.run(work, target=f"{what[0]}/{name}")
+        else:
+            progress("write", 0, None)
+            frame.write.mode("error").parquet(output)
+            frame = spark.read.parquet(output)
+        records = int(frame.count())
     result = {"stream": name, "records": records}
     if output is None:
         job.show(result, f"{records:,}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from quire._runtime.units import counted
@@ -41,16 +43,12 @@ def compact(
     job: PipelineJob,
     path: str,
     stream: str,
-    key_field: str | None,
-    key_prefix: str | None,
-    key_sql: str | None,
-    tombstone_field: str | None,
-    tombstone_sql: str | None,
     to: str | None,
     to_stream: str | None,
     full: bool,
     skip_keyless: bool,
     dry_run: bool,
+    **key_options: Any,
 ) -> None:
     """Keep the latest record of each key of a stream, as a table of Parquet files or as another
     stream.
@@ -62,32 +60,19 @@ def compact(
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("where to? Give --to DIR or --to-stream NAME")
-    key = Key(key_field, key_prefix, key_sql, tombstone_field, tombstone_sql)
+    key = Key(**key_options)
+    where: dict[str, Any] = {"to": to, "to_stream": to_stream, "namespace": path, "full": full}
     if dry_run:
-        found = preview_compact(
-            job.cluster, stream, key, to=to, to_stream=to_stream, namespace=path, full=full
-        )
+        found = preview_compact(job.cluster, stream, key, **where)
         job.show(
             found.as_json(),
             f"{counted(found.records, 'record')} of {stream} would be read, from {found.start} "
             f"to {found.end}, for {found.target}",
         )
         return
-    result = job.run(
-        lambda spark, progress: compact(
-            spark,
-            job.cluster,
-            stream,
-            key,
-            to=to,
-            to_stream=to_stream,
-            namespace=path,
-            full=full,
-            skip_keyless=skip_keyless,
-            progress=progress,
-        ),
-        target=f"{path}/{stream}",
-    )
+    where["skip_keyless"] = skip_keyless
+    with job.session(f"{path}/{stream}") as (spark, progress):
+        result = compact(spark, job.cluster, stream, key, progress=progress, **where)
     if not result.changed:
         line = f"nothing new in {stream} behind {result.end}: {result.target} is up to date"
     else:

@@ -8,12 +8,11 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, checked, composed, key_values
-from quire.cli.common.progress import StepBar
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
+    from quire.spark.jobs.ingest import Files, Target
 
 
 def _streams(text: str) -> str:
@@ -165,7 +164,8 @@ def ingest(
     elif table is not None:
         raise click.UsageError("a table cannot be followed: give a directory")
     else:
-        _follow(job, files, target, checkpoint, available_now, **how)
+        how |= {"checkpoint": checkpoint, "available_now": available_now}
+        _follow(job, files, target, **how)
 
 
 def _named(target: Target) -> str:
@@ -190,17 +190,15 @@ def _batch(
         raise click.UsageError("--again and --txn-id exclude each other")
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
 
-    def work(spark: Any, progress: StepBar) -> IngestResult:
-        once = txn_id
+    once = txn_id
+    with job.session(_named(target)) as (spark, progress):
         if table is not None:
             frame = spark.table(table)
         else:
             listing = list_files(spark, files)
             frame = read_files(spark, files, listing)
             once = txn_id or (None if again else content_id(files, listing, target))
-        return ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
-
-    result = job.run(work, target=_named(target))
+        result = ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
     names = ", ".join(one.stream for one in result.streams) or "no stream"
     if result.repeated:
         line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
@@ -211,36 +209,13 @@ def _batch(
 
 
 def _follow(
-    job: PipelineJob,
-    files: Files,
-    target: Target,
-    checkpoint: str,
-    available_now: bool,
-    *,
-    txn_id: str | None,
-    again: bool,
-    writer_id: str | None,
-    takeover: bool,
-    interval_s: float | None,
+    job: PipelineJob, files: Files, target: Target, *, txn_id: str | None, again: bool, **how: Any
 ) -> None:
     if txn_id is not None or again:
         raise click.UsageError("--txn-id and --again are of no use with --checkpoint")
     from quire.spark.jobs.ingest import follow
 
-    def work(spark: Any, progress: StepBar) -> FollowResult:
-        return follow(
-            spark,
-            job.cluster,
-            files,
-            target,
-            checkpoint=checkpoint,
-            writer_id=writer_id,
-            takeover=takeover,
-            available_now=available_now,
-            interval_s=interval_s,
-            progress=progress,
-        )
-
-    result = job.run(work, target=_named(target))
+    with job.session(_named(target)) as (spark, progress):
+        result = follow(spark, job.cluster, files, target, progress=progress, **how)
     batches = counted(result.batches, "micro-batch")
     job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")

@@ -8,13 +8,11 @@ A command of it looks like this:
     def example(job: PipelineJob, path: str) -> int | None:
         from quire.spark import jobs
 
-        result = job.run(
-            lambda spark, progress: jobs.example(spark, job.cluster, path, progress=progress),
-            target=path,
-        )
+        with job.session(target=path) as (spark, progress):
+            result = jobs.example(spark, job.cluster, path, progress=progress)
         job.show(result.as_json(), f"{result.records} records")
 
-`job.run` raises one error that says what went wrong, never a stack of Spark's.
+`job.session` raises one error that says what went wrong, never a stack of Spark's.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from quire.replication.marks.running import Far
     from quire.spark.jobs import ClusterOptions
 
-T = TypeVar("T")
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
@@ -64,12 +61,16 @@ class PipelineJob:
     log: Path | None
     as_json: bool
 
-    def run(self, work: Callable[[Any, StepBar], T], *, target: str) -> T:
-        """`work(spark, progress)` in the active session, in that of spark-submit, or in one that
-        is made for it and stopped behind it. What Spark says meanwhile goes to a file, which is
-        removed when all went well. `target`, what it works on, is told with the jobs that run.
+    @contextmanager
+    def session(self, target: str) -> Iterator[tuple[Any, StepBar]]:
+        """A session of Spark, and what a job calls as its `progress`.
 
-        QuireError: one sentence of what went wrong, and the name of that file."""
+        The session is the active one, that of spark-submit, or one that is made for this job and
+        stopped after it. What Spark says meanwhile goes to a file, which is removed when all went
+        well. `target`, what the job works on, is shown in the list of jobs that run.
+
+        Any failure becomes a QuireError with one sentence and the name of that file.
+        """
         from quire.spark.failures import one_error
         from quire.spark.session import job_session
 
@@ -88,7 +89,7 @@ class PipelineJob:
                     ) as spark,
                     bar as progress,
                 ):
-                    return work(spark, progress)
+                    yield spark, progress
             except Exception as error:
                 raise one_error(error, self.name, lambda: _kept(log, directory)) from error
 

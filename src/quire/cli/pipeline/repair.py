@@ -16,7 +16,6 @@ from quire.cli.common.options import (
     dry_run_option,
     size_or_time,
 )
-from quire.cli.common.progress import StepBar
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
@@ -24,7 +23,6 @@ from quire.replication.autorecovery.settings import OPEN_GRACE_S
 if TYPE_CHECKING:
     from quire.replication import Finding
     from quire.spark.jobs.audit import AuditResult
-    from quire.spark.jobs.recover import RecoverResult
 
 
 # -- audit ------------------------------------------------------------------------------------
@@ -77,10 +75,11 @@ def audit(
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
 
-    def work(spark: Any, progress: StepBar) -> AuditResult:
-        from quire.spark.jobs.audit import audit as run
+    from quire.spark.jobs.audit import audit as run
 
-        return run(
+    target = "cluster" if streams is None else f"{path}/{streams}"
+    with job.session(target) as (spark, progress):
+        result = run(
             spark,
             job.cluster,
             ledgers=ledgers or None,
@@ -90,8 +89,6 @@ def audit(
             repair=repair,
             progress=progress,
         )
-
-    result = job.run(work, target="cluster" if streams is None else f"{path}/{streams}")
     job.show(result.as_json(), _text(result))
     for unread in result.unreadable[:LINES_MAX]:
         fail(unread)
@@ -149,42 +146,26 @@ def _line(one: Finding) -> str:
 @click.option("--leave-open", is_flag=True, help="Never fence a ledger; leave those that are open.")
 @click.option(
     "--rate",
+    "bytes_per_second",
     metavar="SIZE",
     callback=size_or_time("size"),
     help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
 )
 @job_options
-def recover(
-    job: PipelineJob,
-    bookie: str,
-    dry_run: bool,
-    even_if_alive: bool,
-    open_grace_s: float,
-    leave_open: bool,
-    rate: float | None,
-) -> int:
+def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> int:
     """Replicate again what a lost BOOKIE held, to other bookies.
 
     Under the same locks and rules as autorecovery, which may be at it, too. Run again it goes on
     where it was. Exit status 1 if ledgers are left that name the bookie.
     """
 
-    def work(spark: Any, progress: StepBar) -> RecoverResult:
-        from quire.spark.jobs.recover import recover as run
+    from quire.spark.jobs.recover import recover as run
 
-        return run(
-            spark,
-            job.cluster,
-            bookie,
-            dry_run=dry_run,
-            even_if_alive=even_if_alive,
-            open_grace_s=open_grace_s,
-            fence_open=not leave_open,
-            bytes_per_second=rate,
-            progress=progress,
+    with job.session(bookie) as (spark, progress):
+        result = run(
+            spark, job.cluster, bookie, fence_open=not leave_open, progress=progress, **options
         )
-
-    result = job.run(work, target=bookie)
+    dry_run = options["dry_run"]
     job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
     if not job.as_json:
         for left in result.failed[:LINES_MAX]:

@@ -119,23 +119,23 @@ def replicate(
         job.show(plan.as_json(), _plan(plan))
         return _failed(plan)
 
-    def work(spark: Any, progress: Any) -> ReplicateResult:
-        with _until_interrupted(continuous) as stop:
-            return jobs.replicate(
-                spark,
-                job.cluster,
-                target,
-                path,
-                continuous=continuous,
-                stop=stop,
-                for_s=for_s,
-                settings=values,
-                report=_lines() if continuous else None,
-                progress=progress,
-                **looked,
-            )
-
-    result = job.run(work, target=f"{path}/{streams}")
+    with (
+        job.session(f"{path}/{streams}") as (spark, progress),
+        _until_interrupted(continuous) as stop,
+    ):
+        result = jobs.replicate(
+            spark,
+            job.cluster,
+            target,
+            path,
+            continuous=continuous,
+            stop=stop,
+            for_s=for_s,
+            settings=values,
+            report=_lines() if continuous else None,
+            progress=progress,
+            **looked,
+        )
     job.show(result.as_json(), _line(result))
     return _failed(result)
 
