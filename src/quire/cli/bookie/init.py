@@ -76,6 +76,8 @@ async def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
+    from quire._runtime.clock import SystemClock
+    from quire.bookie.directories.identity import create_identity
     from quire.bookie.options import check_advertised, check_directories, check_new_id
     from quire.codec.metadata.registration import default_bookie_id
 
@@ -83,8 +85,6 @@ async def init(
     check_directories((directory,))
     check_advertised(advertise)
     check_new_id(wanted)
-    from quire._runtime.clock import SystemClock
-    from quire.bookie.directories.identity import create_identity
 
     async with opened_metadata(uri) as store:
         with held(directory) as disk:

@@ -169,9 +169,10 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
     begins no other, and waits, also when it is started again, until `quire cluster resume`.
     Autorecovery is paused with `quire autorecovery disable`.
     """
-    target = _target(kind, bookie) if kind is not None else None
     import quire
     from quire.replication.moves.move_result import check_known
+
+    target = _target(kind, bookie) if kind is not None else None
 
     changed = None
     async with quire.connect(uri) as client:

@@ -54,10 +54,11 @@ async def nuke(
 
     As with Apache's, -p, and either -i or -f, are the confirmation.
     """
+    from quire.metadata.uri import parse_uri
+
     if force == (instance_id is not None):
         raise click.UsageError("give either -force or -instanceid, not both")
     uri = shell.cluster()
-    from quire.metadata.uri import parse_uri
 
     if (own := parse_uri(uri).root) and own != root:
         raise click.UsageError(f"the ledgers root of {uri} is {own}, not {root}")

@@ -185,8 +185,9 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
     Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
     another application, or whose owner cannot be determined.
     """
-    name = shell.ledger(ledger_id)
     from quire.errors import NoSuchLedgerError, UnreadableMetadataError
+
+    name = shell.ledger(ledger_id)
 
     async with shell.client() as client:
         try:
