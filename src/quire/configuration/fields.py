@@ -115,7 +115,7 @@ UNITS = (
     ("_percent", "percent"),
     ("_ratio", "share (0 to 1)"),
 )
-"""What a name ends in says the unit."""
+"""The unit of a key, by the ending of its name."""
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
 MOST: Mapping[str, float] = {
@@ -158,12 +158,12 @@ LEAST: Mapping[str, float] = {
     "client.recovery_timeout_s": 0.001,
     "client.single_reads_in_flight": 1,
 }
-"""Of what nothing can be done with 0 of; all other numbers may be 0."""
+"""The least value of keys that cannot be 0. All other numbers may be 0."""
 INTEGER_MAX = 2**63 - 1
 _MOST_OF = {"seconds": 1e9, "milliseconds": 1e12}
 """The longest time in each unit: about thirty years. Much longer timers overflow."""
 OR_ZERO = frozenset({"bookie.segment_bytes"})
-"""Of these 0 means something else, which their meaning says."""
+"""Keys for which 0 has a meaning of its own, which their documentation gives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What this process is configured to do: defaults, one TOML file, the environment, and options, of
-which the later win, key by key.
+"""The configuration of a process: defaults, one TOML file, the environment, and options. Later ones
+win, key by key.
 
-Each of them is a `Layer`; `merged` makes a `Configuration` of several. Whatever is wrong in one is
-a problem in one line that says where it stands; an unknown key names the nearest that there is.
+Each of them is a `Layer`; `merged` makes a `Configuration` of several. A mistake in a layer is a
+problem, in one line that says where it is; an unknown key names the nearest one.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _take_table(
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Where keys and tables stand, as far as that can be told line by line."""
+    """Return the lines of keys and tables, as far as that is possible line by line."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -181,7 +181,8 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
 
 
 def options_layer(given: Mapping[str, tuple[object, str]]) -> Layer:
-    """Of options by key: (value, option). None and () mean that the option was not given."""
+    """Return the layer of options by key: (value, option). None and () mean that the option was not
+    given."""
     return Layer(
         {
             key: GivenValue(value, option)

@@ -1,4 +1,4 @@
-"""From what stands in a file, the environment or an option to the value of a key, and back."""
+"""Convert the text of a file, the environment or an option to the value of a key, and back."""
 
 from __future__ import annotations
 

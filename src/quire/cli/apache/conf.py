@@ -97,7 +97,7 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
 
 
 def as_layer(lines: list[KeyLine], source: str) -> Layer:
-    """What is taken; what is refused is a problem."""
+    """Return the keys that are taken as a layer of configuration. Refused keys are its problems."""
     layer = Layer()
     for one in lines:
         where = f"{source}:{one.line}" if one.line else source

@@ -50,7 +50,7 @@ LEDGERS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What the options said."""
+    """The values of the options that all benchmarks share."""
 
     verb: str
     uri: str

@@ -1,5 +1,5 @@
-"""What `quire bench rereplicate` measures: one bookie taken out of ledgers, as jobs and workers do
-it, without a budget."""
+"""The measurement of `quire bench rereplicate`: one bookie is taken out of ledgers, as jobs and
+workers do it, without a budget."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What `quire bench stream` measures: records through the writers of streams, and back.
+"""The measurements of `quire bench stream`: records through the writers of streams, and back.
 
-write: appends of pieces, as fast as they are taken; the time is up to the last acknowledgement.
-read: the whole stream, record by record decoded, without an object for each.
-tail: one record at a time, from just before its append until a reader that follows has it.
+write: pieces are appended as fast as they are taken; the time ends with the last acknowledgement.
+read: the whole stream is decoded record by record, without an object for each.
+tail: single records, from just before the append until a reader that follows has the record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATH = "/quire-bench"
 PIECE_RECORDS = 1_000
 TAIL_PAUSE_S = 0.002
 TAIL_LIMIT_S = 60.0
-"""Behind the last append."""
+"""Seconds after the last append."""
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
-"""What `quire bench tail` measures: one writer at a given rate, and readers that follow it.
+"""The measurement of `quire bench tail`: one writer at a given rate, and readers that follow it.
 
-The time of an entry ends when a reader has it, digest verified. It begins just before the entry is
-appended, and a second one when the writer hears that it is acknowledged: before that nobody may see
-it.
+The time of an entry ends when a reader has it with its digest verified. One time begins just before
+the append. A second one begins when the writer receives the acknowledgement, because nobody may see
+the entry earlier.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.client import Client, LedgerReader, LedgerWriter
 from quire.errors import ReadError
 
 LAG_LIMIT_S = 60.0
-"""Behind the last append; a reader that has not seen everything by then has failed."""
+"""Seconds after the last append within which each reader must have seen every entry."""
 
 
 async def tail_paced(

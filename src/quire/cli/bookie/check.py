@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quire.storage.recovery.rebuild import Rebuilt
 
 LEDGERS_SHOWN = 10
-"""Of one segment; --json has all."""
+"""The number of ledgers that are named for one segment. --json names all."""
 
 
 @click.command()

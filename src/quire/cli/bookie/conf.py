@@ -56,7 +56,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
 
 
 def bk_server_conf_option(command: Command) -> Command:
-    """What the file says counts less than Quire's own configuration."""
+    """Return the option for Apache's configuration, which counts less than Quire's own."""
 
     def keep(context: click.Context, parameter: click.Parameter, file: str | None) -> None:
         if file is None:
@@ -125,7 +125,7 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Of the nearest directory above that is there."""
+    """Return the size of the disk of the nearest existing directory above."""
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

@@ -253,7 +253,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
-    """A master key is told by its length alone: whoever has it may write."""
+    """Describe a record. Only the length of a master key is shown, because its owner may write."""
     from quire.codec.log.state_records import Deleted, Merged, RecordKind, decode_segment_value
 
     described: dict[str, Any] = {

@@ -221,7 +221,7 @@ class _Erasing:
 
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
-    """That of all directories."""
+    """Return the one cookie of all directories."""
     from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
 

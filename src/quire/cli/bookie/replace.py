@@ -52,7 +52,7 @@ class Loss:
     only_here: SomeLedgers = field(default_factory=SomeLedgers)
     """Each entry is on one bookie alone."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
-    """Of a segment that names the bookie no other member is registered."""
+    """Ledgers with a segment that names the bookie and no other registered bookie."""
     unread: Unread = field(default_factory=Unread)
     """The ledgers whose metadata cannot be read. They may name the bookie."""
 

@@ -156,7 +156,7 @@ def _check_ports(port: int, http: HttpOptions | None) -> None:
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """What is configured, with NAME=VALUE applied; `click.UsageError` names what is wrong."""
+    """Return the configured limits with NAME=VALUE applied. `click.UsageError` says what is wrong."""
     from quire.cli.common.configuration import assignments_layer, configured
 
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
@@ -178,7 +178,7 @@ def _print_id(bookie_id: str) -> None:
 
 
 class _Events(logging.Handler):
-    """What libraries log, as lines of the bookie's own kind."""
+    """Turns log records of libraries into the bookie's own events."""
 
     def __init__(self, log_event: Any) -> None:
         super().__init__(logging.WARNING)

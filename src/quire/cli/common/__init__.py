@@ -1,4 +1,4 @@
-"""What several commands share.
+"""Parts that several commands share.
 
 Read `groups` first: groups of commands that are imported lazily, and what becomes of errors.
 `options` declares options, `tls` those of connections, and `moves` those of jobs that copy

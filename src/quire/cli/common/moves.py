@@ -160,7 +160,7 @@ def say_what_was_skipped(named: Sequence[Left], count: int) -> None:
 
 
 def planned_text(result: RecoverResult) -> str:
-    """Of a dry run."""
+    """Describe what a dry run found."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
         f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"

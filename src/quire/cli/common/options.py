@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
-"""Of a command that was interrupted; behind it the process simply ends."""
+"""Seconds that an interrupted command may take to clean up, before its process ends."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -208,7 +208,7 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """What `--placement` or the environment says, for every command that has a client."""
+    """Return the placement of `--placement` or of the environment, for every command with a client."""
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 

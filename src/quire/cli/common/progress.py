@@ -115,7 +115,7 @@ class JobBar(_Line):
         self._step = ""
         self._paused = False
         self.gate: Gate | None = None
-        """Where the job waits while it is paused."""
+        """The gate at which the job waits while it is paused."""
 
     def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
         yield progress.SpinnerColumn()

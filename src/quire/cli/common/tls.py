@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SYSTEM = "system"
 """Instead of a file of authorities: those that the operating system trusts."""
 _CLIENT = "quire.tls"
-"""Where the options of a client stand in the context of its command."""
+"""The key of the client options in the context of a command."""
 _FILE = click.Path(dir_okay=False)
 
 

@@ -106,7 +106,7 @@ async def read(
 
 
 def _where_it_ends(state: LedgerState, ledger_id: int, end: int) -> str:
-    """Else what a writer has left open is taken for all there is."""
+    """Say that an open ledger may have more entries than were printed."""
     if state.name == "OPEN":
         what, more = "open", "--follow waits for more, --recover fences its writer and closes it"
     else:

@@ -106,7 +106,8 @@ def _left_open(writer: LedgerWriter) -> str:
 
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
-    """What was done. The ledger is also closed behind a line that cannot be an entry."""
+    """Append the input and close the ledger, also after a line that cannot be an entry. Return what
+    was done."""
     from quire.cli.common.input import input_bytes
     from quire.errors import EntryTooLargeError
 

@@ -1,4 +1,4 @@
-"""What the commands `quire pipeline NAME` share: which cluster, which Spark, what is shown.
+"""The parts that the commands `quire pipeline NAME` share: the cluster, Spark, and the output.
 
 A command of it looks like this:
 
@@ -45,7 +45,7 @@ PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
 RETRY_S = 10.0
-"""Between two attempts to reach a metadata store that cannot be reached."""
+"""Seconds between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
 """A job that has ended waits so long to be told of no more; else that goes with its session."""
 
@@ -196,9 +196,12 @@ def _kept(log: Path, directory: Path) -> Path | None:
 def told(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
 ) -> Iterator[None]:
-    """While this is open, the job is among those that run on this cluster. On the loop behind the
-    blocking client and with a client of its own, because the job has this thread. The job neither
-    waits for it nor fails with it: a store that cannot be reached is asked again."""
+    """List the job among those that run on this cluster, while the context is entered.
+
+    This uses the loop of the blocking client and a client of its own, because the job has this
+    thread. The job neither waits for it nor fails with it; a store that cannot be reached is tried
+    again.
+    """
     from quire.client.background import call
 
     async def begin() -> asyncio.Task[None]:

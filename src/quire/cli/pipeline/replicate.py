@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0
-"""Of a continuous run whose standard error is no terminal."""
+"""Seconds between two lines of a continuous run whose standard error is no terminal."""
 
 
 def _target(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
-    """What is configured, with NAME=VALUE applied."""
+    """Return the configured settings with NAME=VALUE applied."""
     from quire.cli.common.configuration import assignments_layer, configured
 
     flag = parameter.opts[0]

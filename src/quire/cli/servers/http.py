@@ -75,7 +75,7 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
-    """Where an option was not given, what is configured counts."""
+    """Use the configuration for options that were not given."""
     given = click.get_current_context().meta.setdefault(_KEPT, {})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
 
@@ -183,8 +183,11 @@ def http(uri: str) -> None:
 def serve_in_foreground(
     uri: str, serving: Callable[[str], object] | None = None, *, any_port: bool = False
 ) -> None:
-    """Until a signal comes. `serving` is called with the address, once it serves. `any_port`: where
-    nobody has chosen one, one of the next is as good."""
+    """Serve until a signal comes.
+
+    `serving` is called with the address once it serves. With `any_port` and no chosen address, one
+    of the next ports is taken if the default one is in use.
+    """
     from quire.cli.common.configuration import configured
     from quire.configuration.layers import DEFAULT
 
@@ -203,7 +206,7 @@ def serve_in_foreground(
 async def _http(
     uri: str, options: HttpOptions, serving: Callable[[str], object] | None, ports: int
 ) -> None:
-    """On the first of so many ports that is free."""
+    """Serve on the first free one of `ports` ports."""
     import quire
 
     stopping = stop_event()

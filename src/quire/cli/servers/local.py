@@ -150,8 +150,8 @@ def _dashboard(
 
 
 def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
-    """Until stopped. A process that dies is told of and not restarted: whoever kills one wants to
-    see what the others do."""
+    """Watch the processes until stopped. A process that dies is reported and not restarted, so that
+    the user sees how the others react."""
     dead: set[ServerProcess] = set()
     while not stopping.wait(WATCH_INTERVAL_S):
         for process in processes:

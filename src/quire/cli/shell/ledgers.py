@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from quire.metadata.ledgers.unreadable import Unread
 
 TEST_PAYLOAD = b"\0" * 100
-"""Of an entry of `simpletest`, as Apache's."""
+"""The payload of an entry of `simpletest`, as in Apache's shell."""
 TEST_PIECE_ENTRIES = 4_096
 FILE_BYTES_MAX = 16 * 1024 * 1024
-"""Of a file with the metadata of one ledger."""
+"""The largest file that can be the metadata of one ledger."""
 
 
 def metadata_text(metadata: LedgerMetadata) -> str:
@@ -258,7 +258,7 @@ async def _read_replica(
     span: tuple[int, int],
     show: Callable[[int, int, bytes], None],
 ) -> int:
-    """What one bookie has of these entries, those that it should not have left out."""
+    """Show the entries that one bookie has, and name those that it should have and lacks."""
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import EntryCodec
     from quire.core.replicas import Bad

@@ -1,4 +1,4 @@
-"""What the verbs of `quire shell` share: what stands before the verb, and Apache's way to write."""
+"""The options before the verb, and Apache's way to write ids, bookies and sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOOKUPS_IN_FLIGHT = 64
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What stands before the verb."""
+    """The options before the verb."""
 
     uri: str | None
     given: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the commands that work on namespaces and streams share."""
+"""Options and output that the commands on namespaces and streams share."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def place(text: str) -> Start:
-    """What a user means by it. UsageError."""
+    """Parse a place in a stream. Raises UsageError."""
     from quire.streams.read.positions import parse_start
 
     return parse_start(text)

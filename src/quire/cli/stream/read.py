@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from quire.streams.read.positions import Start
 
 COMMIT_INTERVAL_S = 1.0
-"""Between two stores of a subscription's position, at least: what was printed within that time may
-come again after a crash."""
+"""The shortest time, in seconds, between two commits of a subscription's position. Records printed
+within this time may come again after a crash."""
 TAIL_RECORDS = 10
 EXIT_TERMINATED = 128 + signal.SIGTERM
 FORMATS = ("text", "json", "hex")
@@ -51,7 +51,7 @@ GAPS = ("raise", "deliver", "skip")
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """What to print of the stream, and how."""
+    """The records to print, and their form."""
 
     limit: int | None
     """Records."""
@@ -208,7 +208,7 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 
 
 async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
-    """`done` is told the position behind what was written to standard output."""
+    """Print the records. `done` receives the position after what was written to standard output."""
     from quire.errors import StreamGapError
     from quire.streams import Gap
 
@@ -245,7 +245,7 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
 
 
 def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, DLSN]:
-    """Of the first `count` records, and the position of the last of them."""
+    """Return the first `count` records as text, and the position of the last of them."""
     from quire.streams import DLSN
 
     last = DLSN(batch.segment.lssn, batch.entry_id, batch.records.slots[count - 1])
@@ -287,8 +287,8 @@ async def _tell(gap: Gap, wanted: PrintOptions, output: OutputThread) -> None:
 
 @asynccontextmanager
 async def _committed(subscription: Subscription | None) -> AsyncIterator[Callable[[DLSN], None]]:
-    """What the call that it gives is told becomes the position of the subscription: now and then,
-    and at the end, however that comes."""
+    """Commit the position that the given function receives: now and then, and at the end, however
+    that comes."""
     position: DLSN | None = None
     stored: DLSN | None = None
 

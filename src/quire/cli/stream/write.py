@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 STDIN = 0
 PIECE_RECORDS = 1_024
-"""Appended together; also how exactly is told what was acknowledged before a failure."""
+"""The number of records that are appended together. It also bounds how exactly a failure says what
+was acknowledged."""
 OUTSTANDING_RECORDS_MAX = 65_536
 """Bytes have the writer's own bound; this is for short lines."""
 
@@ -164,8 +165,8 @@ def _report(input_: InputAppender, as_json: bool, caught: list[int]) -> int:
 
 
 class RecordSplitter:
-    """Bytes in, lines out that may be records: what is too long is told, behind what came before
-    it."""
+    """Splits input into lines that can be records. A line that is too long is an error after the
+    lines before it."""
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
         from quire.cli.common.input import LineSplitter
@@ -198,7 +199,7 @@ class RecordSplitter:
 
 
 class InputAppender:
-    """What was read, and what has become of it."""
+    """Appends the input, and knows what has become of it."""
 
     def __init__(
         self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str
