@@ -64,7 +64,7 @@ def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator
 
 
 def _wanted(found: Configuration, name: str, changed: bool) -> bool:
-    """Return whether a key is shown. Keys of optional tables are shown only if the table is there."""
+    """Return whether a key is shown; those of an optional table need the table to be there."""
     from quire.configuration.fields import inner_tables
     from quire.configuration.layers import DEFAULT
 

@@ -1,4 +1,4 @@
-"""The identity of a bookie, for several commands: its directories, its cookies, and who needs it."""
+"""The identity of a bookie: its directories, its cookies, and who still needs it."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _check_ports(port: int, http: HttpOptions | None) -> None:
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """Return the configured limits with NAME=VALUE applied. `click.UsageError` says what is wrong."""
+    """Return the configured limits with NAME=VALUE applied. Raises `click.UsageError`."""
     from quire.cli.common.configuration import assignments_layer, configured
 
     return configured(assignments_layer("--set", "bookie", settings)).bookie()

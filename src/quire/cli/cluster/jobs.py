@@ -170,7 +170,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
     Autorecovery is paused with `quire autorecovery disable`.
     """
     import quire
-    from quire.replication.moves.move_result import check_known
+    from quire.replication.moves.recover import check_known
 
     target = _target(kind, bookie) if kind is not None else None
 

@@ -208,7 +208,7 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """Return the placement of `--placement` or of the environment, for every command with a client."""
+    """Return the placement that `--placement` or the environment names, if any."""
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 

@@ -13,8 +13,8 @@ from quire.cli.common.groups import say
 if TYPE_CHECKING:
     from rich import progress
 
-    from quire.replication.marks.pauses import Gate, Pause
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.pauses import Pause, PauseGate
+    from quire.replication.marks.running import JobStatus
 
 REFRESHES_PER_S = 4
 
@@ -114,7 +114,7 @@ class JobBar(_Line):
         self._bytes = self._bytes_total = 0
         self._step = ""
         self._paused = False
-        self.gate: Gate | None = None
+        self.gate: PauseGate | None = None
         """The gate at which the job waits while it is paused."""
 
     def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
@@ -156,11 +156,13 @@ class JobBar(_Line):
                 + ("" if found.kind == "rebalance" else f" {found.target}")
             )
 
-    def far(self) -> Far:
-        from quire.replication.marks.running import Far
+    def far(self) -> JobStatus:
+        from quire.replication.marks.running import JobStatus
 
-        return Far(self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
-                   self._paused)  # fmt: skip
+        return JobStatus(
+            self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
+            self._paused,
+        )  # fmt: skip
 
     def _text(self) -> str:
         text = f"{self._ledgers:,}"
@@ -195,12 +197,12 @@ class StepBar(_Line):
                 self._task = self._bar.add_task(what, total=None, counted="")
             self._update(description=what, completed=done, total=total, counted=counted)
 
-    def far(self) -> Far:
+    def far(self) -> JobStatus:
         """Return the step, for the list of jobs that run. What is counted differs by job."""
-        from quire.replication.marks.running import Far
+        from quire.replication.marks.running import JobStatus
 
         with self._lock:
-            return Far(self._step)
+            return JobStatus(self._step)
 
     def __exit__(self, *about: object) -> None:
         with self._lock:

@@ -38,7 +38,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.config import ClientConfig
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.running import JobStatus
     from quire.spark.jobs import ClusterOptions
 
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
@@ -194,7 +194,7 @@ def _kept(log: Path, directory: Path) -> Path | None:
 
 @contextmanager
 def told(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> Iterator[None]:
     """List the job among those that run on this cluster, while the context is entered.
 
@@ -221,7 +221,7 @@ def told(
 
 
 async def _tell(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> None:
     import quire
     from quire.cli.common.options import default_name

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
-    from quire.replication.moves.move_result import RecoverResult
+    from quire.replication.moves.recover import RecoverResult
 
 
 # -- the switch and the auditor ---------------------------------------------------------------
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     """Switch autorecovery on or off, for the whole cluster."""
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     if enable == disable:
         raise click.UsageError("give one of -enable and -disable")
     async with shell.client() as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         changed = await (marks.enable() if enable else marks.disable())
     if changed:
         click.echo("Enabling autorecovery" if enable else "Disabling autorecovery")
@@ -69,12 +69,12 @@ async def who_is_auditor(shell: Shell) -> int:
 
 async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     """Print or set how many seconds a single lost bookie is waited for."""
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     if asked == (seconds is not None):
         raise click.UsageError("One and only one of -get and -set must be specified")
     async with shell.client() as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         if seconds is not None:
             await marks.set_delay(seconds)
         found = await marks.delay_s()
@@ -84,10 +84,10 @@ async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
 
 async def trigger_audit(shell: Shell) -> None:
     """Make the auditor look for lost bookies now, without waiting for any of them."""
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with shell.client() as client:
-        await Marks(client.metadata).trigger()
+        await ReplicationMarks(client.metadata).trigger()
 
 
 async def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: bool) -> None:
@@ -100,13 +100,13 @@ async def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, repli
         CHECKED_PLACEMENT,
         CHECKED_REPLICAS,
     )
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     checks = {CHECKED_LEDGERS: ledgers, CHECKED_PLACEMENT: placement, CHECKED_REPLICAS: replicas}
     if not any(checks.values()):
         raise click.UsageError("give -calc, -ppc or -rc, or several")
     async with shell.client() as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         for name, wanted in checks.items():
             if wanted:
                 await marks.set_checked(name, 0)
@@ -152,12 +152,12 @@ async def query_status(shell: Shell, verbose: bool) -> None:
     from quire.errors import NoSuchLedgerError
     from quire.metadata.ledgers.unreadable import UNREADABLE
     from quire.replication.marks.locks import ReplicationLocks
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     lines = []
     async with shell.client() as client:
         locks = ReplicationLocks(client.metadata, "", client.clock)
-        for ledger_id in sorted(await Marks(client.metadata).locked()):
+        for ledger_id in sorted(await ReplicationMarks(client.metadata).locked()):
             holder = await locks.held_by(ledger_id)
             if holder is None:
                 continue  # it has just ended
@@ -248,13 +248,14 @@ def _recovering(
     name: str, ledger_id: int | None, plan: bool, skip_open: bool, rate: int | None
 ) -> Callable[[Client, ReplicationLocks, JobBar], Awaitable[RecoverResult]]:
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
-        from quire.replication.moves.move import (
+        from quire.replication.moves.recover import (
             MoveOptions,
             OpenLedgers,
+            RecoverResult,
+            check_bookie,
             recover_bookie,
             take_out_of,
         )
-        from quire.replication.moves.move_result import RecoverResult, check_bookie
         from quire.replication.repair.ledger import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT
