@@ -13,6 +13,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.options import (
     asynchronous,
+    flag,
     json_option,
     ledger_argument,
     metadata_option,
@@ -153,7 +154,7 @@ def _problem(one: Problem) -> list[str]:
 @click.command("ledger")
 @metadata_option
 @ledger_argument
-@click.option("--deep", is_flag=True, help="Read every entry of every replica, and compare.")
+@flag("--deep", "Read every entry of every replica, and compare.")
 @password_option
 @tls_options
 @json_option("One JSON object.")

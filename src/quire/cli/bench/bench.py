@@ -21,6 +21,7 @@ from quire.cli.common.options import (
     FiniteRange,
     check_quorums,
     composed,
+    flag,
     json_option,
     metadata_option,
     password_option,
@@ -85,7 +86,7 @@ _MODE = click.option(
     show_default=True,
     help="append_many in pieces, or a task for each outstanding append.",
 )
-_KEEP = click.option("--keep", is_flag=True, help="Keep the ledgers; they are deleted otherwise.")
+_KEEP = flag("--keep", "Keep the ledgers; they are deleted otherwise.")
 _JSON = json_option("One JSON object a round.")
 
 
@@ -274,7 +275,7 @@ def tail(
     _ROUNDS,
     _count("--streams", 1, "Streams that are written at once (write)."),
     _count("--readers", 1, "Readers that follow (tail)."),
-    click.option("--lz4", is_flag=True, help="Compress entries."),
+    flag("--lz4", "Compress entries."),
 )
 def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
     """Records through streams: written, read back, or followed one by one."""

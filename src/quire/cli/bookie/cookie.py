@@ -29,6 +29,7 @@ from quire.cli.common.options import (
     checked,
     confirmed,
     dry_run_option,
+    flag,
     json_option,
     metadata_option,
     optional_metadata_option,
@@ -226,9 +227,7 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.command()
 @metadata_option
 @bookie_argument()
-@click.option(
-    "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
-)
+@flag("--force", "Also where ledgers name the bookie: these copies are given up.")
 @dry_run_option("Only say whether it would be removed.")
 @yes_option()
 @asynchronous
@@ -342,7 +341,7 @@ async def _instance_id(uri: str) -> str:
     help="A data directory of the bookie.",
 )
 @_from_option
-@click.option("--force", is_flag=True, help="Also a cookie that names another cluster.")
+@flag("--force", "Also a cookie that names another cluster.")
 @dry_run_option("Only say what would be written.")
 @asynchronous
 async def create(
@@ -470,10 +469,9 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
     help="A data directory of the bookie; name all that it has.",
 )
 @_from_option
-@click.option(
+@flag(
     "--force",
-    is_flag=True,
-    help="Also where directories are left out or out of date, or a cookie names no cluster or "
+    "Also where directories are left out or out of date, or a cookie names no cluster or "
     "another one.",
 )
 @dry_run_option("Only say what would be changed.")

@@ -22,6 +22,7 @@ from quire.cli.common.options import (
     WHICH_CLUSTER,
     asynchronous,
     dry_run_option,
+    flag,
     json_option,
     metadata_option,
     optional_metadata_option,
@@ -110,16 +111,10 @@ async def init(
     type=click.Path(exists=True, file_okay=False),
     help="A data directory of the bookie. May be repeated.",
 )
-@click.option(
-    "--delete-cookie",
-    is_flag=True,
-    help="Remove the bookie from the cluster as well, so that its id is free.",
-)
-@click.option(
+@flag("--delete-cookie", "Remove the bookie from the cluster as well, so that its id is free.")
+@flag(
     "--force",
-    is_flag=True,
-    help="Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers "
-    "name.",
+    "Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers name.",
 )
 @dry_run_option("Only say what would be deleted.")
 @yes_option("Do not ask.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.bookie.conf import announce, bk_server_conf_option
-from quire.cli.common.options import checked, metadata_option
+from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.tls import server_tls, server_tls_options
 from quire.cli.servers.autorecovery import beside, settings_option
 from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
@@ -79,10 +79,9 @@ def _check_host(host: str) -> None:
     "repeated.",
 )
 @bk_server_conf_option
-@click.option(
+@flag(
     "--autorecovery",
-    is_flag=True,
-    help="Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
+    "Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
     "start.",
 )
 @settings_option("--set-autorecovery")

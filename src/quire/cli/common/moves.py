@@ -20,7 +20,7 @@ from quire.cli.common.options import (
     password_option,
     placement_option,
     run_async,
-    size_or_time,
+    size_option,
 )
 from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect, tls_options
@@ -38,12 +38,8 @@ LISTED_MAX = 1_000
 """Ledgers in each list of a result that is printed as JSON; all of them are counted."""
 LINES_MAX = 100
 
-rate_option = click.option(
-    "--bytes-per-s",
-    "rate",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Write at most so many bytes a second: 20m. [default: no bound]",
+rate_option = size_option(
+    "--bytes-per-s", "Write at most so many bytes a second: 20m. [default: no bound]", name="rate"
 )
 parallel_option = click.option(
     "--parallel",

@@ -131,6 +131,19 @@ def size_or_time(kind: Literal["size", "time"]) -> Any:
     return parsed
 
 
+def option(
+    flags: str, help_text: str, name: str | None = None, **more: Any
+) -> Callable[[Command], Command]:
+    """Return an option. `flags` are separated by blanks; `name` is that of the parameter."""
+    names = [*flags.split(), name] if name is not None else flags.split()
+    return click.option(*names, help=help_text, **more)
+
+
+flag = functools.partial(option, is_flag=True)
+file_option = functools.partial(option, type=click.Path(dir_okay=False), metavar="FILE")
+size_option = functools.partial(option, callback=size_or_time("size"), metavar="SIZE")
+
+
 def metadata_option(command: Command) -> Command:
     return click.option(
         "--metadata",
@@ -258,6 +271,18 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
         return pairs
 
     return click.option(*names, metavar="KEY=VALUE", multiple=True, callback=parsed, help=help_text)
+
+
+def kept(place: str) -> dict[str, Any]:
+    """Return the parameters of an option that keeps its value in the context of the command.
+
+    The command does not get the value: it is in the dictionary `context.meta[place]`.
+    """
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        context.meta.setdefault(place, {})[parameter.name] = value
+
+    return {"expose_value": False, "callback": keep}
 
 
 def composed(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:

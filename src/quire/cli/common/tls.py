@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command, composed, wanted_placement
+from quire.cli.common.options import Command, composed, file_option, flag, kept, wanted_placement
 
 if TYPE_CHECKING:
     from quire.client.client import connect as Connecting
@@ -25,35 +25,21 @@ _FILE = click.Path(dir_okay=False)
 # -- of a bookie ------------------------------------------------------------------------------
 
 server_tls_options: Callable[[Command], Command] = composed(
-    click.option(
+    file_option(
         "--tls-cert",
-        type=_FILE,
-        metavar="FILE",
-        help="Offer TLS with this certificate (PEM, with its chain). It must name the host of "
+        "Offer TLS with this certificate (PEM, with its chain). It must name the host of "
         "--advertise. Files that change are followed.",
     ),
-    click.option(
-        "--tls-key",
-        type=_FILE,
-        metavar="FILE",
-        help="Its private key (PEM). [default: in the file of --tls-cert]",
-    ),
-    click.option(
-        "--tls-key-password-file", type=_FILE, metavar="FILE", help="Where the key is encrypted."
-    ),
-    click.option(
-        "--tls-ca",
-        type=_FILE,
-        metavar="FILE",
-        help="The authorities that sign the certificates of clients (PEM).",
-    ),
+    file_option("--tls-key", "Its private key (PEM). [default: in the file of --tls-cert]"),
+    file_option("--tls-key-password-file", "Where the key is encrypted."),
+    file_option("--tls-ca", "The authorities that sign the certificates of clients (PEM)."),
     click.option(
         "--tls-client-certs",
         type=click.Choice(("none", "optional", "required")),
         help="Whether clients must show a certificate. [default: required with --tls-ca, else "
         "none]",
     ),
-    click.option("--tls-only", is_flag=True, help="Refuse what comes in clear text."),
+    flag("--tls-only", "Refuse what comes in clear text."),
     click.option(
         "--tls-authorized-role",
         "roles",
@@ -113,55 +99,40 @@ def server_tls(
 # -- of commands that talk to bookies ---------------------------------------------------------
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_CLIENT, {})[parameter.name] = value
-
+_KEEP = kept(_CLIENT)
 
 tls_options: Callable[[Command], Command] = composed(
     click.option(
         "--tls-ca",
         envvar="QUIRE_TLS_CA",
         metavar="FILE",
-        expose_value=False,
-        callback=_keep,
+        **_KEEP,
         help=f"Talk TLS to bookies, whose certificates these authorities sign (PEM; '{SYSTEM}': "
         "those that this machine trusts). [default: QUIRE_TLS_CA]",
     ),
-    click.option(
+    file_option(
         "--tls-cert",
+        "The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
         envvar="QUIRE_TLS_CERT",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
+        **_KEEP,
     ),
-    click.option(
+    file_option(
         "--tls-key",
+        "Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
         envvar="QUIRE_TLS_KEY",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
+        **_KEEP,
     ),
-    click.option(
+    file_option(
         "--tls-key-password-file",
+        "Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
         envvar="QUIRE_TLS_KEY_PASSWORD_FILE",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
+        **_KEEP,
     ),
-    click.option(
+    flag(
         "--tls-any-host-name",
-        is_flag=True,
+        "Accept certificates that name other hosts: for clusters whose certificates have no names.",
         envvar="QUIRE_TLS_ANY_HOST_NAME",
-        expose_value=False,
-        callback=_keep,
-        help="Accept certificates that name other hosts: for clusters whose certificates have no "
-        "names.",
+        **_KEEP,
     ),
 )
 

@@ -16,6 +16,7 @@ from quire.cli.common.options import (
     asynchronous,
     confirmed,
     dry_run_option,
+    flag,
     json_option,
     ledger_argument,
     liars_option,
@@ -148,10 +149,9 @@ def _lines(described: dict[str, Any]) -> list[str]:
     "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
 )
 @yes_option()
-@click.option(
+@flag(
     "--force",
-    is_flag=True,
-    help="Also delete ledgers that a stream, an object, a dataset or another application needs, "
+    "Also delete ledgers that a stream, an object, a dataset or another application needs, "
     "which loses their data.",
 )
 @dry_run_option("Only say what would be deleted.")
@@ -226,10 +226,9 @@ def _summary(metadata: LedgerMetadata) -> str:
 @ledger_argument
 @password_option
 @liars_option
-@click.option(
+@flag(
     "--unverified-password",
-    is_flag=True,
-    help="Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
+    "Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
     "stores none (format 1).",
 )
 @json_option("Print what `show --json` says of the closed ledger.")

@@ -14,6 +14,7 @@ from quire.cli.common.groups import say
 from quire.cli.common.options import (
     ENTRY_ID_MAX,
     asynchronous,
+    flag,
     json_option,
     ledger_argument,
     liars_option,
@@ -41,16 +42,8 @@ if TYPE_CHECKING:
 )
 @password_option
 @liars_option
-@click.option(
-    "--recover",
-    is_flag=True,
-    help="Fence the writer and close the ledger first, if it is not closed.",
-)
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="Wait for what is appended, until the ledger is closed (or --last is reached).",
-)
+@flag("--recover", "Fence the writer and close the ledger first, if it is not closed.")
+@flag("--follow", "Wait for what is appended, until the ledger is closed (or --last is reached).")
 @json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
 @asynchronous
 async def read(

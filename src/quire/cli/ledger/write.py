@@ -16,6 +16,7 @@ from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
     asynchronous,
     check_quorums,
+    flag,
     key_values,
     metadata_option,
     password_option,
@@ -44,11 +45,9 @@ OUTSTANDING_ENTRIES_MAX = 65_536
 @quorum_options
 @password_option
 @key_values("--custom", help_text="Stored with the ledger's metadata. May be repeated.")
-@click.option(
+@flag(
     "--deferred-sync",
-    is_flag=True,
-    help="Let bookies acknowledge before they sync; everything is synced before the ledger is "
-    "closed.",
+    "Let bookies acknowledge before they sync; everything is synced before the ledger is closed.",
 )
 @click.option(
     "--explicit-lac",

@@ -16,6 +16,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     check_quorums,
+    flag,
     json_option,
     key_values,
     metadata_option,
@@ -48,7 +49,7 @@ STANDARD_OUTPUT = "-"
 @bucket_option
 @click.argument("path", metavar="FILE")
 @click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
-@click.option("--replace", is_flag=True, help="Take the place of what has the name.")
+@flag("--replace", "Take the place of what has the name.")
 @key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
 @click.option(
     "--chunk-bytes",

@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import counted, plural
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import dry_run_option, key_values, size_or_time
+from quire.cli.common.options import dry_run_option, flag, key_values, size_option, size_or_time
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
 
@@ -41,18 +41,12 @@ WAIT = "30s"
     callback=size_or_time("time"),
     help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
 )
-@click.option(
+@size_option(
     "--larger-than",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
+    "Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
     "either is enough.",
 )
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Behind what is verified, truncate the stream and free its ledgers.",
-)
+@flag("--truncate", "Behind what is verified, truncate the stream and free its ledgers.")
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
@@ -68,15 +62,14 @@ WAIT = "30s"
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
     help="Of the files.",
 )  # fmt: skip
-@click.option(
-    "--file-size", "file_bytes", metavar="SIZE", default="128m", show_default=True,
-    callback=size_or_time("size"), help="Of a file, about: what its records take in ledgers.",
-)  # fmt: skip
-@click.option(
-    "--skip-lost",
-    is_flag=True,
-    help="Go on behind records that are gone, and note what is missing.",
+@size_option(
+    "--file-size",
+    "Of a file, about: what its records take in ledgers.",
+    name="file_bytes",
+    default="128m",
+    show_default=True,
 )
+@flag("--skip-lost", "Go on behind records that are gone, and note what is missing.")
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
     callback=size_or_time("time"), help="For another job that offloads the same stream.",

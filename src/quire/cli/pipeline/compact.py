@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import dry_run_option
+from quire.cli.common.options import dry_run_option, flag
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import name_argument, namespace_option, stream_callback
 
@@ -34,8 +34,8 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
     "--to-stream", metavar="NAME", callback=stream_callback,
     help="The stream that receives the changes.",
 )  # fmt: skip
-@click.option("--full", is_flag=True, help="Read all of the stream, not only what is new.")
-@click.option("--skip-keyless", is_flag=True, help="Leave out records without key.")
+@flag("--full", "Read all of the stream, not only what is new.")
+@flag("--skip-keyless", "Leave out records without key.")
 @dry_run_option("Change nothing; say how many records would be read.")
 @namespace_option
 @job_options

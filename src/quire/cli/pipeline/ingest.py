@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, checked, composed, key_values
+from quire.cli.common.options import FiniteRange, checked, composed, flag, key_values
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
@@ -71,7 +71,7 @@ _TARGET = (
         help="With --stream-column: streams that may be written, or patterns. [default: those "
         "that occur]",
     ),
-    click.option("--create", is_flag=True, help="Make streams that are missing."),
+    flag("--create", "Make streams that are missing."),
     click.option(
         "--value-column",
         metavar="COLUMN",
@@ -91,13 +91,11 @@ _ONCE = (
         help="What has been published under this id is not published again. [default: derived "
         "from path, size and time of each file; for a table: none]",
     ),
-    click.option("--again", is_flag=True, help="Append, even if the same files were ingested."),
+    flag("--again", "Append, even if the same files were ingested."),
 )
 _FOLLOW = (
-    click.option("--follow", is_flag=True, help="Go on with files that come, until interrupted."),
-    click.option(
-        "--available-now", is_flag=True, help="The files that --checkpoint does not know, and stop."
-    ),
+    flag("--follow", "Go on with files that come, until interrupted."),
+    flag("--available-now", "The files that --checkpoint does not know, and stop."),
     click.option(
         "--checkpoint", metavar="DIR", help="What has been read; with --follow, --available-now."
     ),
@@ -107,7 +105,7 @@ _FOLLOW = (
         callback=checked(_writer_name),
         help="The name under which the streams know this writer.",
     ),
-    click.option("--takeover", is_flag=True, help="The writer begins with a new checkpoint."),
+    flag("--takeover", "The writer begins with a new checkpoint."),
     click.option(
         "--interval",
         "interval_s",

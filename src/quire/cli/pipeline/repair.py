@@ -14,7 +14,8 @@ from quire.cli.common.options import (
     FiniteRange,
     bookie_argument,
     dry_run_option,
-    size_or_time,
+    flag,
+    size_option,
 )
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option
@@ -43,17 +44,12 @@ if TYPE_CHECKING:
     help="The ledgers of these streams only: names as of a shell; * matches / too.",
 )
 @namespace_option
-@click.option(
-    "--rate",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
+@size_option(
+    "--rate", "Read at most so many bytes a second of each bookie: 20m. [default: no bound]"
 )
-@click.option(
+@flag(
     "--repair",
-    is_flag=True,
-    help="Write back what is wrong, from replicas that are right; replace bookies that do not "
-    "answer.",
+    "Write back what is wrong, from replicas that are right; replace bookies that do not answer.",
 )
 @job_options
 def audit(
@@ -130,9 +126,7 @@ def _line(one: Finding) -> str:
 @click.command()
 @bookie_argument()
 @dry_run_option("Change nothing; say what would move.")
-@click.option(
-    "--even-if-alive", is_flag=True, help="Empty a bookie that is registered, too: it is read from."
-)
+@flag("--even-if-alive", "Empty a bookie that is registered, too: it is read from.")
 @click.option(
     "--grace",
     "open_grace_s",
@@ -143,13 +137,11 @@ def _line(one: Finding) -> str:
     help="How long the writer of an open ledger has to replace the bookie by itself. A ledger to "
     "which nothing happens in that time is fenced and closed.",
 )
-@click.option("--leave-open", is_flag=True, help="Never fence a ledger; leave those that are open.")
-@click.option(
+@flag("--leave-open", "Never fence a ledger; leave those that are open.")
+@size_option(
     "--rate",
-    "bytes_per_second",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
+    "Write at most so many bytes a second in each task: 20m. [default: no bound]",
+    name="bytes_per_second",
 )
 @job_options
 def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> int:

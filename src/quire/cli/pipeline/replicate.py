@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, dry_run_option
+from quire.cli.common.options import FiniteRange, dry_run_option, flag
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
@@ -59,7 +59,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     default="*",
     help="Which streams: names as of a shell; * matches / too. [default: all]",
 )
-@click.option("--continuous", is_flag=True, help="Go on, until interrupted.")
+@flag("--continuous", "Go on, until interrupted.")
 @click.option(
     "--for",
     "for_s",
@@ -67,15 +67,10 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     metavar="SECONDS",
     help="With --continuous: stop after this.",
 )
-@click.option(
-    "--keep-truncated",
-    is_flag=True,
-    help="Keep in the target what the source gives up.",
-)
-@click.option(
+@flag("--keep-truncated", "Keep in the target what the source gives up.")
+@flag(
     "--skip-gaps",
-    is_flag=True,
-    help="With --keep-truncated: go on behind what the source gave up before it was copied.",
+    "With --keep-truncated: go on behind what the source gave up before it was copied.",
 )
 @set_option
 @dry_run_option("Change nothing; say what would be copied, and what would be refused.")

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, composed, metadata_option, run_async
+from quire.cli.common.options import (
+    Command,
+    composed,
+    file_option,
+    flag,
+    kept,
+    metadata_option,
+    run_async,
+)
 from quire.cli.common.tls import client_config, tls_options
 
 if TYPE_CHECKING:
@@ -29,13 +37,10 @@ PORTS_TRIED = 10
 """From the default one on, where nobody has said which."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
+_KEEP = kept(_KEPT)
 _NEED_HTTP = (
     "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
 )  # fmt: skip
-
-
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_KEPT, {})[parameter.name] = value
 
 
 def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
@@ -44,34 +49,39 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
     return composed(
         click.option(
-            flag, "http", metavar="HOST:PORT", expose_value=False, callback=_keep,
+            flag,
+            "http",
+            metavar="HOST:PORT",
+            **_KEEP,
             help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
             f"loopback a token and TLS are needed. {shown}",
         ),
-        click.option(
-            "--http-token-file", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Answer only those who know the token in this file.",
+        file_option(
+            "--http-token-file", "Answer only those who know the token in this file.", **_KEEP
         ),
-        click.option(
-            "--http-bookies-token-file", type=_FILE, metavar="FILE", expose_value=False,
-            callback=_keep,
-            help="Show the token in this file to bookies whose metrics the dashboard reads: on "
+        file_option(
+            "--http-bookies-token-file",
+            "Show the token in this file to bookies whose metrics the dashboard reads: on "
             "loopback, and over HTTPS where --tls-ca names who signs for bookies.",
+            **_KEEP,
         ),
-        click.option(
-            "--http-tls-cert", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
+        file_option(
+            "--http-tls-cert",
+            "Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
             "followed.",
+            **_KEEP,
+        ),
+        file_option(
+            "--http-tls-key", "Its private key. [default: in the file of --http-tls-cert]", **_KEEP
         ),
         click.option(
-            "--http-tls-key", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Its private key. [default: in the file of --http-tls-cert]",
-        ),
-        click.option(
-            "--http-name", multiple=True, metavar="HOST", expose_value=False, callback=_keep,
+            "--http-name",
+            multiple=True,
+            metavar="HOST",
+            **_KEEP,
             help="A further host name that requests may be sent to. May be repeated.",
         ),
-    )  # fmt: skip
+    )
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
@@ -260,7 +270,7 @@ def stop_event() -> asyncio.Event:
 @click.command()
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
-@click.option("--open", "opened", is_flag=True, help="Open it in this machine's browser.")
+@flag("--open", "Open it in this machine's browser.", name="opened")
 @tls_options
 def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster in the foreground, with the HTTP API that it asks.

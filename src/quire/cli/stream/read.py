@@ -20,6 +20,7 @@ from quire.cli.common.options import (
     asynchronous,
     checked,
     composed,
+    flag,
     json_option,
     metadata_option,
 )
@@ -98,9 +99,7 @@ _shared = composed(
 @place_option("from", f"Where to begin: {PLACES}. [default: earliest]")
 @place_option("to", "Stop before this place.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="So many records.")
-@click.option(
-    "-f", "--follow", is_flag=True, help="Wait for what is appended, until the stream ends."
-)
+@flag("-f --follow", "Wait for what is appended, until the stream ends.")
 @click.option(
     "--subscription",
     metavar="ID",
@@ -166,9 +165,7 @@ async def read(
     show_default=True,
     help="So many records from the end.",
 )
-@click.option(
-    "-f", "--follow", is_flag=True, help="Wait for what is appended, until the stream ends."
-)
+@flag("-f --follow", "Wait for what is appended, until the stream ends.")
 @asynchronous
 async def tail(
     uri: str,

@@ -18,6 +18,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     FiniteRange,
     asynchronous,
+    flag,
     json_option,
     metadata_option,
     placement_option,
@@ -55,8 +56,8 @@ OUTSTANDING_RECORDS_MAX = 65_536
 @namespace_option
 @name_argument()
 @delimiter_option(r"What stands between records, instead of a newline; \0 for find -print0.")
-@click.option("--base64", "base64", is_flag=True, help="Lines are Base64 of the records.")
-@click.option("--create", is_flag=True, help="Make the stream if it is not there.")
+@flag("--base64", "Lines are Base64 of the records.", name="base64")
+@flag("--create", "Make the stream if it is not there.")
 @set_option
 @click.option(
     "--roll-every",
