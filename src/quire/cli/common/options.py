@@ -183,14 +183,23 @@ def ledger_argument(command: Command) -> Command:
     return click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))(command)
 
 
-def password_option(command: Command) -> Command:
-    return click.option(
-        "--password",
+def password_of(
+    help_text: str, flags: str = "--password", **more: Any
+) -> Callable[[Command], Command]:
+    """Return an option with a password; the command gets bytes."""
+    return option(
+        flags,
+        help_text,
         default="",
         metavar="TEXT",
         callback=lambda context, parameter, value: os.fsencode(value),
-        help="The password that the ledger was created with. [default: none]",
-    )(command)
+        **more,
+    )
+
+
+password_option: Callable[[Command], Command] = password_of(
+    "The password that the ledger was created with. [default: none]"
+)
 
 
 def liars_option(command: Command) -> Command:

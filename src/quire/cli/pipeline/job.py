@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import composed, json_option, key_values, metadata_option
+from quire.cli.common.options import composed, json_option, key_values, metadata_option, password_of
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.progress import StepBar
 from quire.cli.common.tls import client_config, tls_options
@@ -105,14 +105,10 @@ class PipelineJob:
 
 
 _OPTIONS = (
-    click.option(
-        "--password",
-        envvar=PASSWORD_VARIABLE,
-        default="",
-        metavar="TEXT",
-        callback=lambda context, parameter, value: os.fsencode(value),
-        help=f"Of the ledgers. Others on this machine see command lines: the variable "
+    password_of(
+        f"Of the ledgers. Others on this machine see command lines: the variable "
         f"{PASSWORD_VARIABLE} is safer. [default: {PASSWORD_VARIABLE}, else none]",
+        envvar=PASSWORD_VARIABLE,
     ),
     click.option(
         "--master",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, dry_run_option, flag
+from quire.cli.common.options import FiniteRange, dry_run_option, flag, password_of
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
@@ -45,13 +44,10 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     "--to-namespace", metavar="PATH", callback=path_callback,
     help="Of the copies. [default: as in the source]",
 )  # fmt: skip
-@click.option(
+@password_of(
+    f"Of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
     "--to-password",
     envvar=PASSWORD_VARIABLE,
-    default="",
-    metavar="TEXT",
-    callback=lambda context, parameter, value: os.fsencode(value),
-    help=f"Of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
 )
 @click.option(
     "--streams",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command, checked
+from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
@@ -76,14 +76,9 @@ def name_argument(
     return click.argument(variable, metavar=metavar, required=required, callback=stream_callback)
 
 
-def password_option(command: Command) -> Command:
-    return click.option(
-        "--password",
-        default="",
-        metavar="TEXT",
-        callback=lambda context, parameter, value: os.fsencode(value),
-        help="Of the ledgers of the namespace's streams. [default: none]",
-    )(command)
+password_option: Callable[[Command], Command] = password_of(
+    "Of the ledgers of the namespace's streams. [default: none]"
+)
 
 
 def _delimiter(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
