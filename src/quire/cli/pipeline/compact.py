@@ -14,9 +14,9 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
 
 @click.command()
 @name_argument("stream", "STREAM")
-@click.option("--key", "key_field", metavar="FIELD", help="The key: a field of a JSON object.")
-@click.option("--key-prefix", metavar="TEXT", help="The key: the record up to this text.")
-@click.option("--key-sql", metavar="EXPR", help="The key: an expression of the columns.")
+@click.option("--key", "field", metavar="FIELD", help="The key: a field of a JSON object.")
+@click.option("--key-prefix", "prefix", metavar="TEXT", help="The key: the record up to this text.")
+@click.option("--key-sql", "sql", metavar="EXPR", help="The key: an expression of the columns.")
 @click.option(
     "--tombstone",
     "tombstone_field",
