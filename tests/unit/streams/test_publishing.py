@@ -18,10 +18,10 @@ from quire.errors import (
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.publish.publishing import (
-    Batch,
     BatchKey,
     Built,
     SegmentBuilder,
+    StreamBatch,
     abort,
     begin,
     publish,
@@ -35,7 +35,7 @@ from tests.unit.streams.test_streams import Bench, run
 KEY = BatchKey("job", "query-1", 0)
 
 
-async def build(b: Bench, batch: Batch, payloads: list[bytes]) -> Built:
+async def build(b: Bench, batch: StreamBatch, payloads: list[bytes]) -> Built:
     settings = StreamSettings(**batch.settings)
     builder = SegmentBuilder(
         b.client, f"{b.streams.path}/s", settings, job=batch.key.job, snapshot=batch.snapshot
@@ -174,7 +174,7 @@ def test_a_batch_without_records() -> None:
 # -- who comes late ---------------------------------------------------------------------------
 
 
-async def published(b: Bench, key: BatchKey, rows: list[bytes]) -> tuple[Batch, list[Built]]:
+async def published(b: Bench, key: BatchKey, rows: list[bytes]) -> tuple[StreamBatch, list[Built]]:
     batch = await begin(b.streams, "s", key)
     assert batch is not None
     built = [await build(b, batch, rows)]

@@ -24,7 +24,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     here on, takes longer than `answer_timeout_s` (None: no bound)."""
     from quire.client import Client
     from quire.errors import MetadataUnavailableError
-    from quire.http.watch.reach import REMEDY
+    from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
 
     loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from quire.cli.common.tls import tls_options
 from quire.cli.explain.client import explaining
 
 if TYPE_CHECKING:
-    from quire.http.views.cluster_view import View
+    from quire.http.views.cluster_view import ClusterState
     from quire.http.views.problems import Problem
 
 WAIT_S = 2.0
@@ -42,7 +42,7 @@ def explain(uri: str, as_json: bool) -> None:
         click.echo("\n".join(_lines(view)))
 
 
-async def _look(uri: str) -> View:
+async def _look(uri: str) -> ClusterState:
     from quire.http.views.cluster_view import ClusterView
 
     async with AsyncExitStack() as stack:
@@ -66,7 +66,7 @@ async def _nothing(url: str) -> str:
     return ""
 
 
-def _lines(view: View) -> list[str]:
+def _lines(view: ClusterState) -> list[str]:
     count = view.count()
     found = view.autorecovery
     lines = [

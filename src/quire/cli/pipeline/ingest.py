@@ -12,7 +12,7 @@ from quire.cli.pipeline.common import Bar, Job, job_options, key_values
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
+    from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, IngestTarget
 
 
 def _streams(text: str) -> str:
@@ -155,10 +155,10 @@ def ingest(
         raise click.UsageError("what is to be ingested? Give PATH..., or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError("--checkpoint goes together with --follow or --available-now")
-    from quire.spark.jobs.ingest import Files, Target
+    from quire.spark.jobs.ingest import Files, IngestTarget
 
     given = tuple(name.strip() for name in streams.split(",")) if streams else ()
-    target = Target(
+    target = IngestTarget(
         stream, path, stream_column, given, value_column, order_by, create, token
     )  # fmt: skip
     files = Files(paths, format_name, options, schema)
@@ -170,7 +170,7 @@ def ingest(
         _follow(job, files, target, checkpoint, available_now, **how)
 
 
-def _named(target: Target) -> str:
+def _named(target: IngestTarget) -> str:
     return f"{target.namespace}/{target.stream or ','.join(target.streams) or '*'}"
 
 
@@ -178,7 +178,7 @@ def _batch(
     job: Job,
     files: Files,
     table: str | None,
-    target: Target,
+    target: IngestTarget,
     *,
     txn_id: str | None,
     again: bool,
@@ -215,7 +215,7 @@ def _batch(
 def _follow(
     job: Job,
     files: Files,
-    target: Target,
+    target: IngestTarget,
     checkpoint: str,
     available_now: bool,
     *,

@@ -53,14 +53,14 @@ async def _list(
 ) -> int:
     from quire._runtime.tasks import each
     from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
-    from quire.http.views.stream_facts import stream_facts
+    from quire.http.views.stream_statistics import stream_statistics
     from quire.streams import Namespace
 
     failed: list[str] = []
 
     async def described(opened: Namespace, name: str) -> Values | None:
         try:
-            return (await stream_facts(opened, name, password)).as_json()
+            return (await stream_statistics(opened, name, password)).as_json()
         except NoSuchStreamError:
             return None  # deleted since it was listed
         except MetadataUnavailableError:

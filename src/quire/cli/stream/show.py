@@ -42,11 +42,11 @@ def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None
 
 async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
     from quire.errors import StreamDamagedError
-    from quire.http.views.stream_facts import segment_as_json, stream_facts
-    from quire.streams.read.facts import records_from
+    from quire.http.views.stream_statistics import segment_as_json, stream_statistics
+    from quire.streams.read.statistics import records_from
 
     async with namespace(uri, path, password) as opened:
-        found = await stream_facts(opened, name, password)
+        found = await stream_statistics(opened, name, password)
         own = await opened.own_stream_settings(name)
         subscriptions: list[Values] = []
         for subscriber in await opened.subscriptions(name):

@@ -1,4 +1,4 @@
 """Observations that are repeated in the background while somebody looks at them.
 
-Start with `background`.
+Read `observations`, then `rates` and `reachability`.
 """

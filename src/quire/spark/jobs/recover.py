@@ -39,7 +39,7 @@ from quire.replication.moves.recover import (
     result_of,
 )
 from quire.spark.jobs.repair import task_locks
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def recover(
     open_grace_s: float = OPEN_GRACE_S,
     fence_open: bool = True,
     bytes_per_second: float | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     wait: Callable[[float], None] = time.sleep,
 ) -> RecoverResult:
     """Replace a bookie in every segment of every ledger that names it, copying what its place
@@ -117,7 +117,7 @@ def _moves(
     cluster: ClusterOptions,
     bookie: str,
     ids: Sequence[int],
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> tuple[list[LedgerMove], tuple[RemainingLedger, ...]]:
     """Return the ledgers that name the bookie, and the ledgers that could not be read: they may
     name it too."""
@@ -136,7 +136,7 @@ def _run(
     pieces: Sequence[Piece],
     do: Callable[[ClusterOptions, Piece], Piece],
     what: str,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> list[Piece]:
     if not pieces:
         return []

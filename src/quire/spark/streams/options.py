@@ -17,7 +17,7 @@ from quire.spark.options import (
     STREAM_READING,
     TABLE_READING,
     WRITING,
-    Given,
+    GivenOptions,
     parse_boolean,
     parse_name,
     parse_partitions,
@@ -93,7 +93,7 @@ class StreamReadOptions:
         environ: Mapping[str, str] = os.environ,
     ) -> StreamReadOptions:
         """`pushdown` is the default of that option."""
-        given = Given(options, STREAM_READING, "reading streams", (*READING, *WRITING))
+        given = GivenOptions(options, STREAM_READING, "reading streams", (*READING, *WRITING))
         pattern = given.take("streamPattern", parse_name, None)
         one = given.take("stream", parse_stream, None)
         several = given.take("streams", _names, None)
@@ -142,7 +142,7 @@ class TableOptions:
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> TableOptions:
         others = (*STREAM_READING, *READING, *WRITING)
-        given = Given(options, TABLE_READING, "reading tables", others)
+        given = GivenOptions(options, TABLE_READING, "reading tables", others)
         table = given.take("table", str.lower, "")
         if table not in TABLES:
             raise UsageError(f"there is no table {table!r}, only {', '.join(TABLES)}")
@@ -158,7 +158,7 @@ class TableOptions:
 # -- inside -----------------------------------------------------------------------------------
 
 
-def _namespace(given: Given, environ: Mapping[str, str]) -> str:
+def _namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
     return given.take("namespace", namespace_path, None) or namespace_path(default)
 

@@ -23,10 +23,10 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.streams.follow import StreamFollower
-from quire.spark.streams.offsets import Offsets, Reached
+from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
-from quire.spark.streams.plan import Piece
-from quire.spark.streams.view import Mark, StreamView, another_stream, lost
+from quire.spark.streams.plan import StreamSplit
+from quire.spark.streams.view import CountedPosition, StreamView, another_stream, lost
 from quire.streams import EARLIEST, Namespace
 
 POLL_S = 1.0
@@ -47,15 +47,15 @@ class _Followed:
 
     view: StreamView
     follower: StreamFollower | None = None
-    frontier: Mark | None = None
+    frontier: CountedPosition | None = None
     """As last looked at; None: look."""
-    done: Mark | None = None
+    done: CountedPosition | None = None
     """What the offset `done_for` means, where that is still there."""
-    done_for: Reached | None = None
+    done_for: StreamOffset | None = None
     first_life: str | None = None
     """The life that the stream had when the query opened it. It applies to offsets without a
     life."""
-    abandoned: Reached | None = None
+    abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
     """There may be more than the frontier tells."""
@@ -77,7 +77,7 @@ class StreamQuery:
         self._followed: dict[str, _Followed] = {}
         self._news = asyncio.Event()
         self._looked_s = float("-inf")
-        self._target: dict[str, Mark] | None = None
+        self._target: dict[str, CountedPosition] | None = None
         """Of a query that stops where the streams ended when it began."""
         self._held_since_s: float | None = None
         self._reported: Any = None
@@ -136,14 +136,14 @@ class StreamQuery:
 
     async def initial(self) -> Offsets:
         await self._discover()
-        reached: dict[str, Reached] = {}
+        reached: dict[str, StreamOffset] = {}
         for name, followed in self._followed.items():
             start = self._options.start.of(name) or EARLIEST
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
             at = followed.view.reached(done)
             # A place that is truncated stays what it is: reading it tells.
-            known = at if at.position == position else Reached(position, life=at.life)
+            known = at if at.position == position else StreamOffset(position, life=at.life)
             followed.done, followed.done_for = done, known
             reached[name] = known
         return Offsets(self._cluster, self.streams.path, reached)
@@ -179,7 +179,9 @@ class StreamQuery:
         self._held_since_s = None
         return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
 
-    def _moved(self, name: str, start: Offsets, mark: Mark, end: Mark) -> bool:
+    def _moved(
+        self, name: str, start: Offsets, mark: CountedPosition, end: CountedPosition
+    ) -> bool:
         """Return whether this stream requires a trigger: it has more records, or is not the stream
         of the offset."""
         reached = start.streams.get(name)
@@ -192,7 +194,7 @@ class StreamQuery:
             name: self._with_life(name, reached) for name, reached in start.streams.items()
         })  # fmt: skip
 
-    def _with_life(self, name: str, reached: Reached) -> Reached:
+    def _with_life(self, name: str, reached: StreamOffset) -> StreamOffset:
         followed = self._followed.get(name)
         if reached.life is not None or followed is None:
             return reached
@@ -208,9 +210,12 @@ class StreamQuery:
         return True
 
     def _given(
-        self, start: Offsets, marks: Mapping[str, Mark], ends: Mapping[str, Mark]
-    ) -> dict[str, Reached]:
-        given: dict[str, Reached] = {}
+        self,
+        start: Offsets,
+        marks: Mapping[str, CountedPosition],
+        ends: Mapping[str, CountedPosition],
+    ) -> dict[str, StreamOffset]:
+        given: dict[str, StreamOffset] = {}
         for name, followed in self._followed.items():
             end = ends[name]
             if name not in start.streams or self._moved(name, start, marks[name], end):
@@ -253,13 +258,13 @@ class StreamQuery:
             raise error
         logger.warning("going on without them: %s", error)
 
-    async def _starts(self, start: Offsets) -> dict[str, Mark]:
-        async def mark(name: str) -> tuple[str, Mark]:
+    async def _starts(self, start: Offsets) -> dict[str, CountedPosition]:
+        async def mark(name: str) -> tuple[str, CountedPosition]:
             return name, await self._start_of(name, start.streams.get(name))
 
         return dict(await each(self._followed, mark))
 
-    async def _start_of(self, name: str, reached: Reached | None) -> Mark:
+    async def _start_of(self, name: str, reached: StreamOffset | None) -> CountedPosition:
         """Return the position at which a trigger begins in a stream.
 
         If the offset was taken in another stream of this name, raise an error, or if data loss is
@@ -284,7 +289,7 @@ class StreamQuery:
 
     # -- what is new --------------------------------------------------------------------------
 
-    async def _look(self, start: Offsets, marks: dict[str, Mark]) -> None:
+    async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
         """Read the streams that may have new records. The marks of streams that were replaced by
         others are replaced as well."""
         await each(
@@ -292,7 +297,9 @@ class StreamQuery:
             lambda name: self._look_at(name, start.streams.get(name), marks),
         )
 
-    async def _look_at(self, name: str, reached: Reached | None, marks: dict[str, Mark]) -> None:
+    async def _look_at(
+        self, name: str, reached: StreamOffset | None, marks: dict[str, CountedPosition]
+    ) -> None:
         followed, mark = self._followed[name], marks[name]
         if self._target is not None:
             followed.frontier = self._target.get(name, mark)
@@ -350,8 +357,8 @@ class StreamQuery:
             logger.warning("waiting for news of stream %s: %s", followed.view.name, error)
         return now_s - followed.failing_since_s < PATIENCE_S
 
-    def _frontiers(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
-        found: dict[str, Mark] = {}
+    def _frontiers(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
+        found: dict[str, CountedPosition] = {}
         for name, mark in marks.items():
             frontier = self._followed[name].frontier
             found[name] = mark if frontier is None else max(frontier, mark, key=_position)
@@ -359,7 +366,7 @@ class StreamQuery:
 
     # -- how much of it -----------------------------------------------------------------------
 
-    async def _admitted(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+    async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
         """Within the limits of a trigger."""
         options, ends = self._options, self._frontiers(marks)
         waiting = {
@@ -377,13 +384,13 @@ class StreamQuery:
         return ends
 
     async def _within_bytes(
-        self, marks: Mapping[str, Mark], ends: Mapping[str, Mark], limit: int
-    ) -> dict[str, Mark]:
+        self, marks: Mapping[str, CountedPosition], ends: Mapping[str, CountedPosition], limit: int
+    ) -> dict[str, CountedPosition]:
         sizes = {
             name: await self._followed[name].view.bytes_between(marks[name], end)
             for name, end in ends.items()
         }
-        found: dict[str, Mark] = {}
+        found: dict[str, CountedPosition] = {}
         for name, share in shares(sizes, limit).items():
             view = self._followed[name].view
             found[name] = await view.after_bytes(marks[name], share, ends[name], least=False)
@@ -406,7 +413,9 @@ class StreamQuery:
 
     # -- how far behind -----------------------------------------------------------------------
 
-    async def _report(self, marks: Mapping[str, Mark], ends: Mapping[str, Mark]) -> None:
+    async def _report(
+        self, marks: Mapping[str, CountedPosition], ends: Mapping[str, CountedPosition]
+    ) -> None:
         frontiers = self._frontiers(marks)
         state = ({n: m.position for n, m in ends.items()}, frontiers)
         if state == self._reported:
@@ -423,11 +432,13 @@ class StreamQuery:
 
     # -- what is read -------------------------------------------------------------------------
 
-    async def pieces(self, start: Offsets, end: Offsets, *, counts: bool) -> list[list[Piece]]:
+    async def splits(
+        self, start: Offsets, end: Offsets, *, counts: bool
+    ) -> list[list[StreamSplit]]:
         """Of each stream, in order. Raises where records are gone, unless it may not."""
         end.check(self._cluster, self.streams.path)
 
-        async def of(name: str) -> list[Piece]:
+        async def of(name: str) -> list[StreamSplit]:
             followed = self._followed.get(name)
             view = followed.view if followed else StreamView(self.streams, name)
             try:
@@ -446,8 +457,8 @@ class StreamQuery:
         return await each(end.streams, of)
 
     async def _of_stream(
-        self, view: StreamView, start: Reached | None, end: Reached, counts: bool
-    ) -> list[Piece]:
+        self, view: StreamView, start: StreamOffset | None, end: StreamOffset, counts: bool
+    ) -> list[StreamSplit]:
         if start == end:
             return []
         if self._followed.get(view.name) is None or self._target is not None:
@@ -466,7 +477,7 @@ class StreamQuery:
         first = view.oldest if start is None else start.position
         sequence = None if start is None else start.sequence
         try:
-            pieces, gaps = await view.pieces(
+            splits, gaps = await view.splits(
                 first, end.position, sequence, reached=True, counts=counts
             )
         except StreamGapError as error:
@@ -476,7 +487,7 @@ class StreamQuery:
             return []
         if gaps:
             self._tell_loss(lost(view.name, gaps))
-        return pieces
+        return splits
 
     async def commit(self, end: Offsets) -> None:
         """Store the positions under the subscription's name."""
@@ -509,7 +520,7 @@ async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[s
     return names
 
 
-async def lag(view: StreamView, at: Mark, frontier: Mark) -> dict[str, Any]:
+async def lag(view: StreamView, at: CountedPosition, frontier: CountedPosition) -> dict[str, Any]:
     """How far a reader at `at` is behind: records and stored bytes that it has not read, and for
     how many seconds the oldest of them has been waiting (None: nothing tells)."""
     records = view.records_between(at, frontier)
@@ -539,5 +550,5 @@ def shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
     return given
 
 
-def _position(mark: Mark) -> Any:
+def _position(mark: CountedPosition) -> Any:
     return mark.position
