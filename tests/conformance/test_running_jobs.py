@@ -18,7 +18,7 @@ from quire.replication.marks.running import (
     announced,
     running_jobs,
 )
-from tests.conformance.conftest import Backend
+from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 
 LIMIT_S = 30

@@ -1,6 +1,6 @@
 """Public names under their former spelling, for one release.
 
-    __getattr__ = former_names(__name__, {"Old": "New"})
+__getattr__ = former_names(__name__, {"Old": "New"})
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Appended(Sequence[DLSN]):
     __slots__ = ("_parts", "_starts")
 
     def __init__(self, parts: Sequence[tuple[PendingEntry, int, int]]) -> None:
-        """(pending entry, index of the first record, how many) of each pending entry they went to."""
+        """Each part is (pending entry, index of its first record, number of records)."""
         self._parts = parts
         self._starts = list(accumulate((count for _, _, count in parts), initial=0))
 
