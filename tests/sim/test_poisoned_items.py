@@ -705,7 +705,7 @@ NAMES_ONLY = {
     "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
     "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
-    "replication/marks/running.py running_jobs": "what cannot be understood is left out",
+    "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
     "replication/explain/status.py failing_ledgers": "names that are no ids are left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""

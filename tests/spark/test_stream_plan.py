@@ -20,7 +20,7 @@ from quire.spark.options import reading_kind
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.lag import StreamLag, lags_of
 from quire.spark.streams.offsets import Offsets, StreamOffset
-from quire.spark.streams.options import Places, StreamReadOptions, TableOptions
+from quire.spark.streams.options import StreamPlaces, StreamReadOptions, TableOptions
 from quire.spark.streams.plan import StreamPartition, StreamSplit, lay_out, partitions
 from quire.spark.streams.query import shares
 from quire.spark.streams.reader import StreamBounds, StreamTasks, narrowed, spark_schema
@@ -82,8 +82,8 @@ def test_options() -> None:
     ],
 )
 def test_places(text: str, place: object) -> None:
-    assert parse({"stream": "a", "start": text}).start == Places(place)  # type: ignore[arg-type]
-    assert parse({"stream": "a", "end": text}).end == Places(place)  # type: ignore[arg-type]
+    assert parse({"stream": "a", "start": text}).start == StreamPlaces(place)  # type: ignore[arg-type]
+    assert parse({"stream": "a", "end": text}).end == StreamPlaces(place)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from quire.cli.common.groups import say
 if TYPE_CHECKING:
     from rich import progress
 
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.replication.marks.pauses import Pause, PauseGate
-    from quire.replication.marks.running import JobStatus
 
 REFRESHES_PER_S = 4
 REFRESHES_PER_S = 4
@@ -161,7 +161,7 @@ class JobBar:
             )
 
     def far(self) -> JobStatus:
-        from quire.replication.marks.running import JobStatus
+        from quire.replication.marks.job_announcements import JobStatus
 
         return JobStatus(
             self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rich import progress
 
     from quire.config import ClientConfig
-    from quire.replication.marks.running import JobStatus
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.spark.jobs import ClusterOptions
 
 T = TypeVar("T")
@@ -242,7 +242,7 @@ class Bar:
 
     def far(self) -> JobStatus:
         """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.marks.running import JobStatus
+        from quire.replication.marks.job_announcements import JobStatus
 
         with self._lock:
             return JobStatus(self._step)
@@ -292,7 +292,7 @@ async def _tell(
 ) -> None:
     import quire
     from quire.cli.common.options import default_name
-    from quire.replication.marks.running import announced
+    from quire.replication.marks.job_announcements import announced
 
     while True:
         try:

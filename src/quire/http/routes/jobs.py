@@ -12,8 +12,8 @@ from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.errors import JobError, QuireError
 from quire.http.server.answers import NotFoundError, error_body
+from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
-from quire.replication.marks.running import JobStatus, announced
 
 RUNNING_MAX = 4
 """At once; each copies entries."""

@@ -18,10 +18,10 @@ from quire.http.views.ledger_json import described_or_error, ledger_as_json
 from quire.http.views.stream_statistics import segment_as_json, stream_statistics, subscription_lags
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
+from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
-from quire.replication.marks.running import running_jobs
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace

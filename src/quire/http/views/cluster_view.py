@@ -24,7 +24,7 @@ from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
-from quire.replication.marks.running import RunningJob, running_jobs
+from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.streams.ownership.lost_ledgers import LostLedgers
 
 STATES = ("writable", "read-only", "gone")

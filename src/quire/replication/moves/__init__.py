@@ -1,4 +1,4 @@
 """Operations that move replicas from bookie to bookie: decommission, recover and rebalance.
 
-Start with `move`.
+Start with `recover`.
 """

@@ -1,4 +1,4 @@
 """Copying missing or damaged entries of one ledger, and naming the copies in its metadata.
 
-Start with `ledger`.
+Read `bookie_removal`, then `fragment` and `repair_findings`.
 """

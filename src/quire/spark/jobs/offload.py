@@ -38,16 +38,16 @@ from quire.spark.jobs.archive.manifest import (
     OffloadHistory,
     with_files,
 )
-from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, write_piece
-from quire.spark.jobs.archive.plan import (
+from quire.spark.jobs.archive.offload_plan import (
     OffloadPlan,
-    Turn,
+    OffloadStep,
     check_answers,
     check_same_stream,
     eligible,
     together,
     turns_of,
 )
+from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, write_piece
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.spark.streams.plan import lay_out
@@ -503,7 +503,7 @@ class _Run:
         spark: SparkSession,
         claim: OffloadClaim,
         gaps: Sequence[Gap],
-        turn: Turn,
+        turn: OffloadStep,
         progress: ProgressCallback,
     ) -> None:
         parts = together(turn.parts, self.options.file_bytes)

@@ -1,5 +1,6 @@
-"""What a lost bookie held, replicated again by Spark's tasks: under the same locks and rules as
-autorecovery's workers (`quire.replication.repair.ledger`), who may be at it at the same time.
+"""Recovery of a lost bookie by Spark's tasks, under the same locks and rules as autorecovery.
+
+Autorecovery's workers (`quire.replication.repair.bookie_removal`) may do the same meanwhile.
 
 Done twice it does nothing the second time; interrupted it goes on where it was, for the metadata of
 each ledger says what is left.

@@ -1,5 +1,5 @@
 """What an audit found, written back by Spark's tasks. The rules are those of
-`quire.replication.repair.repair`."""
+`quire.replication.repair.repair_findings`."""
 
 from __future__ import annotations
 

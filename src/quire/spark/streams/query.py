@@ -22,7 +22,7 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
-from quire.spark.streams.follow import StreamFollower
+from quire.spark.streams.follower import StreamFollower
 from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
 from quire.spark.streams.plan import StreamSplit

@@ -15,7 +15,7 @@ from quire.streams import DLSN, Gap, StreamSegment
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OffloadStep:
     """Whole segments, for one manifest."""
 
     parts: tuple[SegmentPart, ...]
@@ -32,7 +32,7 @@ class OffloadPlan:
     start: DLSN
     """Of the history, if there is none yet."""
     gaps: tuple[Gap, ...]
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[OffloadStep, ...] = ()
     ledger_bytes: int = field(default=0)
 
     @property
@@ -62,7 +62,7 @@ def eligible(
 
 def turns_of(
     ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
-) -> Iterator[Turn]:
+) -> Iterator[OffloadStep]:
     """What is copied before each manifest."""
     parts: list[SegmentPart] = []
     size_bytes = 0
@@ -73,7 +73,7 @@ def turns_of(
         if size_bytes >= turn_bytes or at == len(ranges) - 1:
             known = segment.following_sequence_id if segment.first_sequence_id >= 0 else None
             behind = segment.first_dlsn.next_segment()
-            yield Turn(tuple(parts), behind, known, segment.ledger_id)
+            yield OffloadStep(tuple(parts), behind, known, segment.ledger_id)
             parts, size_bytes = [], 0
 
 
