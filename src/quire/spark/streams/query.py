@@ -76,7 +76,7 @@ class StreamQuery:
         self._tasks = TaskSet()
         self._followed: dict[str, _Followed] = {}
         self._news = asyncio.Event()
-        self._looked_s = float("-inf")
+        self._discovered_s = float("-inf")
         self._target: dict[str, CountedPosition] | None = None
         """Of a query that stops where the streams ended when it began."""
         self._held_since_s: float | None = None
@@ -112,9 +112,9 @@ class StreamQuery:
     async def _discover(self, known: Iterable[str] = ()) -> None:
         """Look for new streams, now and then; NoSuchStreamError for one that was asked for."""
         now_s = asyncio.get_running_loop().time()
-        if self._followed and now_s - self._looked_s < DISCOVERY_INTERVAL_S:
+        if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
             return
-        self._looked_s = now_s
+        self._discovered_s = now_s
         names = await self.names()
         for name in [*self._followed]:
             if name not in names:
@@ -171,13 +171,13 @@ class StreamQuery:
             await self._look(start, marks)
             ends = (await self._admitted(marks)) if limited else self._frontiers(marks)
             moved = any(self._moved(name, start, mark, ends[name]) for name, mark in marks.items())
-            if moved or self._target is not None or not await self._told(until_s):
+            if moved or self._target is not None or not await self._wait_for_news(until_s):
                 break
         await self._report(marks, ends)
         if not moved:
             return None
         self._held_since_s = None
-        return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
+        return Offsets(self._cluster, self.streams.path, self._next_offsets(start, marks, ends))
 
     def _moved(
         self, name: str, start: Offsets, mark: CountedPosition, end: CountedPosition
@@ -200,7 +200,7 @@ class StreamQuery:
             return reached
         return replace(reached, life=followed.first_life)
 
-    async def _told(self, until_s: float) -> bool:
+    async def _wait_for_news(self, until_s: float) -> bool:
         """Wait for news, until then."""
         try:
             async with asyncio.timeout_at(until_s):
@@ -209,7 +209,7 @@ class StreamQuery:
             return False
         return True
 
-    def _given(
+    def _next_offsets(
         self,
         start: Offsets,
         marks: Mapping[str, CountedPosition],
@@ -228,9 +228,9 @@ class StreamQuery:
     def _follow(self) -> None:
         for name, followed in self._followed.items():
             if followed.follower is None:
-                followed.follower = StreamFollower(self.streams, name, self._tasks, self._is_new)
+                followed.follower = StreamFollower(self.streams, name, self._tasks, self._on_news)
 
-    def _is_new(self, name: str, segments: bool) -> None:
+    def _on_news(self, name: str, segments: bool) -> None:
         followed = self._followed.get(name)
         if followed is not None:
             followed.stale = True
@@ -248,12 +248,12 @@ class StreamQuery:
                 remedy="Use the options that the query was started with, or another checkpoint "
                 "location",
             )
-        self._tell_loss(NoSuchStreamError(
+        self._report_loss(NoSuchStreamError(
             f"{', '.join(gone)}: read up to now, does not exist any more",
             remedy="Set the option failOnDataLoss to false to go on with the others",
         ))  # fmt: skip
 
-    def _tell_loss(self, error: StreamError) -> None:
+    def _report_loss(self, error: StreamError) -> None:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("going on without them: %s", error)
@@ -276,7 +276,7 @@ class StreamQuery:
             return await view.mark(view.oldest)
         if not view.same_stream(reached):
             if followed.abandoned != reached:
-                self._tell_loss(another_stream(name, reached.position))
+                self._report_loss(another_stream(name, reached.position))
                 followed.abandoned = reached
                 followed.frontier, followed.stale = None, True
                 if self._target is not None:
@@ -322,12 +322,12 @@ class StreamQuery:
                 remedy="Open the stream for writing: that keeps the segment as lost. Then the "
                 "query can continue after it with the option failOnDataLoss set to false",
             )
-            if not self._waits(followed, gone):
+            if not self._is_patient(followed, gone):
                 raise gone from error
             return
         except BaseException as error:
             followed.stale, followed.relist = True, relist
-            if not self._bears(followed, error):
+            if not self._tolerates(followed, error):
                 raise
             return
         followed.failing_since_s = None
@@ -339,17 +339,17 @@ class StreamQuery:
         if followed.follower is not None:
             followed.follower.take()
 
-    def _bears(self, followed: _Followed, error: BaseException) -> bool:
+    def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
         """Whether the query goes on without news of this stream."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
-            self._tell_loss(error)
-            self._looked_s = float("-inf")  # it will not be among them
+            self._report_loss(error)
+            self._discovered_s = float("-inf")  # it will not be among them
             return True
-        return isinstance(error, ReadError | MetadataUnavailableError) and self._waits(
+        return isinstance(error, ReadError | MetadataUnavailableError) and self._is_patient(
             followed, error
         )
 
-    def _waits(self, followed: _Followed, error: Exception) -> bool:
+    def _is_patient(self, followed: _Followed, error: Exception) -> bool:
         """Return whether the query has waited for this stream for less than `PATIENCE_S`."""
         now_s = asyncio.get_running_loop().time()
         if followed.failing_since_s is None:
@@ -444,11 +444,11 @@ class StreamQuery:
             try:
                 if followed is None:
                     await view.open()
-                return await self._of_stream(
+                return await self._splits_of(
                     view, start.streams.get(name), end.streams[name], counts
                 )
             except NoSuchStreamError as error:
-                self._tell_loss(error)
+                self._report_loss(error)
                 return []
             finally:
                 if followed is None:
@@ -456,7 +456,7 @@ class StreamQuery:
 
         return await each(end.streams, of)
 
-    async def _of_stream(
+    async def _splits_of(
         self, view: StreamView, start: StreamOffset | None, end: StreamOffset, counts: bool
     ) -> list[StreamSplit]:
         if start == end:
@@ -465,12 +465,12 @@ class StreamQuery:
             await view.look()
         if not view.same_stream(end):
             # The stream that the batch was planned for is gone. The next batch finds the other one.
-            self._tell_loss(another_stream(view.name, end.position))
+            self._report_loss(another_stream(view.name, end.position))
             return []
         if start is not None:
             start = self._with_life(view.name, start)
             if not view.same_stream(start):
-                self._tell_loss(another_stream(view.name, start.position))
+                self._report_loss(another_stream(view.name, start.position))
                 start = None
         if start is not None and start.position >= end.position:
             return []
@@ -483,10 +483,10 @@ class StreamQuery:
         except StreamGapError as error:
             if view.same_stream(end):
                 raise
-            self._tell_loss(error)
+            self._report_loss(error)
             return []
         if gaps:
-            self._tell_loss(lost(view.name, gaps))
+            self._report_loss(lost(view.name, gaps))
         return splits
 
     async def commit(self, end: Offsets) -> None:
