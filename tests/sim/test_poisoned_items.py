@@ -43,15 +43,9 @@ from quire.replication.autorecovery.settings import AutorecoverySettings, Autore
 from quire.replication.autorecovery.worker import forget_old_failures
 from quire.replication.explain.at_risk import at_risk
 from quire.replication.explain.explain import explain_ledger
-from quire.replication.explain.status import (
-    LastFailure,
-    last_failure,
-    last_unreadable,
-    marked_ledgers,
-    note_failure,
-    overview,
-)
+from quire.replication.explain.status import marked_ledgers, overview
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import LastFailure, last_failure, last_unreadable, note_failure
 from quire.replication.moves.decommission import decommission
 from quire.replication.moves.rebalance import rebalance
 from quire.replication.moves.recover import MoveOptions, recover_bookie
@@ -706,7 +700,7 @@ NAMES_ONLY = {
     "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
-    "replication/explain/status.py failing_ledgers": "names that are no ids are left out",
+    "replication/marks/notes.py failing_ledgers": "names that are no ids are left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""
 

@@ -17,7 +17,8 @@ from quire.http.watch.observations import MARKS_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.replication.explain import status
-from quire.replication.explain.status import LastFailure, MarkCount, note_failure, overview
+from quire.replication.explain.status import MarkCount, overview
+from quire.replication.marks.notes import LastFailure, note_failure
 from quire_simulator.metadata.store import forget_memory
 
 URI = "memory://marks"

@@ -46,7 +46,9 @@ from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.explain.status import (
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import (
     MISPLACED_TOLD_MAX,
     AwaitedBookie,
     PlacementCheck,
@@ -54,8 +56,6 @@ from quire.replication.explain.status import (
     note_unreadable,
     note_waiting,
 )
-from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 

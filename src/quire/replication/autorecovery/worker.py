@@ -36,16 +36,20 @@ from quire.replication.autorecovery.auditor import Log
 from quire.replication.autorecovery.misplaced import put_right
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.budget import Budget
-from quire.replication.explain.status import (
+from quire.replication.marks.locks import (
+    LockHeldError,
+    ReplicationLock,
+    ReplicationLocks,
+    misplaced_mark,
+)
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import (
     LastFailure,
     failing_ledgers,
     forget_failure,
     last_failure,
-    misplaced_mark,
     note_failure,
 )
-from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
-from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.bookie_removal import (
     CONFLICTS_MAX,
     REASON_CHARS_MAX,
