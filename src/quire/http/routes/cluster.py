@@ -11,8 +11,8 @@ from quire.client import Client
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.jobs import HttpJob, Jobs, attended
-from quire.http.server.answers import NotFoundError
 from quire.http.server.api import Call, Field, Reply, Route
+from quire.http.server.error_responses import NotFoundError
 from quire.http.views.ledger_json import described_or_error, ledger_as_apache
 from quire.http.watch.observations import space_of
 from quire.metadata.bookies.directories import forget_bookie

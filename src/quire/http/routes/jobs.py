@@ -11,7 +11,7 @@ from typing import Any
 from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.errors import JobError, QuireError
-from quire.http.server.answers import NotFoundError, error_body
+from quire.http.server.error_responses import NotFoundError, error_body
 from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
 

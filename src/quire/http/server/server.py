@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from quire._runtime.units import host_port
 from quire.errors import QuireError, StartError
-from quire.http.server.answers import error_body, status_of
 from quire.http.server.api import Api, Reply, Route, Text
+from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
 from quire.http.server.openapi import document
 from quire.http.server.security import AccessGate, HttpOptions, RefusedRequest, check_options
