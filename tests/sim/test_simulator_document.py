@@ -13,7 +13,7 @@ from quire_simulator.streams.invariants import ACK_LAWS, END_LAWS, METADATA_LAWS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
 SOURCES = Path(simulation.__file__).parent.rglob("*.py")
-RAISERS = {"fail", "tell", "LawError", "Failure"}
+RAISERS = {"fail", "tell", "LawError", "RunFailure"}
 """What is called with the name of a law, as text, in the first place or behind some facts."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from quire.bookie.announcement import Announcement
 from quire.bookie.background import garbage
 from quire.bookie.directories import identity
-from quire.bookie.protocol.add_batcher import Intake
+from quire.bookie.protocol.add_batcher import AddBatcher
 from quire.bookie.protocol.service import BookieService
 from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
@@ -80,12 +80,12 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
 )
 def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
     """Whether the ledger is fenced is looked at, and then the add waits its turn."""
-    real = Intake._hand_over
+    real = AddBatcher._hand_over
 
     def hand_over(self: Any, *add: Any) -> None:
         asyncio.get_running_loop().call_later(0.02, real, self, *add)
 
-    patch.setattr(Intake, "_hand_over", hand_over)
+    patch.setattr(AddBatcher, "_hand_over", hand_over)
 
 
 @mutant(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.protocol.add_batcher import Intake
+from quire.bookie.protocol.add_batcher import AddBatcher
 from quire.storage import directory
 from quire.storage.background.collector import Collector
 from quire.storage.catalogue import Catalogue
@@ -144,7 +144,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     seeds=330,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = Intake._hand_over
+    real = AddBatcher._hand_over
 
     def hand_over(self: Any, batch: Batch, urgent: bool, done: Any) -> None:
         ledgers = self._service.store.ledgers
@@ -153,7 +153,7 @@ def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
         else:
             done(batch, None)
 
-    patch.setattr(Intake, "_hand_over", hand_over)
+    patch.setattr(AddBatcher, "_hand_over", hand_over)
 
 
 @mutant(

@@ -1,6 +1,6 @@
 """One client's connection to a bookie: received chunks in, one answer a chunk out.
 
-    chunk -> whole frames -> protocol_v2 or protocol_v3 -> intake -> LedgerStore.append
+    chunk -> whole frames -> RequestsV2 or RequestsV3 -> AddBatcher -> LedgerStore.append
     synced -> the answers of the batch as one bytes object -> one write
 
 A chunk may hold anything: adds of many ledgers, reads between them, refused adds, half a frame.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import eq
 
-from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
 from quire.bookie.protocol.service import ClientConnection
 from quire.codec.entry.frame_runs import packed
 from quire.codec.wire.v2 import (
@@ -59,7 +59,7 @@ class RequestsV2:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        self._intake = Intake(connection.service)
+        self._batcher = AddBatcher(connection.service)
         self._spans: list[tuple[int, int]] = []
         """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
         self._carried: list[Buffer] = []
@@ -87,8 +87,8 @@ class RequestsV2:
     def adds(self, at: int, end: int, size: int) -> int:
         """Take the ADD frames of `size` bytes that stand back to back from `at` on, or the first of
         them; the offset behind them."""
-        count = min(equal_frames(self._view, at, end, size), self._intake.most(size))
-        if not self._intake.has_room(count * size):
+        count = min(equal_frames(self._view, at, end, size), self._batcher.most(size))
+        if not self._batcher.has_room(count * size):
             self.submit()
         if count == 1:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
@@ -157,7 +157,7 @@ class RequestsV2:
         size: int,
     ) -> None:
         """Adds to ledgers in turn."""
-        refused = self._intake.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
+        refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
             self._connection.out.append(add_response(code, ledgers[row], entries[row]))
@@ -172,7 +172,7 @@ class RequestsV2:
         stop = at + len(entries) * size
         last_lac = stop - size + LAC_AT
         lac = int.from_bytes(self._view[last_lac : last_lac + 8], "big", signed=True)
-        code = self._intake.take(word & 0xFFFF, key, ledger, entries, size, lac)
+        code = self._batcher.take(word & 0xFFFF, key, ledger, entries, size, lac)
         if code:
             self._connection.out.append(add_responses_of(ledger, entries, code))
             return
@@ -205,12 +205,12 @@ class RequestsV2:
 
     def submit(self, version: int = 2) -> None:
         """Hand what was accepted so far to the store."""
-        if self._intake.empty:
+        if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
         self._carried.clear()
         done = self._synced if version == 2 else partial(self._synced_old, version)
-        self._intake.submit(buffers, done)
+        self._batcher.submit(buffers, done)
 
     def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
         if error is not None:
@@ -221,8 +221,8 @@ class RequestsV2:
 
     def _synced(self, batch: Batch, error: StorageError | None) -> None:
         """The batch is durable (or failed): its answers, in one write."""
-        if batch.singles is not None and error is None:
-            self._connection.write(add_responses_each(*batch.singles[:2]))
+        if batch.columns is not None and error is None:
+            self._connection.write(add_responses_each(*batch.columns[:2]))
             return
         parts: list[bytes] = []
         for run in batch.runs:

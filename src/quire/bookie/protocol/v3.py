@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
-from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
 from quire.bookie.protocol.service import ClientConnection
 from quire.bookie.protocol.v2 import AUTH_DISABLED_PLUGIN
 from quire.bookie.protocol.v3_answers import (
@@ -69,7 +69,7 @@ class RequestsV3:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        self._intake = Intake(connection.service)
+        self._batcher = AddBatcher(connection.service)
         self._pieces: list[Buffer] = []
         """Of the frames of the batch: head, body, head, body."""
         self._answers = AddAnswers(connection)
@@ -87,7 +87,7 @@ class RequestsV3:
     def take(self, view: memoryview, at: int, end: int, size: int) -> int:
         """The request of `size` bytes at `at`, and those of its size and shape behind it, or the
         first of these; the offset behind them. ProtocolError: it is none."""
-        count = min(equal_frames(view, at, end, size), self._intake.most(size))
+        count = min(equal_frames(view, at, end, size), self._batcher.most(size))
         if count >= MIN_STRETCH:
             stretch = stretch_of(view, at, size, count)
             if stretch is not None:
@@ -188,7 +188,7 @@ class RequestsV3:
             ledger, entry, lac = HEAD.unpack_from(body)
             size = FRAME_HEADER_BYTES + len(body)
             self._make_room(size)
-            code = self._intake.take(flags, key, ledger, (entry,), size, lac)
+            code = self._batcher.take(flags, key, ledger, (entry,), size, lac)
         self._answer_later(
             code,
             bool(add.writeFlags & DEFERRED_SYNC) and not recovery,
@@ -204,7 +204,7 @@ class RequestsV3:
         size = FRAME_HEADER_BYTES + len(bodies[0])
         flags = RECOVERY * shape.recovery | PRIORITY * shape.high_priority
         self._make_room(size * len(bodies))
-        code = self._intake.take(
+        code = self._batcher.take(
             flags, shape.key, stretch.ledger_id, stretch.entry_ids, size, stretch.last_lac
         )
         self._answer_later(
@@ -219,7 +219,7 @@ class RequestsV3:
             self._pieces.append(prefix.join(bodies))
 
     def _make_room(self, size_bytes: int) -> None:
-        if not self._intake.has_room(size_bytes):
+        if not self._batcher.has_room(size_bytes):
             self.submit()
 
     def _answer_later(self, code: int, deferred: bool, ledger: int, echoed: Echoed) -> None:
@@ -232,11 +232,11 @@ class RequestsV3:
 
     def submit(self) -> None:
         """Hand what was accepted so far to the store."""
-        if self._intake.empty:
+        if self._batcher.empty:
             return
         pieces, self._pieces = self._pieces, []
         answers, self._answers = self._answers, AddAnswers(self._connection)
-        self._intake.submit([b"".join(pieces)], answers.synced)
+        self._batcher.submit([b"".join(pieces)], answers.synced)
         answers.accepted()
 
     # -- reads --------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from quire.storage.log.batch import Batch
 
 
 class Chunks:
-    """The batches of entries that came in turn (`Singles`): rows of one column, by their number in
-    the segment."""
+    """The batches of entries that came in turn (`ColumnarBatch`): rows of one column, by their
+    number in the segment."""
 
     __slots__ = ("_batches", "_starts", "rows")
 
