@@ -13,9 +13,9 @@ from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.nemesis import Nemesis
 from quire_simulator.invariants import bit_rot, early_answers, space
 from quire_simulator.invariants.checker import Checker, LawError
-from quire_simulator.invariants.history import History
+from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.loop import SimulationError
-from quire_simulator.plans.plans import Plan
+from quire_simulator.plans.plans import RunPlan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
 from quire_simulator.report.result import RunFailure, RunResult
@@ -39,15 +39,15 @@ def simulate(seed: int, workload: str = "all", *, trace: bool = False) -> RunRes
     UsageError for a workload that does not exist."""
     if workload not in WORKLOADS:
         raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
-    return run_plan(Plan.make(seed, workload), trace=trace)
+    return run_plan(RunPlan.make(seed, workload), trace=trace)
 
 
-def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
+def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
     """The same for a plan that was made before, or changed: one without a fault, say."""
     world = World.make(
         plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
     )
-    history = History(world.loop.time, world.trace)
+    history = RunHistory(world.loop.time, world.trace)
     broken = world.loop.create_future()
 
     def on_broken() -> None:
@@ -84,7 +84,7 @@ def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
 
 
 async def _main(
-    world: World, plan: Plan, history: History, checker: Checker, broken: asyncio.Future[None]
+    world: World, plan: RunPlan, history: RunHistory, checker: Checker, broken: asyncio.Future[None]
 ) -> None:
     acting = asyncio.ensure_future(_scenes(Stage(world, plan, history, checker)))
     sampling = asyncio.ensure_future(checker.sample())

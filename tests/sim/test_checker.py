@@ -16,7 +16,7 @@ from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.history import History, payload
+from quire_simulator.invariants.history import RunHistory, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, METADATA_CHANGES_MAX
 from quire_simulator.metadata.cluster import StoredItem
 from quire_simulator.world.world import World, bookie_id
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.world = World.make(1, 3)
-        self.history = History(self.world.loop.time, self.world.trace)
+        self.history = RunHistory(self.world.loop.time, self.world.trace)
         self.checker = Checker(self.world, self.history, lambda: None)
         self.version = -1
         self.store(METADATA)

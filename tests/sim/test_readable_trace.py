@@ -19,8 +19,8 @@ from quire.codec.wire.v2 import Code, Flag
 from quire_simulator import (
     WORKLOADS,
     Fault,
-    Plan,
     RunFailure,
+    RunPlan,
     RunResult,
     TraceStep,
     as_mermaid,
@@ -259,9 +259,9 @@ def test_the_lines_have_columns(every_step: bool) -> None:
         assert len(lines) == len(result.trace)
 
 
-def a_quiet_plan() -> Plan:
+def a_quiet_plan() -> RunPlan:
     """One writer who leaves, and two faults that hurt nobody: the same whatever seeds mean."""
-    plan = Plan.make(4, "calm")
+    plan = RunPlan.make(4, "calm")
     ledger = replace(
         plan.ledgers[0], number=0, kind="plain", shape=(3, 3, 2), begin_s=0.0, batches=5,
         batch_entries_max=3, pause_s=0.05, end="abandon", recoveries_s=(), tails_s=(),

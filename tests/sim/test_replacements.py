@@ -13,12 +13,12 @@ import pytest
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
-from quire_simulator import Plan, simulate
+from quire_simulator import RunPlan, simulate
 from quire_simulator.actors.healers import HealLaws
 from quire_simulator.faults import replacements
 from quire_simulator.faults.replacements import Machine, Replacements
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.history import History
+from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
 from quire_simulator.metadata.cluster import MemoryPresence
@@ -190,14 +190,14 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_who_is_away_again_is_waited_for_anew(back_s: float, kind: str, law: str | None) -> None:
     """Once it was there for so long that an auditor has seen it."""
-    plan = Plan.make(FIRST_SEED, "replaced")
+    plan = RunPlan.make(FIRST_SEED, "replaced")
     plan = replace(
         plan,
         healers=(replace(plan.healers[0], delay_s=3),),
         schedule=(Fault(0.0, kind, BOOKIE),),
     )
     world = World.make(1, 1)
-    history = History(world.loop.time, world.trace)
+    history = RunHistory(world.loop.time, world.trace)
     checker = Checker(world, history, lambda: None)
     running = cast(Bookie, object())
 

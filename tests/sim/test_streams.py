@@ -12,17 +12,17 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
-from quire_simulator import Plan, run_plan, simulate
+from quire_simulator import RunPlan, run_plan, simulate
 from quire_simulator.streams import invariants as laws
 from quire_simulator.streams.facts import (
-    Handle,
-    Seen,
+    ObservedStream,
+    ReadRecord,
     Sent,
-    StreamFacts,
+    WriterAttempt,
     producer_of,
     producer_payload,
 )
-from quire_simulator.streams.invariants import View, Whole
+from quire_simulator.streams.invariants import JudgedStream, ReaderPosition
 from quire_simulator.streams.plans import STREAM_SHAPES, StreamPlan
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def all_plans() -> list[StreamPlan]:
-    return [plan for seed in range(PLANS) for plan in Plan.make(seed, "streams").streams]
+    return [plan for seed in range(PLANS) for plan in RunPlan.make(seed, "streams").streams]
 
 
 def test_the_seeds_have_streams_of_every_kind() -> None:
@@ -66,13 +66,13 @@ def test_the_seeds_have_streams_of_every_kind() -> None:
         "truncations_s", "rename_s", "remove_s",
     ):  # fmt: skip
         assert any(getattr(plan, some) for plan in plans), some
-    assert any(Plan.make(seed, "all").streams for seed in range(PLANS))
-    targets = {f.target for seed in range(PLANS) for f in Plan.make(seed, "streams").schedule}
+    assert any(RunPlan.make(seed, "all").streams for seed in range(PLANS))
+    targets = {f.target for seed in range(PLANS) for f in RunPlan.make(seed, "streams").schedule}
     assert {"stream-0", "streamer-0.0", "tailer-0.0", "scanner-0.0"} <= targets
 
 
 def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
-    plan = next(p for p in (Plan.make(n, "streams") for n in range(50)) if len(p.streams) > 2)
+    plan = next(p for p in (RunPlan.make(n, "streams") for n in range(50)) if len(p.streams) > 2)
     assert run_plan(replace(plan, streams=plan.streams[1:])).failure is None
     first = replace(plan.streams[0], streamers=plan.streams[0].streamers[:1], follows_s=())
     assert run_plan(replace(plan, streams=(first,), schedule=())).failure is None
@@ -82,11 +82,11 @@ def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
 # -- the laws ----------------------------------------------------------------------------------
 
 
-def facts_of(*payloads: bytes, **what: object) -> StreamFacts:
+def facts_of(*payloads: bytes, **what: object) -> ObservedStream:
     """Of a stream to which one writer has appended these, one in an entry; and which was read."""
     plan = next(p for p in all_plans() if p.kind == "stream" and not p.retained)
-    facts = StreamFacts(plan)
-    handle = Handle("a", 0, begun=1, opened=2)
+    facts = ObservedStream(plan)
+    handle = WriterAttempt("a", 0, begun=1, opened=2)
     facts.handles.append(handle)
     for number, payload in enumerate(payloads):
         sent = Sent(payload, handle, begun=3 + number, txid=number, sequence=number)
@@ -100,8 +100,10 @@ def facts_of(*payloads: bytes, **what: object) -> StreamFacts:
     return facts
 
 
-def seen(payload: bytes, number: int, **what: int) -> Seen:
-    return Seen(payload, DLSN(1, what.get("entry", number), 0), what.get("txid", number), number)
+def seen(payload: bytes, number: int, **what: int) -> ReadRecord:
+    return ReadRecord(
+        payload, DLSN(1, what.get("entry", number), 0), what.get("txid", number), number
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,15 +121,15 @@ def seen(payload: bytes, number: int, **what: int) -> Seen:
     ],
     ids=lambda what: getattr(what, "__name__", ""),
 )
-def test_a_reader_that_is_given_something_wrong(law: laws.ReadLaw, reads: Seen) -> None:
-    view = View("reader", DLSN(1, 0, 0), upcoming=1)
+def test_a_reader_that_is_given_something_wrong(law: laws.ReadLaw, reads: ReadRecord) -> None:
+    view = ReaderPosition("reader", DLSN(1, 0, 0), upcoming=1)
     assert law(facts_of(b"a", b"b", b"c"), view, seen(b"b", 1)) is None
     assert law(facts_of(b"a", b"b", b"c"), view, reads) is not None
 
 
 def test_a_reader_that_begins_too_late_or_too_early() -> None:
     facts = facts_of(b"a", b"b", b"c")
-    begun = View("reader", DLSN(1, 1, 0))
+    begun = ReaderPosition("reader", DLSN(1, 1, 0))
     assert laws.no_record_is_skipped(facts, begun, seen(b"b", 1)) is None
     assert "not given 1:1:0" in (laws.no_record_is_skipped(facts, begun, seen(b"c", 2)) or "")
     assert "was given 1:0:0" in (laws.no_record_is_skipped(facts, begun, seen(b"a", 0)) or "")
@@ -142,7 +144,7 @@ def test_a_writer_that_is_told_something_wrong() -> None:
     for law in laws.ACK_LAWS:
         assert law(facts, sent, at) is None
     assert laws.told_positions_are_true(facts, sent, DLSN(1, 5, 0))
-    facts.handles.append(Handle("b", 1, begun=3, opened=4))
+    facts.handles.append(WriterAttempt("b", 1, begun=3, opened=4))
     assert facts.handles[1].follows(old)
     assert laws.a_successor_ends_the_writer(facts, sent, at)
     assert laws.a_successor_ends_the_writer(facts, sent, None) is None
@@ -207,7 +209,7 @@ def test_truncation_that_goes_back() -> None:
 def test_the_end_of_a_stream_that_is_wrong() -> None:
     payloads = [b"a", producer_payload("p0", 0), b"b", producer_payload("p0", 1)]
     records = [seen(payload, number) for number, payload in enumerate(payloads)]
-    whole = Whole(DLSN(1, 0, 0), records)
+    whole = JudgedStream(DLSN(1, 0, 0), records)
     facts = facts_of(*payloads)
     facts.producers["p0"] = 1
     for law in laws.END_LAWS:
@@ -233,12 +235,12 @@ def test_the_end_of_a_stream_that_is_wrong() -> None:
 def test_writers_whose_records_are_mixed() -> None:
     facts = facts_of(b"a", b"b", b"c")
     [old] = facts.handles
-    new = Handle("b", 1, begun=9, opened=10)
+    new = WriterAttempt("b", 1, begun=9, opened=10)
     new.sent.append(old.sent.pop(1))
     facts.handles.append(new)
-    assert laws.writers_come_one_after_the_other(facts, Whole(DLSN(1, 0, 0), []))
+    assert laws.writers_come_one_after_the_other(facts, JudgedStream(DLSN(1, 0, 0), []))
     old.sent.pop()
-    assert laws.writers_come_one_after_the_other(facts, Whole(DLSN(1, 0, 0), [])) is None
+    assert laws.writers_come_one_after_the_other(facts, JudgedStream(DLSN(1, 0, 0), [])) is None
 
 
 def test_payloads_tell_whose_they_are() -> None:

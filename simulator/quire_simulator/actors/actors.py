@@ -16,7 +16,7 @@ from quire_simulator.actors.publishers import follow, publish
 from quire_simulator.actors.racks import RackLaws
 from quire_simulator.actors.readers import delete, read, recover, tail
 from quire_simulator.actors.writers import write
-from quire_simulator.faults.byzantine import LIAR, Liar, hear
+from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.plans.plans import LedgerPlan, readers_of
 from quire_simulator.streams.actors import is_tailer, stream_actors
@@ -26,13 +26,13 @@ from quire_simulator.world.stage import Stage
 Work = Callable[[Stage, str, Client], Awaitable[None]]
 
 
-class Part(Protocol):
+class LedgerActor(Protocol):
     """What a client of one ledger does."""
 
     async def __call__(self, stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None: ...
 
 
-READERS: dict[str, Part] = {
+READERS: dict[str, LedgerActor] = {
     "recoverer": recover,
     "tail": tail,
     "reader": read,
@@ -52,7 +52,7 @@ class Actors:
         if stage.plan.racks:
             RackLaws(stage)
         if stage.plan.liars:
-            Liar(stage.world, LIAR)
+            ByzantineBookie(stage.world, BYZANTINE)
         stage.begin_s = stage.world.loop.time()
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.underreplication import (
     ELECTION,
     LEDGERS,
-    Holder,
+    LockHolder,
     Underreplicated,
     lock_path,
     vote_number,
@@ -365,5 +365,5 @@ def _without_auditor(world: World) -> str:
     first = tree.get(f"{root}/{votes[0][1]}") if votes else None
     if first is None or elected is None:
         return "nobody stands for auditor"
-    names = [Holder.decode(node.value).owner for node in (first, elected) if node.value]
+    names = [LockHolder.decode(node.value).owner for node in (first, elected) if node.value]
     return "" if len(names) == 2 and names[0] == names[1] else f"{names} are to be the auditor"

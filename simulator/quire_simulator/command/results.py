@@ -18,7 +18,7 @@ from quire.cli.common.output import print_json
 from quire.cli.common.progress import Progress
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, RunResult, Shrunk
+    from quire_simulator import RunPlan, RunResult, Shrunk
 
 FORMATS = ("text", "full", "mermaid")
 SHRUNK_MAX = 3
@@ -67,7 +67,7 @@ class Smaller:
 
     left_s: float
 
-    def of(self, plan: Plan) -> Shrunk | None:
+    def of(self, plan: RunPlan) -> Shrunk | None:
         """None where there is no time left."""
         from quire_simulator import shrink
 
@@ -117,7 +117,7 @@ class Report:
 
     def shrink(self, smaller: Smaller, save: Path | None) -> None:
         """Of each law that was broken, the failure with the smallest seed."""
-        from quire_simulator import Plan
+        from quire_simulator import RunPlan
 
         first: dict[str, RunResult] = {}
         # In the order of the seeds, not in that in which processes were done.
@@ -125,7 +125,7 @@ class Report:
             assert result.failure is not None
             first.setdefault(result.failure.law, result)
         for result in list(first.values())[:SHRUNK_MAX]:
-            plan = Plan.make(result.seed, result.workload)
+            plan = RunPlan.make(result.seed, result.workload)
             found = smaller.of(plan)
             if found is not None:
                 self.shrunk.append(found)
@@ -174,7 +174,7 @@ class Report:
         }  # fmt: skip
 
 
-def keep(file: Path, plan: Plan, law: str = "") -> None:
+def keep(file: Path, plan: RunPlan, law: str = "") -> None:
     from quire_simulator import dump_plan
 
     file.write_text(dump_plan(plan, **build(), law=law), encoding="utf-8")
@@ -207,7 +207,7 @@ def _shrunk_data(found: Shrunk) -> dict[str, Any]:
 # -- one run ----------------------------------------------------------------------------------
 
 
-def tell(plan: Plan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
+def tell(plan: RunPlan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
     """The trace of a run; the diagram alone is standard output in Mermaid, so that a file of it is
     one. The plan is kept as it is where every law holds, else made small."""
     from quire_simulator import as_mermaid, as_text, run_plan
@@ -233,7 +233,7 @@ def tell(plan: Plan, form: str, save: Path | None, smaller: Smaller, *, as_json:
     return 0 if result.failure is None else EXIT_ERROR
 
 
-def _heading(plan: Plan) -> Iterator[str]:
+def _heading(plan: RunPlan) -> Iterator[str]:
     from quire_simulator import describe_plan
 
     yield f"seed {plan.seed}, workload {plan.workload}; {build_line()}"
@@ -249,7 +249,7 @@ def _verdict(result: RunResult) -> Iterator[str]:
 
 
 def _told_data(
-    plan: Plan, result: RunResult, found: Shrunk | None, trace: list[str]
+    plan: RunPlan, result: RunResult, found: Shrunk | None, trace: list[str]
 ) -> dict[str, Any]:
     from quire_simulator import plan_as_data
 

@@ -20,7 +20,7 @@ from quire.cli.common.progress import Progress
 from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, RunResult
+    from quire_simulator import RunPlan, RunResult
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
@@ -149,16 +149,16 @@ def _workloads(text: str) -> list[str]:
     return names
 
 
-def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> Plan:
+def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> RunPlan:
     from quire.errors import UsageError
-    from quire_simulator import Plan, load_plan
+    from quire_simulator import RunPlan, load_plan
 
     if file is not None:
         return load_plan(file.read_text(encoding="utf-8"))
     assert trace is not None
     if len(workloads) != 1:
         raise UsageError("--trace tells one run: name one workload")
-    return Plan.make(trace, workloads[0])
+    return RunPlan.make(trace, workloads[0])
 
 
 def _run_all(

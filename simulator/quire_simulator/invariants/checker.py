@@ -14,7 +14,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
-from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, History, Record, payload
+from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, HistoryRecord, RunHistory, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.machine.transport import MAX_READ_BYTES
@@ -38,7 +38,7 @@ class LawError(Exception):
 class Checker:
     """`broken` is the first law that did not hold."""
 
-    def __init__(self, world: World, history: History, on_broken: Callable[[], None]) -> None:
+    def __init__(self, world: World, history: RunHistory, on_broken: Callable[[], None]) -> None:
         self.world = world
         self.ledgers: dict[int, Facts] = {}
         self.broken: LawError | None = None
@@ -94,7 +94,7 @@ class Checker:
 
     # -- what happens -------------------------------------------------------------------------
 
-    def heard(self, record: Record) -> None:
+    def heard(self, record: HistoryRecord) -> None:
         if record.ledger_id < 0:
             return
         facts = self.facts(record.ledger_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire_simulator.invariants.history import History, Record
+from quire_simulator.invariants.history import HistoryRecord, RunHistory
 from quire_simulator.machine.loop import START_TIME_S
 from quire_simulator.machine.trace import Event, Field
 from quire_simulator.machine.transport import End
@@ -25,7 +25,7 @@ FIELDS_NOT_TOLD = ("ledger", "first", "last", "note", "bookie", "metadata", "dir
 class TraceRecorder:
     """Made before the run begins, behind the checker, and asked for `steps` after it."""
 
-    def __init__(self, world: World, history: History, schedule: Sequence[Fault] = ()) -> None:
+    def __init__(self, world: World, history: RunHistory, schedule: Sequence[Fault] = ()) -> None:
         self._world = world
         self._schedule = schedule
         self._left: list[Fault] = []
@@ -77,7 +77,7 @@ class TraceRecorder:
         self._metadata(caller, ledger_id, "store")
         self._stored(ledger_id)
 
-    def _written(self, record: Record) -> None:
+    def _written(self, record: HistoryRecord) -> None:
         if record.kind == "create":
             self._metadata(record.client, record.ledger_id, "create")
         self._listener(record)

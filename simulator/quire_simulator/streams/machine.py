@@ -48,7 +48,7 @@ class Commands:
             self.tell("a_command_is_applied_once", f"{command} was told to be {state[0]}")
 
 
-class Chain:
+class HashChain:
     """The machine: its state says which commands were applied, in which order."""
 
     def __init__(self, commands: Commands) -> None:

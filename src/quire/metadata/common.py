@@ -189,7 +189,7 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
     )
 
 
-class Handle:
+class WatchHandle:
     """A watch as the caller holds it. Nothing is delivered once it is closed."""
 
     def __init__(self, closed: Callable[[], None]) -> None:

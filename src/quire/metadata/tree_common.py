@@ -14,7 +14,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.common import Handle, check_size, conflict
+from quire.metadata.common import WatchHandle, check_size, conflict
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import (
     COMMIT_BYTES_MAX,
@@ -168,7 +168,7 @@ class SessionWatches:
         # A dictionary as a set that keeps its order: the same seed, the same run.
         self._watches: dict[_SessionWatch, None] = {}
 
-    def add(self, lost: Callable[[], None]) -> Handle:
+    def add(self, lost: Callable[[], None]) -> WatchHandle:
         def forget() -> None:
             self._watches.pop(watch, None)
 
@@ -185,7 +185,7 @@ class SessionWatches:
             watch.close()
 
 
-class _SessionWatch(Handle):
+class _SessionWatch(WatchHandle):
     def __init__(self, closed: Callable[[], None], lost: Callable[[], None]) -> None:
         super().__init__(closed)
         self._lost = lost

@@ -54,7 +54,7 @@ def what_the_first_directory_lacks_is_absent(patch: pytest.MonkeyPatch) -> None:
     seeds=40,
 )
 def the_store_is_served_before_it_is_loaded(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Bookie, "_serve_early", ("cast(Store, early), True", "self.store, False"))
+    edit(patch, Bookie, "_serve_while_loading", ("cast(Store, partial), True", "self.store, False"))
 
 
 @mutant(

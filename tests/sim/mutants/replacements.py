@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.background import whole
+from quire.bookie.background import complete_ledger
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.directories import identity
 from quire.bookie.directories import listed as directories
@@ -164,8 +164,8 @@ def what_comes_back_goes_where_nothing_was_lost(patch: pytest.MonkeyPatch) -> No
 def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        whole,
-        "is_whole",
+        complete_ledger,
+        "is_complete",
         ("if metadata.state is LedgerState.IN_RECOVERY:", "if False:"),
         ("if not metadata.closed and bookie in metadata.last_segment.ensemble:", "if False:"),
     )
@@ -193,8 +193,8 @@ def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
 def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        whole,
-        "is_whole",
+        complete_ledger,
+        "is_complete",
         ("return not metadata.closed or await _fence(store, ledger_id, metadata)", "return True"),
     )
 

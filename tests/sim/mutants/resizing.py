@@ -20,7 +20,7 @@ LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")
 def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        disk_replacement.Removal,
+        disk_replacement.DirectoryRemoval,
         "check_not_needed",
         ("if lacking.count:", "if False:"),
     )
@@ -35,7 +35,7 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
 def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        disk_replacement.Removal,
+        disk_replacement.DirectoryRemoval,
         "check_not_needed",
         ("for ledger_id, _ in page:", "for ledger_id, _ in page[:1]:"),
     )

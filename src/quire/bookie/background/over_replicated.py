@@ -23,7 +23,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard
 from quire.bookie.event_log import EventLog
-from quire.codec.metadata.underreplication import Holder, lock_path
+from quire.codec.metadata.underreplication import LockHolder, lock_path
 from quire.errors import (
     CookieError,
     KeyExistsError,
@@ -194,7 +194,7 @@ class OverReplicated:
         await tree.make_path(path.rpartition("/")[0])
         self._locks_made += 1
         tag = f"{tree.session_id:x}/copies-{self._locks_made}"
-        self._held[path] = Holder(self._bookie_id, self._clock.now_ms(), tag).encode()
+        self._held[path] = LockHolder(self._bookie_id, self._clock.now_ms(), tag).encode()
         try:
             await tree.commit(Create(path, self._held[path], ephemeral=True))
         except KeyExistsError:

@@ -178,8 +178,8 @@ class BookieService:
         log: EventLog,
     ) -> None:
         self.store = store
-        self.early: LoadingStore | None = None
-        """What `store` is while the log is being loaded."""
+        self.loading_store: LoadingStore | None = None
+        """The value of `store` while the log is being loaded."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -192,7 +192,7 @@ class BookieService:
         self.writable = True
         """Whether plain adds are taken to whatever ledger."""
         self.loading = False
-        """Whether the log is still being loaded, so that `store` is an `LoadingStore`: nothing is
+        """Whether the log is still being loaded, so that `store` is a `LoadingStore`: nothing is
         taken, nothing is fenced, and what is not found may be here all the same."""
         self.partly_writable = False
         """Where they are not: whether some directories take them, so that the store is to be asked
@@ -457,7 +457,7 @@ class BookieService:
                 if missing.entries and request.max_count == 1:
                     first_bytes = missing.entry_bytes
         self.counters.reads_from_disk += 1
-        if self.early is not None:
+        if self.loading_store is not None:
             self._start_reading(request, received_s, 0)  # It reserves memory for each attempt.
             return None
         if first_bytes is None:
@@ -520,13 +520,13 @@ class BookieService:
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
-        early, most = self.early, (request.max_count, self._budget(request))
+        loading, most = self.loading_store, (request.max_count, self._budget(request))
         try:
             asked = request.ledger_id, self._entry_id(request), *most
-            if early is not None:
+            if loading is not None:
                 size = max(most[1], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
                 room = partial(self.answers.room, request.connection.account, size)
-                entries = await early.read_blocking(*asked, room=room)
+                entries = await loading.read_blocking(*asked, room=room)
             else:
                 entries = await self.store.read_blocking(*asked)
             self.counters.read_bytes += entry_bytes(entries)

@@ -41,9 +41,9 @@ from quire.codec.wire.v3 import (
     DEFERRED_SYNC,
     VERSION,
     BadMessageError,
-    BookieInfo,
     Op,
     ReadFlag,
+    RequestedInfo,
     frame,
     parse_request,
     response,
@@ -321,10 +321,10 @@ class RequestsV3:
         answer = response(Op.BOOKIE_INFO, txn, Code.OK)
         answer.getBookieInfoResponse.status = answer.status
         try:
-            if requested & BookieInfo.TOTAL_CAPACITY:
+            if requested & RequestedInfo.TOTAL_CAPACITY:
                 total = self._service.store.total_bytes()
                 answer.getBookieInfoResponse.totalDiskCapacity = total
-            if requested & BookieInfo.FREE_SPACE:
+            if requested & RequestedInfo.FREE_SPACE:
                 answer.getBookieInfoResponse.freeDiskSpace = self._service.store.free_bytes()
         except OSError:
             answer = response(Op.BOOKIE_INFO, txn, Code.IO_ERROR)

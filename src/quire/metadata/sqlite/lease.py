@@ -33,7 +33,7 @@ class ProcessId:
     start: int
 
 
-class Machine(Protocol):
+class LeaseMachine(Protocol):
     """What a lease needs to know of the machine. Tests hand in their own. Calls may block."""
 
     def boot_id(self) -> str:

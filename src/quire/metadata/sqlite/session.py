@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from quire.metadata.common import decode_address
 from quire.metadata.interface import BookieAddress, Bookies
-from quire.metadata.sqlite.lease import Machine, ProcessId
+from quire.metadata.sqlite.lease import LeaseMachine, ProcessId
 
 _SESSION_ID_END = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class WantedRegistration:
     """A bookie as this session wants it registered."""
 
     bookie_id: str
@@ -28,7 +28,7 @@ class Presence:
 class Session:
     """This store's session: a lease, renewed by `touch`, and the bookies that hang on it."""
 
-    def __init__(self, session_id: int, timeout_ms: int, machine: Machine) -> None:
+    def __init__(self, session_id: int, timeout_ms: int, machine: LeaseMachine) -> None:
         self._session_id = session_id
         self._begun = False
         self._timeout_ms = timeout_ms
@@ -68,7 +68,7 @@ class Session:
             if session_id not in living:
                 _delete(connection, session_id)
 
-    def take(self, connection: sqlite3.Connection, presence: Presence) -> bool:
+    def take(self, connection: sqlite3.Connection, presence: WantedRegistration) -> bool:
         """Register the bookie, or change how. False if another living session has the id."""
         self.touch(connection)
         row = connection.execute(
@@ -82,7 +82,9 @@ class Session:
         )
         return True
 
-    def renew(self, connection: sqlite3.Connection, presences: Iterable[Presence]) -> list[str]:
+    def renew(
+        self, connection: sqlite3.Connection, presences: Iterable[WantedRegistration]
+    ) -> list[str]:
         """Renew the lease and whatever was lost with an earlier one. Returns the ids that another
         session has taken meanwhile."""
         self.touch(connection)

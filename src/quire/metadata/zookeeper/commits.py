@@ -35,8 +35,8 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     LostConnectionError,
     NodeError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
     NotSentError,
 )
 from quire.metadata.zookeeper.root import ZooKeeperRoot
@@ -246,7 +246,7 @@ def _translated(operation: Operation, error: NodeError) -> QuireError:
             return exists_already(operation)
         case BadVersionError():
             return version_conflict(operation)
-        case NotEmptyError():
+        case NodeNotEmptyError():
             return not_empty(operation)
         case BelowEphemeralError():
             return below_ephemeral(operation)

@@ -33,8 +33,8 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     BelowEphemeralError,
     NodeError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
     Notify,
 )
 from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
@@ -148,7 +148,7 @@ class ZooKeeperTree:
                     for operations in _deletions(paths):
                         await self._zk.commit(operations)
                     return
-                except (NoNodeError, NotEmptyError):
+                except (NoNodeError, NodeNotEmptyError):
                     continue  # others create or delete below it at the same time
             raise MetadataError(f"{path} could not be deleted: others create nodes below it")
 
