@@ -18,7 +18,7 @@ from quire.client.write.add_member import Member
 from quire.client.write.add_session import AddSession
 from quire.client.write.replacement import ChangeEnsemble
 from quire.codec.entry.entry import EntryCodec
-from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
+from quire.codec.wire.v3_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.config import ClientConfig
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError

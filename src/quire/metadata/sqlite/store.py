@@ -1,7 +1,7 @@
 """The metadata store in one SQLite file, shared by the processes of one machine.
 
 What a call returns is on the disk (`synchronous=FULL`). Compare-and-swap is one write transaction.
-What is ephemeral hangs on a session: a lease on the machine's boot clock (`sqlite_lease`).
+What is ephemeral hangs on a session: a lease on the machine's boot clock (`session`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ from quire.metadata.ledgers.creation import check_same_creation
 from quire.metadata.ledgers.size import encode_change, encode_new
 from quire.metadata.ledgers.unreadable import decode_ledger
 from quire.metadata.sqlite.file import BUSY_TIMEOUT_MS, SqliteFile, Work
-from quire.metadata.sqlite.lease import LeaseMachine, ThisMachine
-from quire.metadata.sqlite.session import Session, WantedRegistration
+from quire.metadata.sqlite.session import LeaseMachine, Session, ThisMachine, WantedRegistration
 from quire.metadata.sqlite.tree import SqliteTree
 from quire.metadata.sqlite.watch import WATCH_POLL_S, Watches
 

@@ -8,6 +8,16 @@ from typing import TypeVar
 
 from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError
+from quire.metadata.common import (
+    ROOT,
+    SessionWatches,
+    below_ephemeral,
+    check_operations,
+    check_path,
+    check_path_below_root,
+    no_such_node,
+    parent_of,
+)
 from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import (
     COMMIT_BYTES_MAX,
@@ -17,16 +27,6 @@ from quire.metadata.tree import (
     Delete,
     Operation,
     Result,
-)
-from quire.metadata.tree_common import (
-    ROOT,
-    SessionWatches,
-    below_ephemeral,
-    check_operations,
-    check_path,
-    check_path_below_root,
-    no_such_node,
-    parent_of,
 )
 from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.kazoo_adapter import (
