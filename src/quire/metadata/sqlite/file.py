@@ -6,7 +6,7 @@ one thread that this object owns, never on the event loop. The file uses write-a
 while the thread is busy share one commit.
 
 Each transaction checks that the file still belongs to this cluster. The path must name the open
-file (`sqlite_presence`). The file must have the instance id with which it was opened, and the
+file (`open_file_check`). The file must have the instance id with which it was opened, and the
 counter of ledger ids must not have gone back. Only then does a missing record mean that the record
 does not exist.
 """
