@@ -29,7 +29,7 @@ from quire.metadata.interface import BookieAddress, Bookies, LedgerRange, Metada
 from quire.metadata.ledgers.update import update_ledger
 from quire.metadata.sqlite import store as sqlite
 from quire_simulator.metadata import store as memory
-from tests.conformance.conftest import Backend
+from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))

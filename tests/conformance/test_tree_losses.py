@@ -23,7 +23,7 @@ from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire_simulator.metadata.store import MemoryCluster, MemoryStore
-from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, connect
+from tests.support.metadata.backends import SESSION_TIMEOUT_MS, Backend, connect
 from tests.support.metadata.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire_simulator.metadata.store import MemoryStore
-from tests.conformance.conftest import ids_of
+from tests.support.metadata.backends import ids_of
 from tests.support.metadata.poisoned import POISON
 from tests.support.waiting import until
 

@@ -16,7 +16,7 @@ from quire.errors import CookieError, StartError, StorageError, UsageError
 from quire_simulator import RunPlan, simulate
 from quire_simulator.actors.healers import HealLaws
 from quire_simulator.faults import replacements
-from quire_simulator.faults.replacements import Machine, Replacements
+from quire_simulator.faults.replacements import Replacements, SimDirectoryAccess
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.disk import SimDisk
@@ -124,7 +124,7 @@ def test_a_disk_that_is_well_is_not_replaced() -> None:
 
 def test_what_the_machine_has() -> None:
     disks = [SimDisk(Scene().world.loop.derive(name), name) for name in "ab"]
-    machine = Machine(disks)
+    machine = SimDirectoryAccess(disks)
     assert machine.hold("sim:/c") is machine.look("sim:/c") is None
     assert machine.hold("sim:/a") is machine.look("sim:/a") is disks[0]
     with pytest.raises(StartError):

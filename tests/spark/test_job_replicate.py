@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from quire import blocking
-from quire.cli.cluster.init import init as cluster_init
+from quire.cli.cluster.metadata import init as cluster_init
 from quire.cli.pipeline.replicate import replicate as command
 from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN
@@ -42,8 +42,7 @@ from quire.errors import (
 )
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
-from quire.spark.jobs.previews.replicate import ReplicatePreview
-from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult, replicate
 from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.client import recovery
-from quire.client.write import write_handle
+from quire.client.write import writer
 from quire.metadata.ledgers import update
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryRegistration, MemoryStore
@@ -37,7 +37,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
     rule="BOOKKEEPER-584, rule 18",
 )
 def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
-    _blind(patch, write_handle)
+    _blind(patch, writer)
 
 
 @mutant(
