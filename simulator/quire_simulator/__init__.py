@@ -1,4 +1,5 @@
-"""A whole run of a real cluster, with faults, made of one integer and checked against the laws.
+"""A whole run of a real cluster, with faults, made of one integer and checked against the
+invariants.
 
     result = simulate(4711)
     assert result.failure is None, result

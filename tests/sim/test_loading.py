@@ -10,7 +10,7 @@ import pytest
 from quire.bookie.server import Bookie
 from quire_simulator import RunPlan, run_plan, simulate
 from quire_simulator.invariants import early_answers
-from quire_simulator.invariants.checker import Checker, LawError
+from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.claims import Claims
 from quire_simulator.machine.stepped_thread import SteppedThread
 from quire_simulator.plans.workloads import WORKLOADS
@@ -102,7 +102,7 @@ class Heard:
         self.claims: list[Claims] = []
         wrong, begin, serve = early_answers._wrong, Claims.__init__, Bookie._serve_while_loading
 
-        def heard(said: Said, *, fenced: bool | None) -> LawError | None:
+        def heard(said: Said, *, fenced: bool | None) -> InvariantError | None:
             self.verbs[said.verb] += 1
             return wrong(said, fenced=fenced)
 
@@ -162,7 +162,7 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("verb", "fenced", "law"),
+    ("verb", "fenced", "invariant"),
     [
         ("entry", False, None),
         ("entries", False, None),
@@ -182,10 +182,10 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_what_may_be_said_before_a_log_is_loaded(
-    verb: str, fenced: bool | None, law: str | None
+    verb: str, fenced: bool | None, invariant: str | None
 ) -> None:
     found = early_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
-    assert law == (found and found.law)
+    assert invariant == (found and found.invariant)
 
 
 def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Checker, "queues_are_bounded", fail)
     failure = run_plan(RunPlan.make(0, "calm")).failure
     assert failure is not None
-    assert failure.law == "the_run_comes_to_its_end"
+    assert failure.invariant == "the_run_comes_to_its_end"
     assert "has not read its log" in failure.what
 
 

@@ -300,16 +300,16 @@ def test_a_long_text_leaves_out_its_middle() -> None:
     assert len(as_text(simulate(1, "all", trace=True))) <= TEXT_LINES_MAX
 
 
-def test_the_trace_ends_where_the_law_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_ends_where_the_invariant_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     recovery_closes_at_the_lac(monkeypatch)
     result = run_plan(failing_plan("recovery"), trace=True)
     assert result.failure is not None
-    assert result.trace[-1].kind is StepKind.LAW
-    assert result.trace[-1].verb == f"{result.failure.law}: {result.failure.what}"
+    assert result.trace[-1].kind is StepKind.INVARIANT
+    assert result.trace[-1].verb == f"{result.failure.invariant}: {result.failure.what}"
     ledger = re.search(r"ledger (\d+)", result.failure.what)
     assert ledger is not None
     diagram = Diagram(as_mermaid(result))
-    assert result.failure.law in diagram.rows[-1]
+    assert result.failure.invariant in diagram.rows[-1]
     # Only what concerns the ledger: its number is in the title, and no message names any.
     assert diagram.title.endswith(f"ledger {ledger[1]}")
     assert not any("ledger" in row for row in diagram.rows[:-1])
@@ -359,7 +359,7 @@ def test_nothing_in_a_text_ends_its_statement() -> None:
         TraceStep(1.0, StepKind.BOOKIE, "bookie-0", "start failed", note="x;" * 400),
         TraceStep(1.0, StepKind.REQUEST, "writer-0", "add", "bookie-0", 1, 0, 0),
     )
-    failure = RunFailure("a_law", "ledger 1: #1; gone\n" + "very " * 500)
+    failure = RunFailure("an_invariant", "ledger 1: #1; gone\n" + "very " * 500)
     result = RunResult(1, "all", "", 1.0, 3, 1, failure, (), trace)
     diagram = Diagram(as_mermaid(result))
     assert list(diagram.participants.values()) == ["writer-0", "bookie-0", "metadata"]

@@ -29,16 +29,16 @@ from tests.support.sim.defects import (
     recovery_closes_at_the_lac,
 )
 
-LAW = "acknowledged_is_kept"
+INVARIANT = "acknowledged_is_kept"
 BUDGET_RUNS = 400
 
 
 def made_up(fails: Callable[[RunPlan], str | None]) -> Callable[[RunPlan], RunResult]:
-    """A run that breaks the law that `fails` names."""
+    """A run that breaks the invariant that `fails` names."""
 
     def run(plan: RunPlan) -> RunResult:
-        law = fails(plan)
-        failure = None if law is None else RunFailure(law, "because")
+        invariant = fails(plan)
+        failure = None if invariant is None else RunFailure(invariant, "because")
         return RunResult(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
 
     return run
@@ -73,10 +73,10 @@ def test_a_defect_leaves_a_small_plan(
 ) -> None:
     defect(monkeypatch)
     plan = failing_plan(workload)
-    law = run_plan(plan).failure
+    invariant = run_plan(plan).failure
     found = shrink(plan, budget_runs=BUDGET_RUNS)
-    assert law is not None
-    assert found.failure.law == law.law
+    assert invariant is not None
+    assert found.failure.invariant == invariant.invariant
     assert found.finished
     assert found.runs <= BUDGET_RUNS
     assert len(found.plan.ledgers) == 1
@@ -94,7 +94,7 @@ def test_only_what_is_needed_stays() -> None:
         kinds = [(fault.kind, fault.target) for fault in candidate.schedule]
         ledgers = [ledger for ledger in candidate.ledgers if ledger.number == number]
         there = (needed.kind, needed.target) in kinds and ledgers and ledgers[0].recoveries_s
-        return LAW if there else None
+        return INVARIANT if there else None
 
     found = shrink(plan, run=made_up(fails)).plan
     (fault,) = found.schedule
@@ -115,7 +115,7 @@ def test_pairs_that_only_together_fail_stay() -> None:
     pair = {plan.schedule[1].amount, plan.schedule[6].amount}
 
     def fails(candidate: RunPlan) -> str | None:
-        return LAW if pair <= {fault.amount for fault in candidate.schedule} else None
+        return INVARIANT if pair <= {fault.amount for fault in candidate.schedule} else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert {fault.amount for fault in found.schedule} == pair
@@ -130,7 +130,7 @@ def test_numbers_become_round_and_stay_in_order() -> None:
         times = [fault.at_s for fault in candidate.schedule]
         assert times == sorted(times)
         there = any(f.kind == late.kind and f.at_s > 1.2 for f in candidate.schedule)
-        return LAW if there and candidate.bookies >= 3 else None
+        return INVARIANT if there and candidate.bookies >= 3 else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert [fault.at_s for fault in found.schedule] == [2.0]
@@ -143,23 +143,23 @@ def test_another_seed_serves_where_the_own_one_does_not() -> None:
     def fails(candidate: RunPlan) -> str | None:
         # With the seed of the plan every fault seems to be needed.
         enough = len(candidate.schedule) >= (len(plan.schedule) if candidate.seed == 77 else 2)
-        return LAW if enough else None
+        return INVARIANT if enough else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert len(found.schedule) == 2
     assert found.seed == 0
 
 
-def test_another_law_is_another_failure() -> None:
+def test_another_invariant_is_another_failure() -> None:
     plan = rich_plan()
 
     def fails(candidate: RunPlan) -> str | None:
-        return LAW if len(candidate.schedule) > 3 else "another"
+        return INVARIANT if len(candidate.schedule) > 3 else "another"
 
     found = shrink(plan, run=made_up(fails))
-    assert (len(found.plan.schedule), found.failure.law) == (4, LAW)
+    assert (len(found.plan.schedule), found.failure.invariant) == (4, INVARIANT)
     found = shrink(plan, run=made_up(fails), same=lambda failure: True)
-    assert (len(found.plan.schedule), found.failure.law) == (0, "another")
+    assert (len(found.plan.schedule), found.failure.invariant) == (0, "another")
 
 
 def test_a_plan_that_means_nothing_is_no_failure() -> None:
@@ -169,7 +169,7 @@ def test_a_plan_that_means_nothing_is_no_failure() -> None:
     def fails(candidate: RunPlan) -> str | None:
         if len(candidate.ledgers) < 2:
             raise KeyError("writer-1")
-        return LAW
+        return INVARIANT
 
     assert len(shrink(plan, run=made_up(fails)).plan.ledgers) == 2
 
@@ -187,7 +187,7 @@ def test_with_a_client_its_faults_go() -> None:
         numbers = [ledger.number for ledger in candidate.ledgers]
         # The pause seems to be needed, as long as there is anybody to pause.
         paused = first in {fault.target for fault in candidate.schedule}
-        return LAW if paused or plan.ledgers[0].number not in numbers else None
+        return INVARIANT if paused or plan.ledgers[0].number not in numbers else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert (found.ledgers, found.schedule) == ((), ())
@@ -204,7 +204,7 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
         if not candidate.ledgers:
             return None
         deleter = candidate.ledgers[0].delete_s is not None
-        return LAW if len(candidate.schedule) == (3 if deleter else 0) else None
+        return INVARIANT if len(candidate.schedule) == (3 if deleter else 0) else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert found.schedule == ()
@@ -217,7 +217,7 @@ def test_the_bounds_hold() -> None:
     def run(candidate: RunPlan) -> RunResult:
         nonlocal now, runs
         now, runs = now + 1.0, runs + 1
-        return made_up(lambda plan: LAW if len(plan.schedule) >= 3 else None)(candidate)
+        return made_up(lambda plan: INVARIANT if len(plan.schedule) >= 3 else None)(candidate)
 
     found = shrink(plan, budget_runs=5, run=run)
     assert (found.finished, found.runs, runs) == (False, 5, 5)
@@ -226,7 +226,7 @@ def test_the_bounds_hold() -> None:
     found = shrink(plan, budget_s=7.0, clock=lambda: now, run=run)
     assert (found.finished, found.runs, runs) == (False, 8, 8)
     assert isinstance(found, Shrunk)
-    assert found.failure.law == LAW
+    assert found.failure.invariant == INVARIANT
 
 
 def test_what_does_not_fail_cannot_shrink() -> None:
@@ -241,7 +241,7 @@ def test_what_does_not_fail_cannot_shrink() -> None:
 def test_a_plan_survives_its_file(workload: str) -> None:
     for seed in range(20):
         plan = RunPlan.make(seed, workload)
-        assert load_plan(dump_plan(plan, commit="abc", law=LAW)) == plan
+        assert load_plan(dump_plan(plan, commit="abc", invariant=INVARIANT)) == plan
 
 
 def test_what_is_no_plan() -> None:

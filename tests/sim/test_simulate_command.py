@@ -78,7 +78,7 @@ def test_the_trace_of_one_seed() -> None:
     lines = one.stdout.splitlines()
     assert lines[0].startswith("seed 5, workload calm; quire ")
     assert lines[1].startswith("RunPlan seed=5 workload=calm ")
-    assert lines[-1] == "every law holds"
+    assert lines[-1] == "every invariant holds"
     assert any(re.fullmatch(r" +\d+\.\d{4}  writer-0 +create ledger .*", line) for line in lines)
 
 
@@ -86,7 +86,7 @@ def test_a_diagram_is_all_of_the_output() -> None:
     done = quire("--trace", "5", "--format", "mermaid")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sequenceDiagram\n    title: seed 5, workload all\n")
-    assert "every law holds" in done.stderr
+    assert "every invariant holds" in done.stderr
 
 
 def test_a_trace_as_json() -> None:
@@ -167,10 +167,10 @@ def test_a_failure_is_made_small_and_handed_on(
     failure = run_plan(defective).failure
     assert failure is not None
     assert status == 1
-    assert f"seed {defective.seed} of 'recovery': {failure.law}: " in err
+    assert f"seed {defective.seed} of 'recovery': {failure.invariant}: " in err
     assert f"replay: python -m quire_simulator --workload recovery --trace {defective.seed}" in err
     lines = out.splitlines()
-    assert re.fullmatch(rf"made small in \d+ runs?: {failure.law}: .*", lines[0])
+    assert re.fullmatch(rf"made small in \d+ runs?: {failure.invariant}: .*", lines[0])
     assert lines[1].startswith("  RunPlan seed=")
     assert f"replay: python -m quire_simulator --plan {file}" in lines
     assert lines[-2].endswith("; 1 failed")
@@ -179,12 +179,12 @@ def test_a_failure_is_made_small_and_handed_on(
     assert len(small.ledgers) == 1
     status, out, _ = run_here(capsys, "--plan", str(file))
     assert status == 1
-    assert out.splitlines()[-1].startswith(f"{failure.law}: ")
+    assert out.splitlines()[-1].startswith(f"{failure.invariant}: ")
     status, out, err = run_here(capsys, "--plan", str(file), "--format", "mermaid")
     assert status == 1
     assert out.startswith("sequenceDiagram\n")
-    assert failure.law in out
-    assert f"{failure.law}: " in err
+    assert failure.invariant in out
+    assert f"{failure.invariant}: " in err
 
 
 def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""Whole runs made of one integer: every law holds, and the same integer gives the same run."""
+"""Whole runs made of one integer: every invariant holds, and the same integer gives the same
+run."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.tra
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_laws_hold(seed: int) -> None:
+def test_the_invariants_hold(seed: int) -> None:
     result = plain_run(seed, "all")
     assert result.failure is None, (result.failure, list(map(str, result.schedule)))
     assert result.events > 0
@@ -46,7 +47,7 @@ def test_a_preparation_that_failed_leaves_no_gap() -> None:
 
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "all"])
-def test_the_laws_hold_in_each_workload(workload: str) -> None:
+def test_the_invariants_hold_in_each_workload(workload: str) -> None:
     for seed in range(max(1, SEEDS // 10)):
         result = plain_run(seed, workload)
         assert result.failure is None, (seed, workload, result.failure)

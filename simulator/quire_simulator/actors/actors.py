@@ -10,10 +10,10 @@ from typing import Protocol
 
 from quire.client import Client
 from quire.errors import QuireError
-from quire_simulator.actors.healers import LAST, HealLaws, heal, is_healer
-from quire_simulator.actors.operators import JobLaws, operate
+from quire_simulator.actors.healers import LAST, HealInvariants, heal, is_healer
+from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
-from quire_simulator.actors.racks import RackLaws
+from quire_simulator.actors.racks import RackInvariants
 from quire_simulator.actors.readers import delete, read, recover, tail
 from quire_simulator.actors.writers import write
 from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
@@ -46,11 +46,11 @@ class Actors:
         self.tasks: list[SimTask[None]] = []
         self.streams = StreamStage(stage)
         if stage.plan.healers:
-            HealLaws(stage)
+            HealInvariants(stage)
         if stage.plan.jobs:
-            JobLaws(stage)
+            JobInvariants(stage)
         if stage.plan.racks:
-            RackLaws(stage)
+            RackInvariants(stage)
         if stage.plan.liars:
             ByzantineBookie(stage.world, BYZANTINE)
         stage.begin_s = stage.world.loop.time()
@@ -103,7 +103,7 @@ class Actors:
             await work(stage, name, client)
         except QuireError as error:
             stage.history.add(name, "failed", note=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - a law: nothing foreign comes out
+        except Exception as error:  # noqa: BLE001 - an invariant: nothing foreign comes out
             stage.checker.fail("only_our_errors", f"{name}: {error!r}")
         if stage.plan.liars:
             hear(stage, name, client)

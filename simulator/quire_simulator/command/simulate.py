@@ -100,10 +100,10 @@ def simulate(
     processes: int | None,
     as_json: bool,
 ) -> int:
-    """Run whole clusters with faults, each made of one seed, and check that every law holds.
+    """Run whole clusters with faults, each made of one seed, and check that every invariant holds.
 
     The same seed gives the same run on the same version of Quire and Python. Exit status 1 if a
-    law did not hold.
+    invariant did not hold.
     """
     from quire.errors import UsageError
 
@@ -179,7 +179,7 @@ def _run_all(
             if result.failure is not None:
                 say(
                     f"seed {result.seed} of {result.workload!r}: "
-                    f"{result.failure.law}: {result.failure.what}"
+                    f"{result.failure.invariant}: {result.failure.what}"
                 )
                 say(f"  replay: {report.replay(result)}")
     report.seconds = max(time.monotonic() - begin, 1e-9)

@@ -19,7 +19,7 @@ from quire_simulator.plans.plans import RunPlan
 
 
 def dump_plan(plan: RunPlan, **about: str) -> str:
-    """`about` says what the reader should know: version, commit, law."""
+    """`about` says what the reader should know: version, commit, invariant."""
     return json.dumps({**about, "plan": plan_as_data(plan)}, indent=1) + "\n"
 
 

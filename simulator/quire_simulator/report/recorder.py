@@ -52,8 +52,10 @@ class TraceRecorder:
         numbered += [(number, 0, step) for number, step in self._heard]
         told = [step for _, _, step in sorted(numbered, key=lambda at: at[:2])]
         told = [step for before, step in zip([None, *told], told) if not _says_again(before, step)]
-        end = next((at for at, step in enumerate(told) if step.kind is StepKind.LAW), len(told))
-        # What comes behind a broken law is the clearing away.
+        end = next(
+            (at for at, step in enumerate(told) if step.kind is StepKind.INVARIANT), len(told)
+        )
+        # What comes behind a broken invariant is the clearing away.
         return tuple(told[: end + 1])
 
     def _add(self, step: TraceStep) -> None:
@@ -109,7 +111,10 @@ class TraceRecorder:
                 return TraceStep(time, StepKind.FAULT, node, self._fault(name, fields))
             case "checker":
                 return TraceStep(
-                    time, StepKind.LAW, node, f"{fields.get('law')}: {fields.get('what')}"
+                    time,
+                    StepKind.INVARIANT,
+                    node,
+                    f"{fields.get('invariant')}: {fields.get('what')}",
                 )
         actor = node.partition(" ")[0]  # the lives of a bookie are numbered
         rest = [f"{key}={value}" for key, value in fields.items() if key not in FIELDS_NOT_TOLD]

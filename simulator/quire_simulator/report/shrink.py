@@ -1,4 +1,4 @@
-"""From a run that fails to a small one that breaks the same law.
+"""From a run that fails to a small one that breaks the same invariant.
 
 A plan is data, so it can be taken apart: faults, ledgers, clients and their work are left out one
 by one, what remains becomes shorter and rounder, and every candidate is run. What a candidate does
@@ -57,20 +57,22 @@ def shrink(
     on_run: Callable[[], None] = lambda: None,
     run: Callable[[RunPlan], RunResult] = run_plan,
 ) -> Shrunk:
-    """A smaller plan whose failure is the `same`: of the same law, unless told otherwise.
+    """A smaller plan whose failure is the `same`: of the same invariant, unless told otherwise.
 
     `budget_s` is measured on `clock`, between runs. UsageError for a plan that does not fail.
     """
     begin = run(plan)
     if begin.failure is None:
         raise UsageError(f"seed {plan.seed} of {plan.workload!r} does not fail: nothing to shrink")
-    law = begin.failure.law
+    invariant = begin.failure.invariant
     deadline = clock() + budget_s
 
     def may_go_on(runs: int) -> bool:
         return runs < budget_runs and clock() < deadline
 
-    search = _Search(plan, begin.failure, same or (lambda failure: failure.law == law), run)
+    search = _Search(
+        plan, begin.failure, same or (lambda failure: failure.invariant == invariant), run
+    )
     search.may_go_on, search.on_run = may_go_on, on_run
     try:
         search.to_the_end()

@@ -1,4 +1,4 @@
-"""The laws of one stream, as functions that say what is wrong, or None: when a writer is told
+"""The invariants of one stream, as functions that say what is wrong, or None: when a writer is told
 something, when a reader is given a record, when the metadata changes, and in the end."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire_simulator.streams.facts import (
 
 # -- when a writer is told that a record is acknowledged ----------------------------------------
 
-AckLaw = Callable[[ObservedStream, Sent, DLSN | None], str | None]
+AckInvariant = Callable[[ObservedStream, Sent, DLSN | None], str | None]
 
 
 def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
@@ -56,7 +56,7 @@ def told_positions_are_true(facts: ObservedStream, sent: Sent, at: DLSN | None) 
     return None
 
 
-ACK_LAWS: tuple[AckLaw, ...] = (
+ACK_INVARIANTS: tuple[AckInvariant, ...] = (
     a_successor_ends_the_writer,
     an_ended_stream_takes_no_more,
     what_was_refused_is_not_there,
@@ -78,7 +78,7 @@ class ReaderPosition:
     """The sequence id of the next record, once there was one."""
 
 
-ReadLaw = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
+ReadInvariant = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
 
 
 def only_what_was_appended_is_read(
@@ -150,7 +150,7 @@ def a_record_is_what_its_writer_said(
     return None
 
 
-READ_LAWS: tuple[ReadLaw, ...] = (
+READ_INVARIANTS: tuple[ReadInvariant, ...] = (
     only_what_was_appended_is_read,
     no_record_is_skipped,
     a_record_is_there_once,
@@ -163,7 +163,7 @@ READ_LAWS: tuple[ReadLaw, ...] = (
 # -- when the metadata changes -----------------------------------------------------------------
 
 Nodes = Mapping[str, StreamSegment]
-MetadataLaw = Callable[[ObservedStream, Nodes, Nodes], str | None]
+MetadataInvariant = Callable[[ObservedStream, Nodes, Nodes], str | None]
 """Of the segments before and after a change."""
 
 
@@ -257,7 +257,7 @@ def a_segment_goes_when_it_is_truncated(
     return None
 
 
-METADATA_LAWS: tuple[MetadataLaw, ...] = (
+METADATA_INVARIANTS: tuple[MetadataInvariant, ...] = (
     numbers_of_segments_have_no_hole,
     only_the_newest_segment_is_open,
     sequence_ids_have_no_hole,
@@ -279,7 +279,7 @@ class JudgedStream:
     records: Sequence[ReadRecord]
 
 
-EndLaw = Callable[[ObservedStream, JudgedStream], str | None]
+EndInvariant = Callable[[ObservedStream, JudgedStream], str | None]
 
 
 def an_acknowledged_record_is_there(facts: ObservedStream, whole: JudgedStream) -> str | None:
@@ -374,7 +374,7 @@ def producers_are_in_the_stream_without_a_gap(
     return None
 
 
-END_LAWS: tuple[EndLaw, ...] = (
+END_INVARIANTS: tuple[EndInvariant, ...] = (
     an_acknowledged_record_is_there,
     what_was_read_is_there,
     the_first_record_is_number_0,

@@ -1,6 +1,6 @@
 """The end of the streams of a run: they are finished, read as a whole, and what is left is counted.
 
-Nothing fails any more by then: whatever cannot be done is a broken law.
+Nothing fails any more by then: whatever cannot be done is a broken invariant.
 """
 
 from __future__ import annotations

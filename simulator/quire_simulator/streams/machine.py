@@ -16,7 +16,7 @@ class Commands:
     """What is known of the commands of one state machine."""
 
     tell: Callable[[str, str], None]
-    """A law that does not hold, and what was found."""
+    """An invariant that does not hold, and what was found."""
     chain: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Number -> (hash, command): what any machine has applied."""
     numbers: dict[str, int] = field(default_factory=dict)

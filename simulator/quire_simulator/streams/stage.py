@@ -1,4 +1,5 @@
-"""What the clients of the streams of a run share: what is known of each stream, and the laws."""
+"""What the clients of the streams of a run share: what is known of each stream, and the
+invariants."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from quire_simulator.machine.loop import Node, SimTask
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.streams.facts import ObservedStream, ReadRecord, Sent, WriterAttempt
 from quire_simulator.streams.invariants import (
-    ACK_LAWS,
-    END_LAWS,
-    METADATA_LAWS,
-    READ_LAWS,
+    ACK_INVARIANTS,
+    END_INVARIANTS,
+    METADATA_INVARIANTS,
+    READ_INVARIANTS,
     JudgedStream,
     ReaderPosition,
     in_order,
@@ -158,7 +159,7 @@ class StreamStage:
     def commands(self, plan: StreamPlan) -> Commands:
         """Of a state machine."""
         facts = self.lives[plan.number]
-        tell = lambda law, what: self.fail(facts, law, what)  # noqa: E731
+        tell = lambda invariant, what: self.fail(facts, invariant, what)  # noqa: E731
         return self._commands.setdefault(plan.number, Commands(tell))
 
     def is_alone(self, facts: ObservedStream, handle: WriterAttempt) -> bool:
@@ -204,10 +205,11 @@ class StreamStage:
                 self.tainted.add(payload)
         return found
 
-    # -- laws ---------------------------------------------------------------------------------
+    # -- invariants
+    # ---------------------------------------------------------------------------------
 
-    def fail(self, facts: ObservedStream, law: str, what: str) -> None:
-        self.checker.fail(law, f"stream {facts.plan.name}: {what}")
+    def fail(self, facts: ObservedStream, invariant: str, what: str) -> None:
+        self.checker.fail(invariant, f"stream {facts.plan.name}: {what}")
 
     def acked(self, facts: ObservedStream, sent: Sequence[Sent], positions: Sequence[DLSN]) -> None:
         """These records are acknowledged; `positions` are those of the last of them."""
@@ -228,10 +230,10 @@ class StreamStage:
             return
         if facts.deleting:
             return
-        for law in ACK_LAWS:
-            wrong = law(facts, sent, at)
+        for invariant in ACK_INVARIANTS:
+            wrong = invariant(facts, sent, at)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         facts.acked[sent.payload] = at or facts.acked.get(sent.payload)
 
     def saw(self, facts: ObservedStream, view: ReaderPosition, record: Record) -> None:
@@ -241,10 +243,10 @@ class StreamStage:
             return
         self.checker.checks += 1
         seen = ReadRecord(record.payload, record.position, record.txid, record.sequence)
-        for law in READ_LAWS:
-            wrong = law(facts, view, seen)
+        for invariant in READ_INVARIANTS:
+            wrong = invariant(facts, view, seen)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         facts.log.setdefault(seen.sequence, seen)
         facts.places.setdefault(seen.payload, seen.sequence)
         view.upcoming = seen.sequence + 1
@@ -292,11 +294,11 @@ class StreamStage:
         there = [record for record in records if record.position >= oldest]
         seen = [ReadRecord(r.payload, r.position, r.txid, r.sequence) for r in there]
         whole = JudgedStream(oldest, seen)
-        for law in END_LAWS:
+        for invariant in END_INVARIANTS:
             self.checker.checks += 1
-            wrong = law(facts, whole)
+            wrong = invariant(facts, whole)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
 
     # -- metadata -----------------------------------------------------------------------------
 
@@ -326,10 +328,10 @@ class StreamStage:
         self.checker.checks += 1
         if tree.get(f"{paths.root}/{STREAM_SETTINGS_NODE}") is None:
             self.fail(facts, "settings_are_there_from_the_beginning", "they are not there")
-        for law in METADATA_LAWS:
-            wrong = law(facts, before, after)
+        for invariant in METADATA_INVARIANTS:
+            wrong = invariant(facts, before, after)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         for name, segment in after.items():
             if name not in before and not segment.in_progress:
                 self._completed(facts, segment)

@@ -13,7 +13,7 @@ LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")
 
 @mutant(
     lost="what was on the directory, and was to be read there",
-    laws=LOST,
+    invariants=LOST,
     workload="resized",
     seeds=20,
 )
@@ -28,7 +28,7 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, where the other directories have some of the ledgers",
-    laws=LOST,
+    invariants=LOST,
     workload="resized",
     seeds=20,
 )
@@ -43,7 +43,7 @@ def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that does not start any more: its directories do not agree",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="resized",
     seeds=60,
 )
