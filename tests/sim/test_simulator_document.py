@@ -17,7 +17,9 @@ from quire_simulator.streams.invariants import (
 )
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
-SOURCES = Path(simulation.__file__).parent.rglob("*.py")
+ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world")
+ROOT = Path(simulation.__file__).parent
+SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
 RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}
 """What is called with the name of an invariant, as text, in the first place or behind some
 facts."""
