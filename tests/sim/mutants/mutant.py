@@ -24,9 +24,9 @@ from tests.support.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 
-JUDGES = "quire_simulator"
-"""Modules below this see the code as it was: an invariant that is mutated with it would see
-nothing."""
+SUBJECTS = ("quire.", "quire_simulator.metadata")
+"""The modules that see the mutated code. The rest of the simulator sees the code as it was: an
+invariant that is mutated with it would see nothing."""
 CRASHES = ("the_run_comes_to_its_end", "only_our_errors")
 """Broken also by a mutant that does not even work: only one that says so may be found by these."""
 
@@ -131,7 +131,7 @@ def _compiled(source: str, name: str, owner: type | ModuleType, function: Functi
 def exchange(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
     """Put `new` in the place of a function of a module, wherever it was imported."""
     for module_name, module in list(sys.modules.items()):
-        if not module_name.startswith("quire.") or module_name.startswith(JUDGES):
+        if not module_name.startswith(SUBJECTS):
             continue
         for name, value in list(vars(module).items()):
             if value is old:

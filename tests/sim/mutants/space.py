@@ -93,7 +93,12 @@ def a_compaction_forgets_tombstones(patch: pytest.MonkeyPatch) -> None:
     rule="rule 30",
 )
 def a_foreign_store_is_believed(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, garbage, "_match", ("found != instance_id or not instance_id", "False"))
+    edit(
+        patch,
+        garbage,
+        "check_cluster",
+        ("found != instance_id or (named and not instance_id)", "False"),
+    )
 
 
 @mutant(

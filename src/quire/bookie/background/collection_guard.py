@@ -30,6 +30,7 @@ from quire._runtime.clock import Clock
 from quire.bookie.event_log import EventLog
 from quire.errors import (
     CollectionOffError,
+    CookieError,
     KeyExistsError,
     MetadataWentBackError,
     NoSuchKeyError,
@@ -52,6 +53,22 @@ from quire.storage.interfaces import Disk
 MARK_NAME = f"{CURRENT_DIRECTORY}/METADATA"
 _TOKEN_BYTES = 16
 _DAMAGED = "damaged"
+
+
+async def check_cluster(
+    metadata: MetadataStore, instance_id: str, unchanged: str, *, named: bool = False
+) -> None:
+    """Raise CookieError unless the store still holds the cluster of this bookie.
+
+    `unchanged` ends the message. With `named`, a cluster without an identity is refused as well.
+    """
+    found = await metadata.instance_id()
+    if found != instance_id or (named and not instance_id):
+        raise CookieError(
+            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
+            f"{instance_id or '(none)'}: {unchanged}",
+            remedy="Check the metadata URI",
+        )
 
 
 def encode_mark(mark: CollectionMark) -> bytes:

@@ -22,17 +22,13 @@ from itertools import islice
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
-from quire.bookie.background.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
 from quire.bookie.background.complete_ledger import durable, is_complete
 from quire.bookie.event_log import EventLog
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
-from quire.errors import (
-    CookieError,
-    MetadataError,
-    NoSuchLedgerError,
-)
+from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
@@ -102,7 +98,7 @@ class DamageReports:
         resting = self._round_ended_s is not None and now_s - self._round_ended_s < AGAIN_S
         if not due and (not unknown or resting):
             return 0
-        await self._match()
+        await check_cluster(self._metadata, self._instance_id, "nothing was marked")
         before = self.marked
         self._unreadable = {}
         try:
@@ -115,15 +111,6 @@ class DamageReports:
                 log("damage_reported", ledgers=count, lacking=len(lacking), unknown=unknown)
             self._name_unreadable(log)
         return self.marked - before
-
-    async def _match(self) -> None:
-        found = await self._metadata.instance_id()
-        if found != self._instance_id:
-            raise CookieError(
-                f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-                f"{self._instance_id or '(none)'}: nothing was marked",
-                remedy="Check the metadata URI",
-            )
 
     async def _look_at_everything(self, log: EventLog) -> None:
         if self._upcoming is None:
@@ -149,7 +136,8 @@ class DamageReports:
 
     async def _end_round(self, log: EventLog) -> None:
         if not self._wanting and self._store.log_lossy:
-            await self._match()  # it may have been replaced while it was listed
+            # The store may have been replaced while it was listed.
+            await check_cluster(self._metadata, self._instance_id, "nothing was marked")
             await self._check_complete()
             await durable(self._store.barrier)  # copies may be in another directory's log
             await durable(self._store.mark_repaired)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from quire.bookie.background.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
 from quire.bookie.event_log import EventLog
-from quire.errors import CookieError, MetadataError, NoSuchLedgerError
+from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.storage.ledger_directories import Store
@@ -80,7 +80,7 @@ async def collect_garbage(
             mass_deletion.forget()
         return []
     # The store may have been replaced, or have gone back, while it was listed.
-    await _match(metadata, instance_id)
+    await check_cluster(metadata, instance_id, "nothing was deleted", named=True)
     await guard.check()
     if mass_deletion is not None:
         dead = mass_deletion.confirmed(dead, len(local), log)
@@ -100,7 +100,7 @@ async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: st
     local = sorted(store.ledger_ids())
     if not local:
         return []
-    await _match(metadata, instance_id)
+    await check_cluster(metadata, instance_id, "nothing was deleted", named=True)
     gone: list[int] = []
     upcoming = 0
     async for span in metadata.list_ledgers(complete=True):
@@ -114,16 +114,6 @@ async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: st
     if upcoming != 2**63:
         raise MetadataError(f"the list of ledgers ends at {upcoming - 1}")
     return [ledger for ledger in gone if await _is_gone(metadata, ledger)]
-
-
-async def _match(metadata: MetadataStore, instance_id: str) -> None:
-    found = await metadata.instance_id()
-    if found != instance_id or not instance_id:
-        raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-            f"{instance_id or '(none)'}: nothing was deleted",
-            remedy="Check the metadata URI",
-        )
 
 
 async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 from operator import eq
 
 from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
-from quire.bookie.protocol.service import ClientConnection
+from quire.bookie.protocol.service import ClientConnection, PendingRead
 from quire.codec.entry.frame_runs import packed
 from quire.codec.wire.v2 import (
     ADD_HEAD,
@@ -283,12 +283,12 @@ class RequestsV2:
         connection = self._connection
         if opcode == Opcode.READ:
             _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
-            request = ReadOne(connection, version, ledger, entry)
+            request: PendingRead = ReadOne(connection, version, ledger, entry)
         else:
             _, _, ledger, entry, request_id, count, size = BATCH_READ_REQUEST.unpack_from(
                 self._view, at
             )
-            request = ReadBatch(connection, version, ledger, entry, request_id, count, size)
+            request = ReadBatch(connection, ledger, entry, request_id, count, size)
         if version > MAX_VERSION:
             connection.out.append(request.failed(Code.BAD_VERSION))
         elif flags & Flag.DO_FENCING:
@@ -300,7 +300,7 @@ class RequestsV2:
             if answer is not None:
                 connection.out.append(answer)
 
-    def _wait(self, request: ReadOne) -> bool:
+    def _wait(self, request: PendingRead) -> bool:
         """Whether it is answered later: where its first entry is not here yet, with the entries
         that bring the next LAC, or in vain."""
         service, ledger = self._service, request.ledger_id
@@ -315,21 +315,16 @@ class RequestsV2:
         return True
 
 
-class ReadOne:
+class ReadOne(PendingRead):
     """A READ request that waits for its answer."""
 
-    __slots__ = ("connection", "entry_id", "ledger_id", "version")
-
-    max_count = 1
-    max_bytes = 0
+    __slots__ = ("version",)
 
     def __init__(
         self, connection: ClientConnection, version: int, ledger_id: int, entry_id: int
     ) -> None:
-        self.connection = connection
+        super().__init__(connection, ledger_id, entry_id)
         self.version = version
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
 
     def failed(self, code: int) -> bytes:
         return read_response(code, self.ledger_id, self.entry_id, version=self.version)
@@ -339,22 +334,8 @@ class ReadOne:
             Code.OK, self.ledger_id, self.entry_id, entries[0], version=self.version
         )
 
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        return (self.found(entries),)
 
-    def answer_fenced(self, code: int) -> None:
-        """The fence is durable (code 0), or it failed: now the read may be answered."""
-        if code:
-            self.connection.write(self.failed(code))
-        else:
-            self.connection.answer(self)
-
-    def ready(self, moved: bool) -> None:
-        """The end of its waiting."""
-        self.connection.answer(self)
-
-
-class ReadBatch(ReadOne):
+class ReadBatch(PendingRead):
     """A BATCH_READ request that waits for its answer."""
 
     __slots__ = ("max_bytes", "max_count", "request_id")
@@ -362,14 +343,13 @@ class ReadBatch(ReadOne):
     def __init__(
         self,
         connection: ClientConnection,
-        version: int,
         ledger_id: int,
         first: int,
         request_id: int,
         max_count: int,
         max_size: int,
     ) -> None:
-        super().__init__(connection, version, ledger_id, first)
+        super().__init__(connection, ledger_id, first)
         self.request_id = request_id
         self.max_count = max_count if max_count > 0 else 2**31
         self.max_bytes = min(max_size, connection.service.config.max_batch_read_bytes)

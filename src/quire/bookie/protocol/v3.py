@@ -7,7 +7,7 @@ is what counts, not the ids beside it, which are echoed only (3.4).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
@@ -63,6 +63,21 @@ MIN_STRETCH = 4
 BASE_BYTES = FRAME_HEADER_BYTES - 4
 """Of an ADD frame without its length word and its entry."""
 MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
+
+_IDS = ("ledgerId", "entryId")
+_PARTS: dict[int, tuple[str, str, Sequence[str]]] = {
+    Op.ADD: ("addResponse", "addRequest", _IDS),
+    Op.READ: ("readResponse", "readRequest", _IDS),
+    Op.WRITE_LAC: ("writeLacResponse", "writeLacRequest", _IDS[:1]),
+    Op.READ_LAC: ("readLacResponse", "readLacRequest", _IDS[:1]),
+    Op.FORCE: ("forceLedgerResponse", "forceLedgerRequest", _IDS[:1]),
+    Op.BOOKIE_INFO: ("getBookieInfoResponse", "", ()),
+    Op.LIST_ENTRIES: (
+        "getListOfEntriesOfLedgerResponse", "getListOfEntriesOfLedgerRequest", _IDS[:1]
+    ),
+}  # fmt: skip
+"""The part of an answer for each operation, the part of its request, and the fields that a refusal
+repeats from it."""
 
 
 class RequestsV3:
@@ -143,31 +158,12 @@ class RequestsV3:
         """A refusal that does not depend on what the request asks for."""
         op: int = request.header.operation
         answer = response(op, txn, code)
-        status = answer.status
-        if op == Op.ADD:
-            answer.addResponse.status = status
-            answer.addResponse.ledgerId = request.addRequest.ledgerId
-            answer.addResponse.entryId = request.addRequest.entryId
-        elif op == Op.READ:
-            read = request.readRequest
-            answer.readResponse.status = status
-            answer.readResponse.ledgerId = read.ledgerId
-            answer.readResponse.entryId = read.entryId
-        elif op == Op.WRITE_LAC:
-            answer.writeLacResponse.status = status
-            answer.writeLacResponse.ledgerId = request.writeLacRequest.ledgerId
-        elif op == Op.READ_LAC:
-            answer.readLacResponse.status = status
-            answer.readLacResponse.ledgerId = request.readLacRequest.ledgerId
-        elif op == Op.FORCE:
-            answer.forceLedgerResponse.status = status
-            answer.forceLedgerResponse.ledgerId = request.forceLedgerRequest.ledgerId
-        elif op == Op.BOOKIE_INFO:
-            answer.getBookieInfoResponse.status = status
-        elif op == Op.LIST_ENTRIES:
-            listing = answer.getListOfEntriesOfLedgerResponse
-            listing.status = status
-            listing.ledgerId = request.getListOfEntriesOfLedgerRequest.ledgerId
+        if op in _PARTS:
+            own, asked, echoed = _PARTS[op]
+            part = getattr(answer, own)
+            part.status = answer.status
+            for field in echoed:
+                setattr(part, field, getattr(getattr(request, asked), field))
         return frame(answer)
 
     # -- adds ---------------------------------------------------------------------------------
