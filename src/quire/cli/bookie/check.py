@@ -25,7 +25,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 
 if TYPE_CHECKING:
     from quire.storage.disk import RealDisk
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quire.storage.recovery.incarnation import ExpectedLog
 
 LEDGERS_SHOWN = 10
-"""Of one segment; --json has all."""
+"""The number of ledgers that are named for one segment. --json names all."""
 
 
 @click.command()
@@ -62,7 +62,7 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
         found = survey(place)
         if not old and (why := expected.held_against(found.position)):
             old = behind(place.path, why)
-        with Progress(
+        with ProgressBar(
             "check", total=found.size_bytes, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
             for one in check_segments(place, found, lambda size: progress.advance(0, size)):
@@ -156,7 +156,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
         place = looked if dry_run else stack.enter_context(held(directory))
         todo = plan(place)
         total = sum(one.size_bytes for one in todo)
-        with Progress(
+        with ProgressBar(
             "look", total=total, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
             advance = progress.advance
@@ -210,7 +210,7 @@ def scrub(directory: str, as_json: bool) -> int:
     damaged = checked = segments = lacking = 0
     try:
         whole = DirectoryScrub(RealDisk(directory, read_only=True))
-        bar = Progress(
+        bar = ProgressBar(
             "scrub", total=whole.total_bytes, in_bytes=True, shown=not as_json, counted="segments"
         )
         with bar as progress:

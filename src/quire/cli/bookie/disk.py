@@ -12,7 +12,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import errors_of
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
-from quire.cli.common.options import LEDGER_ID_MAX, json_option
+from quire.cli.common.options import LEDGER_ID_MAX, flag, json_option
 from quire.cli.common.output import print_json, time_text
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def segment_number(context: click.Context, parameter: click.Parameter, value: st
 @click.command()
 @directory_argument
 @click.argument("number", callback=segment_number)
-@click.option("--runs", is_flag=True, help="The runs of every group, too.")
+@flag("--runs", "The runs of every group, too.")
 @json_option("One JSON object a line: the segment, then its groups, then its index.")
 def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
     """Show what is in one segment: its groups with their state records, and its index.
@@ -262,7 +262,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
-    """A master key is told by its length alone: whoever has it may write."""
+    """Describe a record. Only the length of a master key is shown, because its owner may write."""
     from quire.codec.log.state_records import Deleted, Merged, RecordKind, decode_segment_value
 
     described: dict[str, Any] = {
@@ -344,7 +344,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
 @click.command()
 @directory_argument
 @click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0, LEDGER_ID_MAX))
-@click.option("--runs", is_flag=True, help="Every run, and not only the segments.")
+@flag("--runs", "Every run, and not only the segments.")
 @json_option("One JSON object.")
 def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
     """Show what the directory has of one ledger, and where.

@@ -1,5 +1,4 @@
-"""What the commands about a bookie's identity share: its directories, its cookies, and who still
-needs it."""
+"""The identity of a bookie: its directories, its cookies, and who still needs it."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def held(directory: str) -> Iterator[RealDisk]:
 
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
-    """What the system says about files, in the words of a directory."""
+    """Turn errors of the operating system into errors that name the directory."""
     from quire.errors import StorageError
 
     try:
@@ -127,7 +126,7 @@ def behind(path: str, why: str) -> str:
 
 
 def absolute(directories: Sequence[str]) -> list[str]:
-    """As the bookie writes them into its cookie."""
+    """Return the paths as the bookie writes them into its cookie."""
     return [os.path.abspath(one) for one in directories]
 
 
