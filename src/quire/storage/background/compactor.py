@@ -162,7 +162,7 @@ class Compactor(PacedJob):
         )
         self._work: _Work | None = None
         self._next_minor_s = self._next_major_s = self._monotonic()
-        self.on_done: Callable[[Compaction], None] | None = None
+        self.on_done: Callable[[Compaction], None] = lambda one: None
         self.done = 0
         self.done_major = 0
         self._major = False
@@ -479,8 +479,6 @@ class Compactor(PacedJob):
         work.last.readers -= 1
 
     def _report(self, work: _Work, after: int, result: RewriteResult | None, error: str) -> None:
-        if self.on_done is None:
-            return
         copied, duplicates = 0, 0
         if result is not None:
             copied, duplicates = result.copied_bytes, result.duplicate_bytes
