@@ -172,8 +172,8 @@ class BookieChannel(Link):
                 self._expected_done = 0
             else:
                 self._expected_done = done
-            if expected.taken_back:
-                self._tell_taken_back(expected, before, done)
+            if expected.detached_rows:
+                self._tell_detached(expected, before, done)
             expected.acked(place, done)
             return found, 0
         count = min(count, AHEAD_ANSWERS)
@@ -185,8 +185,8 @@ class BookieChannel(Link):
             expected.end_in_disorder()
         return 0, count
 
-    def _tell_taken_back(self, expected: ExpectedAnswers, start: int, stop: int) -> None:
-        for row in sorted(row for row in expected.taken_back if start <= row < stop):
+    def _tell_detached(self, expected: ExpectedAnswers, start: int, stop: int) -> None:
+        for row in sorted(row for row in expected.detached_rows if start <= row < stop):
             sink = self._sinks.get(expected.ledger_ids[row])
             if sink is not None:
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])

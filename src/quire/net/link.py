@@ -56,7 +56,7 @@ class ExpectedAnswers(Protocol):
         ...
 
     @property
-    def taken_back(self) -> Collection[int]:
+    def detached_rows(self) -> Collection[int]:
         """Rows whose answers are for the sinks as well."""
         ...
 

@@ -261,7 +261,7 @@ class WriteHandle:
             self._batch = []
             self._batch_bytes = 0
             try:
-                if len(batch) > 1 or not session.lend(batch[0]):
+                if len(batch) > 1 or not session.attach(batch[0]):
                     session.push(batch)
             except QuireError as error:  # the ledger is full: whoever waits is told
                 session.fail(error)

@@ -28,9 +28,9 @@ from functools import partial
 
 from quire.codec.log.state_records import (
     Deleted,
-    Merged,
     RecordKind,
     StateRecord,
+    Superseded,
 )
 from quire.core.compaction import Choice, CompactionCandidate, alone, choose, why_not
 from quire.storage.background.collector import Collector
@@ -510,8 +510,8 @@ class Compactor(PacedJob):
             kind, ledger_id = record.kind, record.ledger_id
             if kind is RecordKind.DELETED:
                 needed = self._is_deletion_needed(work, record)
-            elif kind is RecordKind.MERGED:
-                needed = Merged.decode(record.value).segment in self._catalogue.segments
+            elif kind is RecordKind.SUPERSEDED:
+                needed = Superseded.decode(record.value).segment in self._catalogue.segments
             elif kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
                 needed = True
             else:
@@ -529,8 +529,8 @@ class Compactor(PacedJob):
         for number in work.choice.numbers[:-1]:
             trailer = self._catalogue.segments[number].trailer
             assert trailer is not None
-            value = Merged(number, trailer.crc).encode()
-            kept.append(StateRecord(RecordKind.MERGED, value=value))
+            value = Superseded(number, trailer.crc).encode()
+            kept.append(StateRecord(RecordKind.SUPERSEDED, value=value))
         return kept
 
     def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:
