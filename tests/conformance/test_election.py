@@ -18,16 +18,10 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication.autorecovery.election import Election, auditor_of
-from quire.replication.explain.status import (
-    LastFailure,
-    forget_failure,
-    marked_ledgers,
-    note_failure,
-    overview,
-    why_not,
-)
+from quire.replication.explain.status import marked_ledgers, overview, why_not
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import LastFailure, forget_failure, note_failure
 from tests.support.metadata.backends import Backend, tree
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from quire.replication.autorecovery.election import Election
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.repair import fragment, ledger
+from quire.replication.repair import bookie_removal, fragment
 from tests.sim.mutants.mutant import edit, mutant
 
 
@@ -51,7 +51,12 @@ def a_lost_bookie_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     rule="rule 25",
 )
 def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, ledger, "take_out_locked", ("if before is None or seen != before:", "if False:"))
+    edit(
+        patch,
+        bookie_removal,
+        "take_out_locked",
+        ("if before is None or seen != before:", "if False:"),
+    )
 
 
 @mutant(
@@ -64,7 +69,7 @@ def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger._Turn,
+        bookie_removal._Pass,
         "replace",
         (
             "if not fragment.closed or not members(fragment, self.lost):",
@@ -184,9 +189,9 @@ def only_the_last_segment_counts(patch: pytest.MonkeyPatch) -> None:
     rule="bk#3239, rule 28",
 )
 def an_empty_segment_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = ledger.members
+    real = bookie_removal.members
 
     def unless_empty(found: fragments.Fragment, bookies: Collection[str]) -> list[int]:
         return [] if found.empty else real(found, bookies)
 
-    patch.setattr(ledger, "members", unless_empty)
+    patch.setattr(bookie_removal, "members", unless_empty)

@@ -8,8 +8,8 @@ from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.server import Bookie
 from quire.core import fragments
 from quire.replication.moves import decommission, rebalance
-from quire.replication.moves.plan import _Planner
-from quire.replication.repair import fragment, ledger
+from quire.replication.moves.rebalance_plan import _Planner
+from quire.replication.repair import bookie_removal, fragment
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -35,7 +35,7 @@ def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger._Turn,
+        bookie_removal._Pass,
         "replace",
         (
             "if not fragment.closed or not members(fragment, self.lost):",

@@ -13,7 +13,7 @@ from quire.streams.statemachine.state_machine import Leader
 from quire.streams.write import takeover
 from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.segments import Segments, SegmentWriter
-from quire.streams.write.takeover import Taken
+from quire.streams.write.takeover import TakenStream
 from quire.streams.write.writer import Producer, StreamWriter
 from quire.streams.write.writer_task import WriterTask
 from tests.sim.mutants.mutant import edit, mutant
@@ -221,13 +221,13 @@ def positions_leave_out_the_marks(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_segment_without_records_counts(patch: pytest.MonkeyPatch) -> None:
-    def next_sequence(self: Taken) -> int:
+    def next_sequence(self: TakenStream) -> int:
         if not self.segments:
             return 0
         last = self.segments[-1]
         return last.following_sequence_id + (last.record_count == 0)
 
-    patch.setattr(Taken, "next_sequence", property(next_sequence))
+    patch.setattr(TakenStream, "next_sequence", property(next_sequence))
 
 
 @mutant(

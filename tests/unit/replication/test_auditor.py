@@ -22,9 +22,9 @@ from quire.codec.metadata.underreplication import (
 from quire.replication.autorecovery.auditor import Adheres, Auditor
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.explain.status import last_waiting
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import last_waiting
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 

@@ -218,3 +218,8 @@ def _held(ledger_id: int, owner: str) -> LockHeldError:
         f"the replicas of ledger {ledger_id} are worked on by {owner}",
         remedy="Try again when that is done",
     )
+
+
+def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
+    """Return a sentence about nodes that are where the mark of a ledger belongs."""
+    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, but is not its mark"
