@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex, Snapshot
-from quire.storage.recovery.index_cache_writer import IndexCacheWriter
+from quire.storage.background.index_cache_writer import IndexCacheWriter, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex
 from quire.storage.segment import sealed_rows
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
@@ -171,7 +171,7 @@ class History:
         return report.index_cache, ledgers, segments, catalogue.tombstones
 
 
-def about(one: Segment) -> tuple[object, ...]:
+def about(one: LogSegment) -> tuple[object, ...]:
     return (
         one.state, one.live_ledgers, one.live_bytes, one.trailer, list(one.mentions),
         one.groups_at, one.first_group, one.end_group, one.end, one.file_bytes,

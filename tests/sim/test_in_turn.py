@@ -9,7 +9,7 @@ import pytest
 
 from quire.client.write import flush as turns
 from quire.core.append import pipeline as add_pipeline
-from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.pipeline import AddPipeline
 from quire_simulator import simulate
 from quire_simulator.actors import writers
@@ -32,9 +32,9 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             self.accepted(first, await self.handle.flush())
 
     confirmed: list[int] = []
-    acked = Sheaf.acked
+    acked = CoalescedAdds.acked
 
-    def noted(self: Sheaf, place: int, count: int) -> None:
+    def noted(self: CoalescedAdds, place: int, count: int) -> None:
         before = self.confirmed
         acked(self, place, count)
         confirmed.append(self.confirmed - before)
@@ -42,7 +42,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(writers.Plain, "batch", batch)
     monkeypatch.setattr(turns, "SHEAF_ROWS_MIN", 1)
     monkeypatch.setattr(add_pipeline, "PUSHES_ALONE", 0)
-    monkeypatch.setattr(Sheaf, "acked", noted)
+    monkeypatch.setattr(CoalescedAdds, "acked", noted)
     return confirmed
 
 

@@ -13,11 +13,11 @@ from quire.bookie.background import damage
 from quire.bookie.background.damage import DamageReports
 from quire.errors import LedgerFencedError
 from quire.replication.autorecovery.worker import ReplicationWorker
+from quire.storage.background.sealer import Sealer
 from quire.storage.directory import read_identity
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.recovery.scan import read_segment_header, scan_groups
-from quire.storage.segment.sealer import Sealer
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 from tests.sim.mutants.mutant import edit

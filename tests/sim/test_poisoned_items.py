@@ -629,13 +629,13 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
     "cli/ledger/manage.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
     "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
-    "cli/shell/ledgers.py list_ledgers.work": (
+    "cli/shell/ledgers.py list_ledgers": (
         shell_lists_go_on,
         shell_restores_metadata_that_cannot_be_read,
     ),
-    "cli/shell/rename.py _rename_all": (shell_lists_go_on,),
-    "cli/shell/replicas.py _query.work": (shell_lists_go_on,),
-    "cli/shell/replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
+    "cli/shell/rename.py _rename": (shell_lists_go_on,),
+    "cli/shell/replicas.py _query": (shell_lists_go_on,),
+    "cli/shell/replicas.py list_underreplicated": (autorecovery_lists_go_on,),
     "bookie/background/damage.py DamageReports._look_at_everything": (
         bookie_keeps_what_it_cannot_judge,
     ),
@@ -687,7 +687,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
 
 NAMES_ONLY = {
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
-    "cli/shell/cluster.py list_bookies.work": "names of cookies",
+    "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",

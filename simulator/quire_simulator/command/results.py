@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 
 if TYPE_CHECKING:
     from quire_simulator import Plan, RunResult, Shrunk
@@ -74,7 +74,7 @@ class Smaller:
         begin = time.monotonic()
         if self.left_s <= 0:
             return None
-        with Progress("shrink", counted="runs") as progress:
+        with ProgressBar("shrink", counted="runs") as progress:
             found = shrink(
                 plan,
                 budget_s=self.left_s,

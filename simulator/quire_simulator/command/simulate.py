@@ -16,7 +16,7 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, Program, say
 from quire.cli.common.options import FiniteRange, json_option
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _run_all(
     begin, report = time.monotonic(), Report(seeds, workloads)
     say(f"{build_line()}: seeds {seeds.start}..{seeds.stop} of {report.what()}")
     jobs = [(workload, seed) for seed in seeds for workload in workloads]
-    with Progress("simulate", total=len(jobs), counted="runs") as progress:
+    with ProgressBar("simulate", total=len(jobs), counted="runs") as progress:
         for result in _results(jobs, processes, report.failures):
             report.add(result)
             progress.advance(1, 0)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from quire.storage.read.blocking import InlineReader
+from quire.storage.worker import InlineReader
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.loop import SimulatedLoop, current_node
 from quire_simulator.machine.stepped_thread import Strand
@@ -47,7 +47,7 @@ class SlowStarts:
 
 
 class SlowReads(InlineReader):
-    """`quire.storage.read.blocking.BlockingReader`: cold reads take their time."""
+    """`quire.storage.interfaces.BlockingReader`: cold reads take their time."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self._loop = loop

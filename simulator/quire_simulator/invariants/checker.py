@@ -13,7 +13,7 @@ from quire.bookie.server import Bookie
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.signals import NoEntry, NoLedger
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, History, Record, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
 from quire_simulator.machine.loop import SimTask

@@ -153,7 +153,7 @@ class SimDisk:
         self._crash_countdown = 0
         self._crashed: Callable[[], None] = lambda: None
 
-    # -- seams.Disk ---------------------------------------------------------------------------
+    # -- interfaces.Disk ---------------------------------------------------------------------------
 
     def create(self, name: str) -> SimFile:
         name = _clean(name)

@@ -48,12 +48,11 @@ from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.quarantine_record import SegmentDamage
-from quire.storage.interfaces import Disk, Worker
-from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
-from quire.storage.log.times import StorageTimes
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.directories import DataDirectory, LedgerDirectories, Store
+from quire.storage.interfaces import BlockingReader, Disk, Worker
+from quire.storage.log.group_commit import StorageTimes
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.stats import DirectoryState
-from quire.storage.store import BlockingReader
 
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""

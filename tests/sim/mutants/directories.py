@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.protocol.service import BookieService
-from quire.storage.directory_places import Place
-from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.directories import LedgerDirectories, ServedDirectory
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -20,7 +19,7 @@ UNKNOWN_IS_ABSENT = ("no_false_absence", "what_is_durable_stays", *LOST_IN_A_CRA
     seeds=20,
 )
 def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Place, "may_hold", ("not self.read", "False"))
+    edit(patch, ServedDirectory, "may_hold", ("not self.read", "False"))
 
 
 @mutant(
@@ -30,7 +29,7 @@ def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
     seeds=40,
 )
 def a_failed_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Place, "may_hold", ("or ledger_id in store.ledgers", ""))
+    edit(patch, ServedDirectory, "may_hold", ("or ledger_id in store.ledgers", ""))
 
 
 @mutant(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.codec.log import index_cache as index_cache_format
-from quire.storage.recovery import index_cache
-from quire.storage.recovery.index_cache import CachedIndex, Snapshot
-from quire.storage.recovery.recovery import Recovery
+from quire.storage.background import index_cache_writer
+from quire.storage.background.index_cache_writer import Snapshot
+from quire.storage.recovery.index_cache import CachedIndex
+from quire.storage.recovery.log_recovery import LogRecovery
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -23,7 +24,7 @@ LOST_WITH_A_CACHE = (*LOST_IN_A_CRASH, "no_false_absence", "nothing_acknowledged
 def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_run",
         (
             "for number in live if number not in cached]",
@@ -42,7 +43,7 @@ def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
 def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_restore",
         ("cache.check(set(live))", "pass"),
         ("for number in cache.segments}", "for number in cache.segments if number in live}"),
@@ -70,7 +71,7 @@ def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
 def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        index_cache,
+        index_cache_writer,
         "_cached",
         ("info.fenced, info.fence_durable,", "False, False,"),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.read.follow import Feed, Follower
+from quire.client.read.follow import Feed, LedgerFollower
 from quire.client.read.hedge import Hedge
 from quire.client.read.ledger_view import LedgerView
-from quire.client.read.tail import Tail
+from quire.client.read.tail import LedgerTail
 from quire.codec.entry import entry
 from quire.codec.entry.entry import EntryCodec
 from tests.sim.mutants.mutant import edit, mutant
@@ -44,7 +44,7 @@ def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
 def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Tail,
+        LedgerTail,
         "_hold",
         ("self._view.confirmed(run.last_add_confirmed)", "self._view.confirmed(run.last)"),
     )
@@ -58,7 +58,7 @@ def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     rule="rule 21",
 )
 def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Tail, "ready", ("if run.last > last:", "if False:"))
+    edit(patch, LedgerTail, "ready", ("if run.last > last:", "if False:"))
     edit(patch, Feed, "kept", ("run.part(first, last)", "run.part(first, run.last)"))
 
 
@@ -71,7 +71,7 @@ def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
 def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Follower,
+        LedgerFollower,
         "runs",
         (
             "if self._upcoming <= last:",
@@ -89,7 +89,7 @@ def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
 def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Tail,
+        LedgerTail,
         "_learn",
         ("run_of(entry_id, [poll.entry])", "run_of(self._unheld, [poll.entry])"),
     )

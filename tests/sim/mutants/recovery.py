@@ -8,7 +8,7 @@ import pytest
 
 from quire.client import recovery as module
 from quire.client.read import last_confirmed
-from quire.client.recovery import Recovery
+from quire.client.recovery import LedgerRecovery
 from quire.codec.wire.v2 import Flag
 from quire.core import recovery as core
 from quire.metadata.ledgers.update import update_ledger
@@ -69,7 +69,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
 def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_run",
         ("recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)", "-1"),
     )
@@ -85,7 +85,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     async def write_back(self: Any, snapshot: Any, lac: int) -> tuple[int, int]:
         return lac, 0
 
-    patch.setattr(Recovery, "_write_back", write_back)
+    patch.setattr(LedgerRecovery, "_write_back", write_back)
 
 
 @mutant(
@@ -97,7 +97,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
 def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_read_batch",
         (
             "_Found(run.payloads(), run.ledger_lengths, end=False)",
@@ -115,7 +115,7 @@ def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_decided",
         (
             "return _Found(payloads, lengths, end=False)\n        else:",
@@ -132,7 +132,7 @@ def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
     rule="rule 5",
 )
 def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_write_back", ("await session.wait_for(last)", "pass"))
+    edit(patch, LedgerRecovery, "_write_back", ("await session.wait_for(last)", "pass"))
 
 
 @mutant(
@@ -143,7 +143,7 @@ def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     rule="rule 5",
 )
 def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_write_back", ("ack_quorum=snapshot.ack_quorum", "ack_quorum=1"))
+    edit(patch, LedgerRecovery, "_write_back", ("ack_quorum=snapshot.ack_quorum", "ack_quorum=1"))
 
 
 @mutant(
@@ -156,7 +156,7 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
 def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "WINDOW_ENTRIES", 2)  # which does no harm: there are more rounds
     patch.setattr(module, "STRIPED_WINDOW_ENTRIES", 2)
-    edit(patch, Recovery, "_write_back", ("lac_sent=lac,", "lac_sent=None,"))
+    edit(patch, LedgerRecovery, "_write_back", ("lac_sent=lac,", "lac_sent=None,"))
 
 
 @mutant(
@@ -178,7 +178,7 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
         ensemble: tuple[str, ...] = self._current.value.last_segment.ensemble
         return ensemble
 
-    patch.setattr(Recovery, "_change_ensemble", change)
+    patch.setattr(LedgerRecovery, "_change_ensemble", change)
 
 
 @mutant(
@@ -189,7 +189,7 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
     rule="rule 6",
 )
 def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
+    edit(patch, LedgerRecovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
 
 
 @mutant(
@@ -202,7 +202,7 @@ def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_close",
         (
             "if not closed.value.closed:",
@@ -226,7 +226,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_run",
         (
             "now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None",
@@ -235,7 +235,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     )
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_close",
         ("if now.state is not LedgerState.IN_RECOVERY:", "if now.closed:"),
     )
@@ -250,7 +250,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
 def recovery_counts_the_length_from_zero(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_write_back",
         ("session.pipeline.length = found.lengths[0] - len(found.payloads[0])", "pass"),
     )

@@ -11,10 +11,10 @@ from quire.bookie.directories import listed as directories
 from quire.bookie.directories import lost as lost_directory
 from quire.bookie.directories import replacement as disk_replacement
 from quire.storage import directory
-from quire.storage.facts import StoreFacts
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery.incarnation import Expected
-from quire.storage.recovery.recovery import Recovery
+from quire.storage.directories import LedgerDirectories
+from quire.storage.recovery.incarnation import ExpectedLog
+from quire.storage.recovery.log_recovery import LogRecovery
+from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -179,7 +179,7 @@ def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
     rule="rule 34",
 )
 def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StoreFacts, "writable", ("and not self._catalogue.negatives_unknown", ""))
+    edit(patch, LedgerStore, "writable", ("and not self._catalogue.negatives_unknown", ""))
     edit(patch, LedgerDirectories, "writable", ("and not place.lossy", ""))
 
 
@@ -206,7 +206,7 @@ def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expected, "held_against", lambda expected, found: "")
+    patch.setattr(ExpectedLog, "held_against", lambda expected, found: "")
 
 
 @mutant(
@@ -218,7 +218,7 @@ def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
 def an_older_copy_is_only_told(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_run",
         ("missing.append(max(newest + 1, self._expected.position.newest_file))", "pass"),
     )

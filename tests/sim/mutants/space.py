@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.background import garbage
-from quire.storage.background.compactor import Compactor
-from quire.storage.background.reserve import Reserve
+from quire.storage.background.compactor import CompactionReserve, Compactor
 from quire.storage.background.rewrite import Rewrite
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
@@ -70,7 +69,7 @@ def runs_that_go_on_count_as_copies(patch: pytest.MonkeyPatch) -> None:
         patch,
         Rewrite,
         "_without_copies",
-        ("low <= piece.first and last <= high", "low <= piece.first <= high + 1 and high >= 0"),
+        ("low <= extent.first and last <= high", "low <= extent.first <= high + 1 and high >= 0"),
     )
 
 
@@ -103,7 +102,7 @@ def a_foreign_store_is_believed(patch: pytest.MonkeyPatch) -> None:
     seeds=30,
 )
 def the_reserve_is_not_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reserve, "keep", lambda self, *, wanted: None)
+    patch.setattr(CompactionReserve, "keep", lambda self, *, wanted: None)
 
 
 @mutant(

@@ -9,15 +9,15 @@ import pytest
 from quire.bookie.protocol.add_batcher import Intake
 from quire.storage import directory
 from quire.storage.background.collector import Collector
-from quire.storage.catalogue import Catalogue
-from quire.storage.log import preallocation as spares
+from quire.storage.background.sealer import Sealer
+from quire.storage.log import preallocation
 from quire.storage.log.appender import Appender
-from quire.storage.log.batch import Batch
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.read.reader import Reader
 from quire.storage.recovery import replay
-from quire.storage.segment import footer_rows, sealing
-from quire.storage.segment.sealer import Sealer
+from quire.storage.segment import footer, footer_rows
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -58,7 +58,7 @@ def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, spares, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
+    edit(patch, preallocation, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
 
 
 @mutant(
@@ -80,7 +80,7 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        sealing,
+        footer,
         "write_footer",
         ("file_bytes)\n    segment.file.sync()", "file_bytes)"),
         ("TRAILER_BYTES)\n    segment.file.sync()", "TRAILER_BYTES)"),
@@ -99,8 +99,8 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
         Appender,
         "submit",
         (
-            "self._writer.submit(batch)",
-            "self._writer.submit(batch)\n"
+            "self._writer.submit(batch, segment)",
+            "self._writer.submit(batch, segment)\n"
             "    done, batch.done = batch.done, None\n"
             "    if done is not None:\n"
             "        done(batch, None)",
@@ -146,7 +146,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     real = Intake._hand_over
 
-    def hand_over(self: Any, batch: Batch, urgent: bool, done: Any) -> None:
+    def hand_over(self: Any, batch: LogBatch, urgent: bool, done: Any) -> None:
         ledgers = self._service.store.ledgers
         if any(run.last > ledgers[run.ledger_id].last_entry_id for run in batch.runs):
             real(self, batch, urgent, done)
@@ -313,7 +313,7 @@ def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
 def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        spares,
+        preallocation,
         "prepare",
         ("if new:\n            disk.remove(name)", "disk.remove(name)"),
     )
@@ -331,5 +331,8 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
         patch,
         LedgerStore,
         "close",
-        ("self._spares.closed = True", "self._spares.closed = self._cold.closed = True"),
+        (
+            "self._preallocated.closed = True",
+            "self._preallocated.closed = self._cold.closed = True",
+        ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.recovery import Recovery
+from quire.client.recovery import LedgerRecovery
 from quire.core.append.pipeline import AddPipeline
 from quire_simulator import Plan, run_plan
 
@@ -15,7 +15,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     async def write_back(self, snapshot, lac):  # type: ignore[no-untyped-def]
         return lac, 0
 
-    patch.setattr(Recovery, "_write_back", write_back)
+    patch.setattr(LedgerRecovery, "_write_back", write_back)
 
 
 def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.segment.batch import LogBatch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
 
@@ -50,16 +50,16 @@ def frames_of(rows: Sequence[Add], size: int) -> bytes:
     )
 
 
-def singles_batch(rows: Sequence[Add], size: int) -> Batch:
+def singles_batch(rows: Sequence[Add], size: int) -> LogBatch:
     data = frames_of(rows, size)
     ledgers, entries = zip(*rows)
-    return Batch([data], Singles(ledgers, entries, len(data) // len(rows)))
+    return LogBatch([data], Singles(ledgers, entries, len(data) // len(rows)))
 
 
-def listed(batch: Batch) -> Batch:
+def listed(batch: LogBatch) -> LogBatch:
     """The same batch, with a run for each entry."""
     assert batch.singles is not None
-    return Batch(batch.buffers or (), runs_of(batch.singles))
+    return LogBatch(batch.buffers or (), runs_of(batch.singles))
 
 
 def seen(box: StoreOnDisk) -> dict[int, Any]:

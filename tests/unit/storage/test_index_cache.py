@@ -17,8 +17,9 @@ from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
-from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.background.index_cache_writer import CacheFile, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
@@ -266,7 +267,7 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     for _ in range(20):  # and waits, as behind a slow disk
         if box.store.stats().compactions:
             break
-        box.store._upkeep.compactor.tick()
+        box.store._maintenance.compactor.tick()
         box.maintenance.run()
         box.log.run()
         compact = [one for one in box.timers._waiting if "Compactor" in repr(one.callback)]
@@ -377,7 +378,7 @@ def test_what_is_left_of_one_goes_with_the_next_start() -> None:
 def test_deletions_that_wait_to_be_logged_keep_it_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     box = opened()
     fill(box, 3, 1)
-    collector = type(box.store._upkeep.collector)
+    collector = type(box.store._maintenance.collector)
     monkeypatch.setattr(collector, "deletions_logged", property(lambda self: False))
     look(box)
     run(box.store.close())

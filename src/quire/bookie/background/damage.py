@@ -36,7 +36,7 @@ from quire.errors import (
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0

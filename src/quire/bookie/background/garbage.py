@@ -20,7 +20,7 @@ from quire.bookie.event_log import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5

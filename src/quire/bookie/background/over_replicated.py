@@ -37,7 +37,7 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.tree import Create, Delete
 from quire.metadata.uri import replication_root
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 READS_MAX = 1_000
 """Ledgers whose metadata is read before a pass looks at what it found."""

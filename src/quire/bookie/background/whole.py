@@ -25,9 +25,9 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, members, stored_count
 from quire.core.ranges import Range, merged, without
 from quire.errors import StorageError
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 from quire.storage.log.appender import Done
-from quire.storage.signals import NoLedger
+from quire.storage.read.outcomes import NoLedger
 
 
 async def is_whole(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:

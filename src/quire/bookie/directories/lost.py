@@ -32,10 +32,10 @@ from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.bookies.directories import BookieDirectories, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import begin_lost, read_identity, write_small_file
-from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.inspect.contents import segment_numbers
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ async def holder_of(metadata: MetadataStore, bookie_id: str) -> Holder:
 class Content:
     """Of a data directory."""
 
-    ledgers: LedgerIds | None = None
+    ledgers: LedgerIdSet | None = None
     """Of a log that can be read; None: there is none, or it cannot."""
     cookie: Cookie | None = None
     directory_id: str = ""
@@ -108,7 +108,7 @@ def content_of(disk: Disk) -> Content:
             return Content(None, cookie, name)
         if not segment_numbers(disk):
             return Content(None, cookie, name, gone=True)
-        ledgers = with_log(disk, lambda found, _: LedgerIds(found.replayer.catalogue.ledgers))
+        ledgers = with_log(disk, lambda found, _: LedgerIdSet(found.replayer.catalogue.ledgers))
         return Content(ledgers, cookie, name)
     except (OSError, QuireError) as error:
         return Content(None, cookie, name, unreadable=str(error))

@@ -29,7 +29,7 @@ from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
 from quire.metadata.ledgers.unreadable import REMEDY, Unread
 from quire.storage.directory import read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 class Machine(Protocol):
@@ -125,7 +125,7 @@ class Removal:
     path: str
     others: list[Disk]
     """What is in the bookie's other directories, locked."""
-    here: list[LedgerIds]
+    here: list[LedgerIdSet]
     """The ledgers in each of them."""
     ids: dict[str, str]
     """Of the directories that are at its paths now."""

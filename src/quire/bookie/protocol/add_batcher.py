@@ -10,9 +10,9 @@ from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.config import SEGMENT_BYTES_LEAST
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.segment.batch import LogBatch, Run, runs_of
 
-Done = Callable[[Batch, StorageError | None], None]
+Done = Callable[[LogBatch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
 """Ids and LAC: what a bookie looks at."""
@@ -169,7 +169,7 @@ class Intake:
 
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
         """Hand what was taken to the store. `done` is called with the error where it refuses."""
-        batch = Batch(buffers, self._singles or self._runs)
+        batch = LogBatch(buffers, self._singles or self._runs)
         batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False
         copies, self._copies = self._copies, 0
@@ -180,7 +180,7 @@ class Intake:
             batch.patient = copies == batch.entries
         self._hand_over(batch, urgent, done)
 
-    def _hand_over(self, batch: Batch, urgent: bool, done: Done) -> None:
+    def _hand_over(self, batch: LogBatch, urgent: bool, done: Done) -> None:
         try:
             self._service.store.append(batch, done, reserve=urgent)
         except StorageError as error:

@@ -31,10 +31,10 @@ from quire.codec.wire.v2 import (
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.net.network import Network
-from quire.storage.ledger_directories import Store
-from quire.storage.log.batch import Batch
+from quire.storage.directories import Store
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import UNSHARED_BYTES
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.batch import LogBatch
 
 ANSWER_HEAD_BYTES = 1024
 """The most of an answer to a read that is not entries."""
@@ -341,14 +341,14 @@ class BookieService:
             self.store.adopt_key(ledger_id, key)
         return Code.OK
 
-    def count_adds(self, batch: Batch) -> None:
+    def count_adds(self, batch: LogBatch) -> None:
         counters = self.counters
         counters.add_batches += 1
         batch.entries = entries = batch.entry_count
         counters.adds += entries
         counters.add_bytes += batch.size_bytes
 
-    def add_failed(self, batch: Batch) -> None:
+    def add_failed(self, batch: LogBatch) -> None:
         """A batch was answered by an error; `StorageTimes` has the others."""
         took_s = self.clock.monotonic() - batch.received_s
         self.times.adds_failed.observe(took_s, batch.entries)

@@ -41,7 +41,7 @@ from quire.codec.wire.v2 import (
     split_word,
 )
 from quire.errors import ProtocolError, StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
@@ -212,14 +212,14 @@ class RequestsV2:
         done = self._synced if version == 2 else partial(self._synced_old, version)
         self._intake.submit(buffers, done)
 
-    def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
+    def _synced_old(self, version: int, batch: LogBatch, error: StorageError | None) -> None:
         if error is not None:
             self._service.add_failed(batch)
         run = batch.runs[0]
         code = self._service.code_of(error) if error else Code.OK
         self._connection.write(add_response(code, run.ledger_id, run.first, version))
 
-    def _synced(self, batch: Batch, error: StorageError | None) -> None:
+    def _synced(self, batch: LogBatch, error: StorageError | None) -> None:
         """The batch is durable (or failed): its answers, in one write."""
         if batch.singles is not None and error is None:
             self._connection.write(add_responses_each(*batch.singles[:2]))

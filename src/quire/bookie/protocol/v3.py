@@ -41,7 +41,7 @@ from quire.codec.wire.v3 import (
     DEFERRED_SYNC,
     VERSION,
     BadMessageError,
-    BookieInfo,
+    BookieInfoFlag,
     Op,
     ReadFlag,
     frame,
@@ -51,7 +51,7 @@ from quire.codec.wire.v3 import (
 from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
 from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
-from quire.storage.signals import NoLedger
+from quire.storage.read.outcomes import NoLedger
 
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
@@ -321,10 +321,10 @@ class RequestsV3:
         answer = response(Op.BOOKIE_INFO, txn, Code.OK)
         answer.getBookieInfoResponse.status = answer.status
         try:
-            if requested & BookieInfo.TOTAL_CAPACITY:
+            if requested & BookieInfoFlag.TOTAL_CAPACITY:
                 total = self._service.store.total_bytes()
                 answer.getBookieInfoResponse.totalDiskCapacity = total
-            if requested & BookieInfo.FREE_SPACE:
+            if requested & BookieInfoFlag.FREE_SPACE:
                 answer.getBookieInfoResponse.freeDiskSpace = self._service.store.free_bytes()
         except OSError:
             answer = response(Op.BOOKIE_INFO, txn, Code.IO_ERROR)

@@ -10,7 +10,7 @@ from quire.codec.wire.v2 import LAST_ENTRY, Buffer, Code
 from quire.codec.wire.v3 import Op, frame, response
 from quire.codec.wire.v3_adds import add_responses
 from quire.errors import StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one
@@ -33,7 +33,7 @@ class AddAnswers:
         self._send(self.deferred, Code.OK)
         self.deferred = []
 
-    def synced(self, batch: Batch, error: StorageError | None) -> None:
+    def synced(self, batch: LogBatch, error: StorageError | None) -> None:
         if error is not None:
             self._connection.service.add_failed(batch)
         waiting, refused = self.waiting, self.deferred

@@ -52,7 +52,7 @@ class Loss:
     only_here: SomeLedgers = field(default_factory=SomeLedgers)
     """Each entry is on one bookie alone."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
-    """Of a segment that names the bookie no other member is registered."""
+    """Ledgers with a segment that names the bookie and no other registered bookie."""
     unread: Unread = field(default_factory=Unread)
     """The ledgers whose metadata cannot be read. They may name the bookie."""
 
@@ -109,8 +109,9 @@ async def replace(
     read is not lost, and nothing is done. Safe to run twice. Should the lost one come back later,
     BOOKIE refuses to start with it.
     """
-    lost, new = absolute([lost, new or lost])
     from quire.bookie.directories.replacement import find_replacement
+
+    lost, new = absolute([lost, new or lost])
 
     async with opened_metadata(uri) as store:
         with ExitStack() as stack:
@@ -203,8 +204,9 @@ async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: 
     (`quire bookie decommission BOOKIE --keep-cookie`), or put an empty directory in the place of a
     lost one (`quire bookie disk replace`). DIRECTORY itself is left as it is.
     """
-    (path,) = absolute([directory])
     from quire.bookie.directories.replacement import find_removal
+
+    (path,) = absolute([directory])
 
     async with opened_metadata(uri) as store:
         with ExitStack() as stack:

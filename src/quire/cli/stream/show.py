@@ -11,6 +11,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     LEDGER_ID_MAX,
     asynchronous,
+    flag,
     json_option,
     metadata_option,
 )
@@ -44,12 +45,10 @@ OLDER_THAN_S = 24 * 3600
 @tls_options
 @namespace_option
 @click.argument("prefix", metavar="[PREFIX]", default="")
-@click.option(
-    "-l",
-    "--long",
-    "long",
-    is_flag=True,
-    help="With segments, records, bytes, and the first and last position and time.",
+@flag(
+    "-l --long",
+    "With segments, records, bytes, and the first and last position and time.",
+    name="long",
 )
 @password_option
 @json_option("One JSON object a line: name, and with --long what it shows.")

@@ -126,7 +126,7 @@ class RecoveryAdds:
                 async with asyncio.timeout(limit):
                     await self._changed.wait()
             except TimeoutError:
-                self._pool.suspect(self._bookie)
+                self._pool.examine_links(self._bookie)
                 error = BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
                     f"unanswered for {limit:g} s"

@@ -197,10 +197,11 @@ class ReplicaReader:
                 raise
             self._batches = False
             return []
-        run = check_batch(
-            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
-        )
-        if not run:
+        try:
+            run = check_batch(
+                self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+            )
+        except BadEntryError:
             return []
         return [Copies(range(first, run.last + 1), run.payloads(), run.ledger_lengths)]
 

@@ -19,8 +19,8 @@ from quire.codec.log.group import BARE_HEAD_BYTES
 from quire.codec.log.state_records import StateRecord
 from quire.storage.interfaces import Readable
 from quire.storage.segment.footer_rows import Described, FooterRows
-from quire.storage.segment.ledger_ids import LedgerIds
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.ledger_ids import LedgerIdSet
+from quire.storage.segment.segment import LogSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SealInput:
     may be dropped meanwhile."""
 
     directory_id: bytes
-    segment: Segment
+    segment: LogSegment
     ledgers: Iterable[Described]
     """Sorted by ledger id."""
     records: Sequence[StateRecord]
@@ -39,7 +39,7 @@ class SealInput:
 class Sealed:
     trailer: Trailer
     ledgers: Summary
-    mentions: LedgerIds
+    mentions: LedgerIdSet
 
 
 def write_footer(seal: SealInput) -> Sealed:
@@ -107,6 +107,6 @@ def read(file: Readable, offset: int, size: int) -> bytes:
     return b"" if data is None else bytes(data)
 
 
-def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> LedgerIds:
+def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> LedgerIdSet:
     """The ledgers that a segment says something about."""
-    return LedgerIds((*ledger_ids, *(record.ledger_id for record in records)))
+    return LedgerIdSet((*ledger_ids, *(record.ledger_id for record in records)))

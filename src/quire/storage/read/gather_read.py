@@ -1,7 +1,7 @@
 """Runs that took turns with those of other ledgers, read together.
 
 Such a ledger has runs of one or some entries, with those of others between. Many of them are read
-by one call of a thread. Where they lie near each other, what is between is read too, as one stretch
+by one call of a thread. Where they lie near each other, what is between is read too, as one extent
 of the file. The frames are put together: then they are a run like any other, and are checked as
 one. All blocks that are read must be whole; where anything is out of the ordinary the runs are read
 one by one, which tells what is damaged.
@@ -18,25 +18,25 @@ from quire.codec.entry.frame_runs import FrameRun
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.state_records import BLOCK_BYTES, aligned
 from quire.storage.segment.frames import frames_are
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 
 GATHERED_BYTES = 1024 * 1024
 """Read together."""
-STRETCHES_MAX = 128
+GATHERED_EXTENTS_MAX = 128
 """So many."""
 RUNS_MIN = 4
 """Fewer are read one by one."""
 ENTRIES_MAX = 4096
 """Put together in one turn of the event loop, in a millisecond or two."""
 SPREAD_MAX = 32
-"""Bytes that are passed over for one that is wanted, in the stretch so far."""
+"""Bytes that are passed over for one that is wanted, in the extent so far."""
 PASSED_MAX_BYTES = 128 * 1024
 """Between two runs. A block always is."""
 PASSED_SHARE = 4
 """Of a budget for reads beside adds, one byte for so many that are read with those wanted."""
 
 
-class Stretch(NamedTuple):
+class BlockExtent(NamedTuple):
     """Whole blocks of a segment's file, in which runs lie."""
 
     offset: int
@@ -53,13 +53,13 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
-    """Runs of consecutive entries, and the stretches of a segment's file in which they lie."""
+class GatherRead:
+    """Runs of consecutive entries, and the extents of a segment's file that hold them."""
 
-    segment: Segment
+    segment: LogSegment
     ledger_id: int
     first: int
-    stretches: Sequence[Stretch]
+    extents: Sequence[BlockExtent]
     """Ascending, none in another."""
     sizes: Sequence[int]
     """Of all frames."""
@@ -67,15 +67,17 @@ class Gathering:
     @property
     def cost_bytes(self) -> int:
         """What is passed over is read and checked on a thread, but not taken apart."""
-        read_bytes = sum([stretch.size for stretch in self.stretches])
+        read_bytes = sum([extent.size for extent in self.extents])
         return max(sum(self.sizes), read_bytes // PASSED_SHARE)
 
-    def run(self, pieces: Sequence[bytes]) -> FrameRun | None:
-        """Of what was read of each stretch, all of whose blocks check; None: something else lies
-        there."""
+    def run(self, found: Sequence[bytes]) -> FrameRun | None:
+        """Return the run that was read, or None if something else lies there.
+
+        `found` is what was read of each extent, all of whose blocks match their checksums.
+        """
         count, head_bytes = len(self.sizes), self.segment.head_bytes
         parts: list[bytes] = []
-        for (base, runs), data in zip(self.stretches, pieces, strict=True):
+        for (base, runs), data in zip(self.extents, found, strict=True):
             parts += [data[start - base : end - base] for start, end in runs]
         frames = b"".join(parts)
         ids, size = range(self.first, self.first + count), self.sizes[0]
@@ -86,15 +88,15 @@ class Gathering:
         return FrameRun(memoryview(frames), count, size, sizes, head_bytes)
 
 
-def gathering_of(
-    segment: Segment,
+def plan_gather_read(
+    segment: LogSegment,
     ledger_id: int,
     rows: LedgerRows,
     entry_id: int,
     most: int,
     max_bytes: int,
     overhead: int,
-) -> Gathering | None:
+) -> GatherRead | None:
     """Runs from this entry on, with so many entries at most; `max_bytes`, `overhead`: see
     `LedgerStore.read`. None: it is not worth it, or not that simple. No runs of the ledger overlap
     in the segment."""
@@ -102,8 +104,8 @@ def gathering_of(
     most = min(most, ENTRIES_MAX)
     if row < 0 or len(rows.firsts) - row < RUNS_MIN or most < RUNS_MIN:
         return None
-    per_entry, wanted, room = overhead - segment.head_bytes, entry_id, GATHERED_BYTES
-    stretches: list[Stretch] = []
+    per_entry, wanted, budget = overhead - segment.head_bytes, entry_id, GATHERED_BYTES
+    extents: list[BlockExtent] = []
     runs: list[tuple[int, int]] = []
     sizes: list[int] = []
     behind = spared = 0
@@ -122,30 +124,30 @@ def gathering_of(
         near = passed <= BLOCK_BYTES or (passed <= spared and passed <= PASSED_MAX_BYTES)
         begin = behind
         if not near or not runs:
-            if len(stretches) == STRETCHES_MAX:
+            if len(extents) == GATHERED_EXTENTS_MAX:
                 break
             begin, runs = start - start % BLOCK_BYTES, []
             passed, spared = 0, SPREAD_MAX * size
         spared -= passed
-        room -= start - begin
+        budget -= start - begin
         cost = size + per_entry * len(frames)
-        if size > room or cost > max_bytes:
-            frames = frames[: _that_fit(frames, room, max_bytes, per_entry)]
+        if size > budget or cost > max_bytes:
+            frames = frames[: _that_fit(frames, budget, max_bytes, per_entry)]
             if not frames:
                 break
             size, most = sum(frames), len(sizes) + len(frames)  # the last of them
         if not runs:
-            stretches.append(Stretch(begin, runs))
+            extents.append(BlockExtent(begin, runs))
         behind = start + size
         runs.append((start, behind))
         sizes += frames
         if len(sizes) >= most:
             break
-        room -= size
+        budget -= size
         max_bytes -= cost
         wanted += len(frames)
-    few = sum([len(stretch.runs) for stretch in stretches]) < RUNS_MIN
-    return None if few else Gathering(segment, ledger_id, entry_id, stretches, sizes)
+    few = sum([len(extent.runs) for extent in extents]) < RUNS_MIN
+    return None if few else GatherRead(segment, ledger_id, entry_id, extents, sizes)
 
 
 def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[int, Sequence[int]]:
@@ -163,11 +165,11 @@ def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[
     return at + sum(rows.sizes[base:first]), rows.sizes[first : first + min(count, most)]
 
 
-def _that_fit(sizes: Sequence[int], room: int, max_bytes: int, per_entry: int) -> int:
+def _that_fit(sizes: Sequence[int], budget: int, max_bytes: int, per_entry: int) -> int:
     """How many of these frames, from the first on."""
     for count, size in enumerate(sizes):
-        room -= size
+        budget -= size
         max_bytes -= size + per_entry
-        if room < 0 or max_bytes < 0:
+        if budget < 0 or max_bytes < 0:
             return count
     return len(sizes)

@@ -9,11 +9,16 @@ from functools import partial
 
 from quire.codec.log.footer import Summary
 from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
-from quire.storage.background.job import Chore, Tools
+from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.log.preallocation import is_full
-from quire.storage.segment.chunks import Chunks
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
+from quire.storage.segment.segment import (
+    ColumnarRows,
+    LedgerInfo,
+    LedgerPart,
+    LogSegment,
+    SegmentState,
+)
 
 LEDGERS_PER_SLICE = 500
 """Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
@@ -22,12 +27,12 @@ NO_SEGMENT_BEFORE = 1
 """The number of the first segment: a deletion up to here deletes nothing."""
 
 
-class Sealer(Chore):
-    def __init__(self, tools: Tools, sealed: Callable[[], None]) -> None:
+class Sealer(BackgroundJob):
+    def __init__(self, context: JobContext, sealed: Callable[[], None]) -> None:
         """`sealed` is called after each seal."""
-        super().__init__(tools)
+        super().__init__(context)
         self._sealed = sealed
-        self._postponed: list[Segment] = []
+        self._postponed: list[LogSegment] = []
         """For lack of space."""
         self.closed = False
         self._under_way: set[int] = set()
@@ -40,7 +45,7 @@ class Sealer(Chore):
         """How many segments wait for their footer, and have room for it."""
         return len(self._under_way)
 
-    def seal(self, segment: Segment) -> None:
+    def seal(self, segment: LogSegment) -> None:
         """All groups of the segment are synced, and it takes no more. Where groups of it were lost
         nothing is written over what may be left of them, as long as they are missed."""
         if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
@@ -51,7 +56,7 @@ class Sealer(Chore):
         described = _described(list(segment.parts.items()), self._catalogue.ledgers)
         records = [*segment.records, *mentions_of(segment)]
         job = SealInput(self._directory_id, segment, described, records)
-        self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
+        self._jobs.run(partial(write_footer, job), partial(self._on_written, job))
 
     def seal_repaired(self) -> None:
         """What these have lost is not missed any more, and that is durable."""
@@ -80,7 +85,7 @@ class Sealer(Chore):
         segment.mentions = sealed.mentions
         self._take_over(segment, sealed.ledgers, 0)
 
-    def _take_over(self, segment: Segment, ledgers: Summary, at: int) -> None:
+    def _take_over(self, segment: LogSegment, ledgers: Summary, at: int) -> None:
         """A ledger is found through its part before its turn, and through the footer behind it."""
         infos, parts, number = self._catalogue.ledgers, segment.parts, segment.number
         turn = slice(at, at + LEDGERS_PER_SLICE)
@@ -105,13 +110,13 @@ class Sealer(Chore):
         else:
             self._on_taken_over(segment)
 
-    def _on_taken_over(self, segment: Segment) -> None:
+    def _on_taken_over(self, segment: LogSegment) -> None:
         self._under_way.discard(segment.number)
         infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():
             infos[ledger_id].drop_part(empty)
             segment.live_ledgers -= 1
-        segment.parts, segment.chunks = {}, Chunks()
+        segment.parts, segment.columnar = {}, ColumnarRows()
         segment.records = []
         segment.forgotten = set()
         segment.checksums = array("I")
@@ -123,7 +128,7 @@ class Sealer(Chore):
         self._sealed()
 
 
-def mentions_of(segment: Segment) -> Iterator[StateRecord]:
+def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
     """Of ledgers that were dropped when the segment took no more, so that no record of it tells of
     them. Should its index be lost, a start finds their runs in its groups: with these it speaks of
     them, and the records of their deletion are kept. They say nothing else: whether that deletion
@@ -135,8 +140,8 @@ def mentions_of(segment: Segment) -> Iterator[StateRecord]:
 
 
 def _described(
-    parts: list[tuple[int, Part]], ledgers: Mapping[int, LedgerInfo]
-) -> Iterator[tuple[int, Part, int]]:
+    parts: list[tuple[int, LedgerPart]], ledgers: Mapping[int, LedgerInfo]
+) -> Iterator[tuple[int, LedgerPart, int]]:
     """What a footer says of each ledger, put together on the maintenance thread: the parts do not
     change any more, and any LAC that was once known is a lower bound."""
     parts.sort()

@@ -23,20 +23,20 @@ from quire.codec.log.segment_header import SegmentHeader
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError, StateRecord
 from quire.core.ranges import Range, merged
 from quire.storage.background.quarantine_record import SUFFIX as DAMAGED_SUFFIX
-from quire.storage.background.scrub import SegmentScrub, Target
+from quire.storage.background.scrub import ScrubTarget, SegmentScrub
 from quire.storage.disk import LOCK_NAME
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import Disk, File
-from quire.storage.recovery.recovery import Recovered
+from quire.storage.recovery.log_recovery import RecoveredLog
 from quire.storage.recovery.scan import ScannedGroup, each_group, has_groups, read_segment_header
 from quire.storage.segment import extents
-from quire.storage.segment.extents import Extent
-from quire.storage.segment.sealing import load_trailer, read
+from quire.storage.segment.extents import FrameExtent
+from quire.storage.segment.footer import load_trailer, read
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentDescription:
     """What a segment's header and trailer say; its groups are not looked at."""
 
     number: int
@@ -59,11 +59,11 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileDescription:
     name: str
     size_bytes: int | None
     """None: it went meanwhile."""
-    segment: SegmentFacts | None = None
+    segment: SegmentDescription | None = None
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def kind_of(name: str) -> str:
     return _KINDS.get(name, "other")
 
 
-def list_files(disk: Disk) -> Iterator[FileFacts]:
+def list_files(disk: Disk) -> Iterator[FileDescription]:
     """The files in the directory and in the directories there, by name. `StorageError`, `OSError`.
     Of each segment two blocks are read."""
     own_id = identity_of(disk).directory_id
@@ -100,13 +100,13 @@ def list_files(disk: Disk) -> Iterator[FileFacts]:
         try:
             file = disk.open(name)
         except FileNotFoundError:
-            yield FileFacts(name, None)
+            yield FileDescription(name, None)
             continue
         except IsADirectoryError:
             continue
         try:
-            facts = None if number is None else segment_facts(file, own_id, number)
-            yield FileFacts(name, file.size(), facts)
+            description = None if number is None else describe_segment(file, own_id, number)
+            yield FileDescription(name, file.size(), description)
         finally:
             file.close()
 
@@ -159,7 +159,7 @@ def segment_numbers(disk: Disk) -> list[int]:
     return [number for number in found if number is not None]
 
 
-def segment_facts(file: File, directory_id: bytes, number: int) -> SegmentFacts:
+def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDescription:
     """`StorageError` where a later version wrote it; `OSError`."""
     size = file.size()
     header = read_segment_header(file, directory_id, number)
@@ -170,7 +170,7 @@ def segment_facts(file: File, directory_id: bytes, number: int) -> SegmentFacts:
         state = "damaged" if header is None else "open"
     else:
         state = "prepared" if header is None else "open"
-    return SegmentFacts(number, size, state, header, trailer)
+    return SegmentDescription(number, size, state, header, trailer)
 
 
 def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
@@ -186,18 +186,18 @@ def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
 class SegmentDump:
     """One segment, group by group. Made by `open_segment`."""
 
-    def __init__(self, file: File, directory_id: bytes, facts: SegmentFacts) -> None:
+    def __init__(self, file: File, directory_id: bytes, description: SegmentDescription) -> None:
         self._file = file
         self._directory_id = directory_id
-        self.facts = facts
+        self.description = description
         self.summary: Summary | None = None
         """The ledgers of its footer."""
         self.records: tuple[StateRecord, ...] = ()
         """Those of its footer."""
         self.problem = ""
         """Why its footer cannot be used."""
-        if facts.trailer is not None:
-            self._load(facts.trailer)
+        if description.trailer is not None:
+            self._load(description.trailer)
 
     def _load(self, trailer: Trailer) -> None:
         """Each part by itself: one may be whole where the other is not."""
@@ -215,12 +215,16 @@ class SegmentDump:
     def groups(self) -> Iterator[ScannedGroup]:
         """Those whose tables check, with the number of their damaged blocks. What lies between two
         that do not follow on each other is not known. `OSError`."""
-        facts = self.facts
+        description = self.description
         return each_group(
-            self._file, self._directory_id, facts.number, facts.groups_at, facts.groups_end
+            self._file,
+            self._directory_id,
+            description.number,
+            description.groups_at,
+            description.groups_end,
         )
 
-    def frames(self, extent: Extent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
+    def frames(self, extent: FrameExtent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
         """Entry id, place and size of its frame in the file, and the entry, of each in a run, one
         by one. Nothing of them is checked. `head_bytes`: of its group. `OSError`."""
         at = extent.offset
@@ -230,7 +234,7 @@ class SegmentDump:
             yield entry_id, at, size, read(self._file, at, size)[head_bytes:]
             at += size
 
-    def scrub(self, target: Target) -> SegmentScrub:
+    def scrub(self, target: ScrubTarget) -> SegmentScrub:
         """A check of all of it, step by step."""
         return SegmentScrub(self._file, self._directory_id, target)
 
@@ -240,15 +244,17 @@ class SegmentDump:
         block = read(self._file, end, BLOCK_BYTES)
         return bool(block.strip(b"\0")) and not block.startswith(GROUP_MAGIC)
 
-    def rows(self, ledger_id: int) -> list[Extent]:
+    def rows(self, ledger_id: int) -> list[FrameExtent]:
         """The runs that its footer has of a ledger. `FormatError` where they do not check."""
         if self.summary is None:
             raise FormatError(self.problem or "it has no footer yet")
-        assert self.facts.trailer is not None
+        assert self.description.trailer is not None
         found = self.summary.find(ledger_id)
         if found is None:
             return []
-        data = read(self._file, self.facts.trailer.footer_at + found.rows_at, found.rows_bytes)
+        data = read(
+            self._file, self.description.trailer.footer_at + found.rows_at, found.rows_bytes
+        )
         if len(data) != found.rows_bytes or crc32c(data) != found.rows_crc:
             raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
         return list(extents.of_rows(ledger_id, decode_ledger_rows(data, found.rows)))
@@ -260,7 +266,7 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
     own_id = identity_of(disk).directory_id
     file = disk.open(segment_name(number))
     try:
-        yield SegmentDump(file, own_id, segment_facts(file, own_id, number))
+        yield SegmentDump(file, own_id, describe_segment(file, own_id, number))
     finally:
         file.close()
 
@@ -269,18 +275,18 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerPart:
+class LedgerInSegment:
     """What one segment has of a ledger."""
 
     segment: int
     sealed: bool
-    runs: tuple[Extent, ...]
+    runs: tuple[FrameExtent, ...]
     problem: str = ""
     """Why its runs are not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerFacts:
+class LedgerDescription:
     ledger_id: int
     fenced: bool
     has_master_key: bool
@@ -291,7 +297,7 @@ class LedgerFacts:
     has_explicit_lac: bool
     refused_until_ms: int | None
     """It was fenced and deleted, and is refused until then (calendar)."""
-    parts: tuple[LedgerPart, ...]
+    parts: tuple[LedgerInSegment, ...]
     """By segment."""
     absence_unknown: bool
     """Something of the log was lost: entries that are not here may have been."""
@@ -306,20 +312,20 @@ class LedgerFacts:
         return sum(run.size_bytes for part in self.parts for run in part.runs)
 
 
-def ledger_facts(disk: Disk, ledger_id: int) -> LedgerFacts | None:
+def describe_ledger(disk: Disk, ledger_id: int) -> LedgerDescription | None:
     """None: the log knows no such ledger, and nothing of it is missed. `StorageError`,
     `OSError`."""
     return with_log(disk, lambda recovered, _: _ledger(disk, recovered, ledger_id))
 
 
-def _ledger(disk: Disk, recovered: Recovered, ledger_id: int) -> LedgerFacts | None:
+def _ledger(disk: Disk, recovered: RecoveredLog, ledger_id: int) -> LedgerDescription | None:
     catalogue = recovered.replayer.catalogue
     info = catalogue.ledgers.get(ledger_id)
     refused = catalogue.tombstones.get(ledger_id)
     unknown = catalogue.negatives_unknown
     if info is None and refused is None and not unknown:
         return None
-    parts: list[LedgerPart] = []
+    parts: list[LedgerInSegment] = []
     last, key, fenced, lac, explicit = -1, False, False, -1, False
     if info is not None:
         last, key, fenced = info.last_entry_id, bool(info.master_key), info.fenced
@@ -328,19 +334,21 @@ def _ledger(disk: Disk, recovered: Recovered, ledger_id: int) -> LedgerFacts | N
             parts.append(_sealed_part(disk, number, ledger_id))
         for part in info.open_parts:
             runs = tuple(extents.of_run(run) for run in part.runs)
-            parts.append(LedgerPart(part.segment.number, False, runs))
+            parts.append(LedgerInSegment(part.segment.number, False, runs))
     parts.sort(key=lambda part: part.segment)
-    return LedgerFacts(ledger_id, fenced, key, last, lac, explicit, refused, tuple(parts), unknown)
+    return LedgerDescription(
+        ledger_id, fenced, key, last, lac, explicit, refused, tuple(parts), unknown
+    )
 
 
-def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerPart:
+def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
     with open_segment(disk, number) as segment:
-        if segment.facts.trailer is None:
+        if segment.description.trailer is None:
             raise FileNotFoundError(segment_name(number))  # it was a moment ago: look again
         try:
-            return LedgerPart(number, True, tuple(segment.rows(ledger_id)))
+            return LedgerInSegment(number, True, tuple(segment.rows(ledger_id)))
         except FormatError as error:
-            return LedgerPart(number, True, (), str(error))
+            return LedgerInSegment(number, True, (), str(error))
 
 
 # -- the end of the log -----------------------------------------------------------------------
@@ -368,7 +376,7 @@ def end_of_log(disk: Disk) -> LogEnd:
     return with_log(disk, lambda recovered, _: _end(recovered))
 
 
-def _end(recovered: Recovered) -> LogEnd:
+def _end(recovered: RecoveredLog) -> LogEnd:
     segments = recovered.replayer.catalogue.segments
     newest = max(segments, default=0)
     last = recovered.next_group - 1

@@ -17,17 +17,16 @@ from collections.abc import Mapping
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import DamagedError
 from quire.storage.config import StorageConfig
-from quire.storage.interfaces import Disk
-from quire.storage.read.blocking import BlockingReader
+from quire.storage.interfaces import BlockingReader, Disk
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.cold_reads import ColdReads
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import Reader
 from quire.storage.recovery.loading import LoadProgress
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import LedgerInfo
-from quire.storage.signals import NoEntry, NoLedger
 
 
 class EarlyReads:

@@ -13,28 +13,25 @@ nobody can read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError, UsageError
 from quire.storage.background.suspension import Suspension
-from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
-from quire.storage.events import StoreEvents
-from quire.storage.interfaces import Disk, Worker
+from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Done
-from quire.storage.log.batch import Batch, Run
-from quire.storage.read.blocking import BlockingReader
-from quire.storage.read.early_reads import EarlyReads
+from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
-from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.early_reads import EarlyReads
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.loading import LoadStopped
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import LedgerInfo
-from quire.storage.signals import NoLedger
 from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
-from quire.storage.store import LedgerStore
+from quire.storage.store import LedgerStore, StoreEvents
 
 MAX_DIRECTORIES = 64
 """Of one bookie: what is asked of each in turn must stay short."""
@@ -50,6 +47,86 @@ class DataDirectory:
     reader: BlockingReader | None = None
 
 
+class LedgersOfAll(Mapping[int, LedgerInfo]):
+    """The ledgers of all directories that serve, by id. Never a copy: there may be a million."""
+
+    def __init__(self) -> None:
+        self.of: list[Mapping[int, LedgerInfo]] = []
+        self.disputed: set[int] = set()
+        """Found in two directories: nobody can tell which of them is right."""
+
+    def get(self, ledger_id: int, default: object = None) -> LedgerInfo | None:  # type: ignore[override]
+        if ledger_id not in self.disputed:
+            for ledgers in self.of:
+                info = ledgers.get(ledger_id)
+                if info is not None:
+                    return info
+        return None
+
+    def __getitem__(self, ledger_id: int) -> LedgerInfo:
+        info = self.get(ledger_id)
+        if info is None:
+            raise KeyError(ledger_id)
+        return info
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return ledger_id not in self.disputed and any(ledger_id in one for one in self.of)
+
+    def __iter__(self) -> Iterator[int]:
+        for ledgers in self.of:
+            yield from (one for one in ledgers if one not in self.disputed)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.of)) - sum(
+            ledger_id in ledgers for ledger_id in self.disputed for ledgers in self.of
+        )
+
+
+class ServedDirectory:
+    """One directory."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.store = store
+        self.error: StorageError | None = None
+        """Why it does not serve any more."""
+        self.read = False
+        """Whether this process has read what it holds."""
+        self.writable = True
+        """As its store said last."""
+        self.turn_bytes = 0
+        """The higher, the sooner it gets a new ledger."""
+        self._leaving: set[int] = set()
+
+    def leave(self, ledger_ids: Iterable[int]) -> None:
+        """These are dropped. Until that is durable a crash would bring them back here, so a ledger
+        that is brought here again meanwhile must come to this directory."""
+        if self.store.deletions_logged:
+            self._leaving.clear()
+        self._leaving.update(one for one in ledger_ids if one in self.store.ledgers)
+
+    def is_leaving(self, ledger_id: int) -> bool:
+        if self._leaving and self.store.deletions_logged:
+            self._leaving.clear()
+        return ledger_id in self._leaving
+
+    @property
+    def lossy(self) -> bool:
+        """Something was lost here, while it was read: any ledger may have been there. (Such a store
+        is not writable; to ask it is to look at all its segments.)"""
+        return not self.writable and self.store.negatives_unknown
+
+    def may_hold(self, ledger_id: int) -> bool:
+        """Whether anything of the ledger may be on its disk."""
+        store = self.store
+        return (
+            not self.read
+            or store.negatives_unknown
+            or ledger_id in store.ledgers
+            or ledger_id in self._leaving
+            or store.is_refused(ledger_id)
+        )
+
+
 class LedgerDirectories(StoreEvents):
     """See the module. Used from the event loop's thread only. The calls of a `LedgerStore` mean
     here what they mean there."""
@@ -58,9 +135,9 @@ class LedgerDirectories(StoreEvents):
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
             raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
         super().__init__()
-        self._places = [Place(store) for store in stores]
+        self._places = [ServedDirectory(store) for store in stores]
         self._serving = list(self._places)
-        self._ledgers = Ledgers()
+        self._ledgers = LedgersOfAll()
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
@@ -70,8 +147,8 @@ class LedgerDirectories(StoreEvents):
             store = place.store
             store.on_failure = partial(self._failed_now, place)
             store.on_writable_changed = partial(self._writable_changed, place)
-            store.on_compaction = self.tell_compaction
-            store.on_damage = self.tell_damage
+            store.on_compaction = self.report_compaction
+            store.on_damage = self.report_damage
             store.on_drained = self._drained
         self.on_directory_changed: Callable[[DirectoryState], None] | None = None
         """Called with what has become of a directory, ahead of `on_writable_changed` and
@@ -85,7 +162,7 @@ class LedgerDirectories(StoreEvents):
             if place.store.path == path:
                 self._put_aside(place, error)
 
-    def expect(self, path: str, expected: Expected) -> None:
+    def expect(self, path: str, expected: ExpectedLog) -> None:
         """Set how far the log of this directory should go. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
@@ -181,7 +258,7 @@ class LedgerDirectories(StoreEvents):
         if errors:
             raise errors[0]
 
-    def _put_aside(self, place: Place, error: StorageError) -> None:
+    def _put_aside(self, place: ServedDirectory, error: StorageError) -> None:
         place.error = error
         if place in self._serving:
             self._serving.remove(place)
@@ -191,7 +268,7 @@ class LedgerDirectories(StoreEvents):
         self._ledgers.of = [place.store.ledgers for place in self._serving]
         self._homes = [(place.store.ledgers, place.store) for place in self._serving]
 
-    def _aside(self) -> list[Place]:
+    def _aside(self) -> list[ServedDirectory]:
         return [place for place in self._places if place.error is not None]
 
     def _first_error(self) -> StorageError:
@@ -199,29 +276,29 @@ class LedgerDirectories(StoreEvents):
 
     # -- what becomes of a directory --------------------------------------------------------------
 
-    def _failed_now(self, place: Place, error: StorageError) -> None:
+    def _failed_now(self, place: ServedDirectory, error: StorageError) -> None:
         self._put_aside(place, error)
-        self._tell(place)
+        self._report(place)
         if not self._serving:
-            self.tell_failure(error)
+            self.report_failure(error)
             return
-        self.tell_writable(self.writable)
+        self.report_writable(self.writable)
         self._drained()
 
-    def _writable_changed(self, place: Place, writable: bool) -> None:
+    def _writable_changed(self, place: ServedDirectory, writable: bool) -> None:
         place.writable = writable
         if place.error is not None:
             return
-        self._tell(place)
-        self.tell_writable(self.writable)
+        self._report(place)
+        self.report_writable(self.writable)
 
-    def _tell(self, place: Place) -> None:
+    def _report(self, place: ServedDirectory) -> None:
         if self.on_directory_changed is not None:
             self.on_directory_changed(state_of(place))
 
     def _drained(self) -> None:
         if not self.queue_full:
-            self.tell_drained()
+            self.report_drained()
 
     def directories(self) -> list[DirectoryState]:
         """Each, in the order in which they were named."""
@@ -281,7 +358,7 @@ class LedgerDirectories(StoreEvents):
                     return place.writable
         return self.writable and not self.is_lost(ledger_id)
 
-    def _place_for(self, ledger_id: int) -> Place:
+    def _place_for(self, ledger_id: int) -> ServedDirectory:
         """For a ledger that is in no directory."""
         serving = self._serving
         for place in serving:
@@ -291,15 +368,15 @@ class LedgerDirectories(StoreEvents):
             if place.lossy:
                 return place  # where it may have been
         candidates = [place for place in serving if place.writable] or serving
-        room = 0
+        total_bytes = 0
         for place in candidates:
             # In turn, and the more often the more room there is: disks that are equally empty work
             # equally, and one that was added fills faster. It needs no draw, and no memory.
-            free = max(1, place.store.room_bytes)
+            free = max(1, place.store.available_bytes)
             place.turn_bytes += free
-            room += free
+            total_bytes += free
         chosen = max(candidates, key=lambda place: place.turn_bytes)
-        chosen.turn_bytes -= room
+        chosen.turn_bytes -= total_bytes
         return chosen
 
     # -- ledgers ----------------------------------------------------------------------------------
@@ -368,13 +445,13 @@ class LedgerDirectories(StoreEvents):
 
     def append(
         self,
-        batch: Batch,
-        done: Callable[[Batch, StorageError | None], None],
+        batch: LogBatch,
+        done: Callable[[LogBatch, StorageError | None], None],
         *,
         reserve: bool = False,
     ) -> None:
         """A batch for several directories is cut: `done` is called with each part, which says so
-        (`Batch.partial`), once that is durable or has failed."""
+        (`LogBatch.partial`), once that is durable or has failed."""
         parts: dict[LedgerStore, list[Run]] = {}
         for run in batch.runs:
             home = self._home(run.ledger_id)
@@ -519,3 +596,57 @@ class LedgerDirectories(StoreEvents):
 
 Store = LedgerStore | LedgerDirectories
 """What a bookie has."""
+
+
+def last_of(count: int, done: Done) -> Done:
+    """Calls `done` with the first error, or None, when it was called `count` times itself."""
+    errors: list[StorageError | None] = []
+
+    def one(error: StorageError | None) -> None:
+        errors.append(error)
+        if len(errors) == count:
+            done(next((error for error in errors if error is not None), None))
+
+    return one
+
+
+def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
+    """A batch of just these runs. Frames that lie back to back stay one buffer."""
+    spans: list[tuple[int, int]] = []
+    size = 0
+    for run in runs:
+        start, stop = run.offset, run.offset + run.size_bytes
+        run.offset = size
+        size += stop - start
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((start, stop))
+    part = LogBatch([whole[start:stop] for start, stop in spans], runs)
+    part.partial = True
+    part.received_s = received_s
+    part.entries = sum(run.count for run in runs)
+    return part
+
+
+def state_of(place: ServedDirectory) -> DirectoryState:
+    if place.error is not None:
+        ledgers = len(place.store.ledgers) if place.read else None
+        return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)
+    return place.store.directories()[0]
+
+
+def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
+    return RecoveryReport(
+        all(one.clean for one in reports),
+        sum(one.segments for one in reports),
+        sum(one.ledgers for one in reports),
+        sum(one.groups_scanned for one in reports),
+        None,
+        None,
+        sum(one.damaged_blocks for one in reports),
+        (*(what for one in reports for what in one.problems), *problems),
+        any(one.negatives_unknown for one in reports),
+        "; ".join(one.index_cache for one in reports if one.index_cache),
+        tuple(why for one in reports for why in one.went_back),
+    )

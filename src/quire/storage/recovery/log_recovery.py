@@ -1,6 +1,6 @@
 """What a start finds in the log: torn or damaged, missing or dropped.
 
-The rules, from the order in which the log is written (see `log` and `sealing`):
+The rules, from the order in which the log is written (see `group_commit` and `footer`):
 
 1. The header of a segment is synced before its first group, and each group before the next. What a
    later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
@@ -35,16 +35,15 @@ from quire.codec.log.state_records import (
     decode_segment_value,
 )
 from quire.errors import StorageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_small_file
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.index_cache import CachedIndex, open_cache
 from quire.storage.recovery.loading import LoadProgress
-from quire.storage.recovery.replay import Chain, Replayer, Tail, Unsealed, judge
-from quire.storage.recovery.scan import has_groups, read_segment_header, scan_groups
-from quire.storage.recovery.tolerant import Tolerant
-from quire.storage.segment.sealing import (
+from quire.storage.recovery.replay import GroupChain, LastGroup, Replayer, UnsealedSegment, judge
+from quire.storage.recovery.scan import TolerantReader, has_groups, read_segment_header, scan_groups
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import (
     Loaded,
     load_behind,
     load_footer,
@@ -97,20 +96,20 @@ class RecoveryReport:
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     replayer: Replayer
     """With the catalogue."""
     next_number: int
     """Of the next segment."""
     next_group: int
     """Of the next group: the one that is written again, if there is one."""
-    tail: Tail | None
+    tail: LastGroup | None
     """The last group, to be written again before anything is served."""
     stale: list[str]
     """Files that are not needed, of dropped segments."""
     prepared: list[str]
     """Files that were never begun and lie behind the next number, newest first."""
-    unsealed: list[Unsealed]
+    unsealed: list[UnsealedSegment]
     """Those that count."""
     clean: bool
     groups_scanned: int
@@ -119,7 +118,7 @@ class Recovered:
     index_cache: str
     cached: dict[int, Trailer]
     """Of the segments that came from the index cache."""
-    emptied: Unsealed | None
+    emptied: UnsealedSegment | None
     """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
     position: LogPosition
     """The end of the log as it was found."""
@@ -151,7 +150,7 @@ class _BadFooterError(Exception):
     """Its trailer is good, and what that speaks of does not check."""
 
 
-class Recovery:
+class LogRecovery:
     """One look at the log. Reads only; the store does what follows from it.
 
     All trailers are read first: what of the log counts hangs on all of it. The rest of a footer is
@@ -167,7 +166,7 @@ class Recovery:
         progress: LoadProgress | None = None,
         *,
         use_cache: bool = False,
-        expected: Expected | None = None,
+        expected: ExpectedLog | None = None,
     ) -> None:
         """Recover the log into the empty `catalogue`.
 
@@ -180,7 +179,7 @@ class Recovery:
         self._id = identity.directory_id
         self._progress = progress or LoadProgress()
         self._use_cache = use_cache
-        self._expected = expected or Expected()
+        self._expected = expected or ExpectedLog()
         self._cache: CachedIndex | None = None
         self._cache_state = ""
         self._whole_footers = False
@@ -190,13 +189,13 @@ class Recovery:
     def _forget(self) -> None:
         self._headers: dict[int, SegmentHeader | None] = {}
         self._trailers: dict[int, Trailer] = {}
-        self._unsealed: dict[int, Unsealed] = {}
+        self._unsealed: dict[int, UnsealedSegment] = {}
         self._problems: list[str] = []
         self._mark: CleanMark | None = None
         self._loaded: dict[int, Loaded] = {}
         """That of the newest segment, which is looked into before its turn."""
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredLog:
         """`StorageError`, `OSError`, `LoadStopped`."""
         try:
             return self._look_once()
@@ -206,7 +205,7 @@ class Recovery:
             self._whole_footers = True
             return self._look_once()
 
-    def _look_once(self) -> Recovered:
+    def _look_once(self) -> RecoveredLog:
         if self._use_cache:
             try:
                 self._cache = open_cache(self._disk, self._id)
@@ -223,7 +222,7 @@ class Recovery:
                     self._cache = None
         return self._attempt()
 
-    def _attempt(self) -> Recovered:
+    def _attempt(self) -> RecoveredLog:
         try:
             return self._run()
         except BaseException:
@@ -231,7 +230,7 @@ class Recovery:
                 unsealed.file.close()
             raise
 
-    def _run(self) -> Recovered:
+    def _run(self) -> RecoveredLog:
         self._mark = self._read_mark()
         numbers = self._numbers()
         self._progress.begin(len(numbers))
@@ -283,7 +282,7 @@ class Recovery:
             else:
                 replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
             self._progress.advance()
-        return Recovered(
+        return RecoveredLog(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
             [segment_name(n) for n in reversed(numbers) if n > next_number],
@@ -295,7 +294,9 @@ class Recovery:
             position, went_back,
         )  # fmt: skip
 
-    def _restore(self, cache: CachedIndex, live: Sequence[int], chain: Chain) -> dict[int, Trailer]:
+    def _restore(
+        self, cache: CachedIndex, live: Sequence[int], chain: GroupChain
+    ) -> dict[int, Trailer]:
         """The catalogue as it was behind the segments that the cache covers."""
         cache.check(set(live))
         cached = {number: self._trailers[number] for number in cache.segments}
@@ -336,7 +337,7 @@ class Recovery:
         self._progress.advance()
         file = self._disk.open(segment_name(number))
         try:
-            readable = Tolerant(file)
+            readable = TolerantReader(file)
             self._headers[number] = header = read_segment_header(readable, self._id, number)
             known = None if self._cache is None else self._cache.trailer_of(number, file)
             if known is not None:
@@ -358,7 +359,7 @@ class Recovery:
                 return False
             start = 0 if header is None else header.size_bytes
             scan = scan_groups(readable, self._id, number, start)
-            self._unsealed[number] = Unsealed(number, header, scan, file)
+            self._unsealed[number] = UnsealedSegment(number, header, scan, file)
         except BaseException:
             file.close()
             raise
@@ -402,7 +403,7 @@ class Recovery:
         if found is not None:
             return found
         file = self._disk.open(segment_name(number))
-        readable = Tolerant(file)
+        readable = TolerantReader(file)
         try:
             try:
                 return load_behind(readable, self._trailers[number])
@@ -422,7 +423,7 @@ class Recovery:
             file = self._disk.open(segment_name(number))
             try:
                 # A footer that does not check is none to start from, with or without the cache.
-                return load_records(Tolerant(file), self._trailers[number])
+                return load_records(TolerantReader(file), self._trailers[number])
             finally:
                 file.close()
         if number in self._trailers:

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 
 from quire.codec.log.footer import Summary, Trailer
 from quire.codec.log.group import GROUP_LAST
-from quire.storage.background.scrub import Target
-from quire.storage.catalogue import Catalogue
+from quire.storage.background.scrub import ScrubTarget
+from quire.storage.background.sealer import mentions_of
 from quire.storage.inspect.check import Progress
-from quire.storage.inspect.inspect import SegmentDump, open_segment
+from quire.storage.inspect.contents import SegmentDump, open_segment
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import Disk, File
-from quire.storage.recovery.recovery import Recovered
-from quire.storage.recovery.replay import Replayer, Unsealed
-from quire.storage.recovery.scan import Scan, scan_groups
-from quire.storage.segment.sealer import mentions_of
-from quire.storage.segment.sealing import SealInput, write_footer
-from quire.storage.segment.segment import Segment, SegmentState, segment_name
+from quire.storage.recovery.log_recovery import RecoveredLog
+from quire.storage.recovery.replay import Replayer, UnsealedSegment
+from quire.storage.recovery.scan import SegmentScan, scan_groups
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import SealInput, write_footer
+from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 
 
-class Outcome(enum.StrEnum):
+class RebuildOutcome(enum.StrEnum):
     GOOD = "good"
     """Its index is what it should be, and was left alone."""
     REBUILT = "rebuilt"
@@ -45,12 +45,12 @@ class Outcome(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     number: int
-    outcome: Outcome
+    outcome: RebuildOutcome
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SegmentToRebuild:
     """One segment."""
 
     number: int
@@ -61,14 +61,14 @@ class Work:
     size_bytes: int
 
 
-def plan(disk: Disk) -> list[Work]:
+def plan(disk: Disk) -> list[SegmentToRebuild]:
     """All segments that a start would find, ascending. `StorageError`, `OSError`."""
 
-    def work(recovered: Recovered, _: bytes) -> list[Work]:
+    def work(recovered: RecoveredLog, _: bytes) -> list[SegmentToRebuild]:
         segments = recovered.replayer.catalogue.segments
         newest = max(segments, default=0)
         return [
-            Work(
+            SegmentToRebuild(
                 number, number == newest, one.state is SegmentState.SEALED, one.lost_groups, one.end
             )
             for number, one in sorted(segments.items())
@@ -78,7 +78,7 @@ def plan(disk: Disk) -> list[Work]:
 
 
 def rebuild(
-    disk: Disk, todo: Sequence[Work], progress: Progress, *, dry_run: bool
+    disk: Disk, todo: Sequence[SegmentToRebuild], progress: Progress, *, dry_run: bool
 ) -> Iterator[Rebuilt]:
     """One after the other; each that is rebuilt is durable when it is given. Hold the disk's lock,
     unless it is a dry run. `StorageError`, `OSError`."""
@@ -87,48 +87,52 @@ def rebuild(
         try:
             yield _rebuild(disk, own_id, one, progress, dry_run)
         except FileNotFoundError:
-            yield Rebuilt(one.number, Outcome.GONE)
+            yield Rebuilt(one.number, RebuildOutcome.GONE)
 
 
-def _rebuild(disk: Disk, own_id: bytes, work: Work, progress: Progress, dry_run: bool) -> Rebuilt:
+def _rebuild(
+    disk: Disk, own_id: bytes, work: SegmentToRebuild, progress: Progress, dry_run: bool
+) -> Rebuilt:
     with open_segment(disk, work.number) as segment:
         why = _why(segment, work, progress)
         summary = segment.summary
     if not why:
-        return Rebuilt(work.number, Outcome.GOOD)
+        return Rebuilt(work.number, RebuildOutcome.GOOD)
     if not work.sealed and work.newest:
-        return Rebuilt(work.number, Outcome.OPEN, "the next start seals it")
+        return Rebuilt(work.number, RebuildOutcome.OPEN, "the next start seals it")
     file = disk.open(segment_name(work.number))
     try:
-        found = Unsealed(work.number, segment.facts.header, _scan(file, own_id, segment), file)
+        found = UnsealedSegment(
+            work.number, segment.description.header, _scan(file, own_id, segment), file
+        )
         lost = _what_is_lost(found, segment, work)
         if lost:
-            return Rebuilt(work.number, Outcome.INCOMPLETE, f"{why}; {lost}")
+            return Rebuilt(work.number, RebuildOutcome.INCOMPLETE, f"{why}; {lost}")
         if not dry_run:
-            _write(own_id, found, summary, segment.facts.trailer)
-        return Rebuilt(work.number, Outcome.REBUILT, why)
+            _write(own_id, found, summary, segment.description.trailer)
+        return Rebuilt(work.number, RebuildOutcome.REBUILT, why)
     finally:
         file.close()
 
 
-def _why(segment: SegmentDump, work: Work, progress: Progress) -> str:
+def _why(segment: SegmentDump, work: SegmentToRebuild, progress: Progress) -> str:
     """What is wrong with its index; "": nothing."""
-    trailer = segment.facts.trailer
+    trailer = segment.description.trailer
     if trailer is None:
         progress(work.size_bytes)
         return "it has none that checks"
-    target = Target(work.number, trailer.groups_at, trailer.footer_at, trailer, ())
+    target = ScrubTarget(work.number, trailer.groups_at, trailer.footer_at, trailer, ())
     scrub = segment.scrub(target)
     while size := scrub.step():
         progress(size)
     return scrub.found.index
 
 
-def _scan(file: File, own_id: bytes, segment: SegmentDump) -> Scan:
-    return scan_groups(file, own_id, segment.facts.number, segment.facts.groups_at)
+def _scan(file: File, own_id: bytes, segment: SegmentDump) -> SegmentScan:
+    return scan_groups(file, own_id, segment.description.number, segment.description.groups_at)
 
 
-def _what_is_lost(found: Unsealed, segment: SegmentDump, work: Work) -> str:
+def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToRebuild) -> str:
     """Why its groups are not the whole truth; "": they are."""
     if found.header is None:
         return "its header is damaged"
@@ -139,7 +143,7 @@ def _what_is_lost(found: Unsealed, segment: SegmentDump, work: Work) -> str:
         numbers = range(len(groups))
         whole = bool(groups) and bool(groups[-1].header.flags & GROUP_LAST)
     else:
-        trailer = segment.facts.trailer
+        trailer = segment.description.trailer
         end = found.header.first_group + len(groups) if trailer is None else trailer.end_group
         numbers = range(found.header.first_group, end)
         whole = True
@@ -149,7 +153,7 @@ def _what_is_lost(found: Unsealed, segment: SegmentDump, work: Work) -> str:
 
 
 def _write(
-    own_id: bytes, found: Unsealed, summary: Summary | None, trailer: Trailer | None
+    own_id: bytes, found: UnsealedSegment, summary: Summary | None, trailer: Trailer | None
 ) -> None:
     """Durable on return."""
     segment, replayed = _replay(found)
@@ -172,7 +176,7 @@ def _write(
     write_footer(SealInput(own_id, segment, ledgers, records))
 
 
-def _replay(found: Unsealed) -> tuple[Segment, Catalogue]:
+def _replay(found: UnsealedSegment) -> tuple[LogSegment, Catalogue]:
     """The segment by itself, as a start builds it from its groups."""
     catalogue = Catalogue()
     replayer = Replayer(catalogue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 
 
 class NoLedger(Exception):
@@ -17,7 +17,7 @@ class WouldBlock(Exception):
     """The device would have to be waited for: use `read_blocking`."""
 
     def __init__(
-        self, segment: Segment, offset: int, size: int, entries: int = 0, entry_bytes: int = 0
+        self, segment: LogSegment, offset: int, size: int, entries: int = 0, entry_bytes: int = 0
     ) -> None:
         """`entries`: how many, with how many bytes, lie in these blocks; 0: it is of an index."""
         super().__init__()
@@ -28,5 +28,5 @@ class WouldBlock(Exception):
         self.entry_bytes = entry_bytes
 
     @property
-    def key(self) -> tuple[Segment, int, int]:
+    def key(self) -> tuple[LogSegment, int, int]:
         return self.segment, self.offset, self.size

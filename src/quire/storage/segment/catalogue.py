@@ -18,9 +18,9 @@ from quire.codec.log.state_records import (
     StateRecord,
     decode_segment_value,
 )
-from quire.storage.log.batch import Batch, Run
 from quire.storage.segment import sealed_rows
-from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long a ledger that was fenced and then deleted stays refused."""
@@ -32,7 +32,7 @@ _EXPLICIT_LAC = struct.Struct(">qq")  # ledger id, LAC: the head of the packet
 class Catalogue:
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerInfo] = {}
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, LogSegment] = {}
         self.tombstones: dict[int, int] = {}
         """Fenced and then deleted: ledger id -> when it may be forgotten (calendar, ms)."""
         self.missing: set[int] = set()
@@ -54,7 +54,7 @@ class Catalogue:
             self._last_key = master_key
         return self._last_key
 
-    def index(self, run: Run, segment: Segment, info: LedgerInfo) -> None:
+    def index(self, run: Run, segment: LogSegment, info: LedgerInfo) -> None:
         """A run whose `batch` is set, behind all that were indexed before."""
         part = info.tail
         if part is None or part.segment is not segment:
@@ -62,7 +62,7 @@ class Catalogue:
         part.add(run)
         info.last_entry_id = max(info.last_entry_id, run.last)
 
-    def index_batch(self, batch: Batch, segment: Segment) -> None:
+    def index_batch(self, batch: LogBatch, segment: LogSegment) -> None:
         """All of a batch of adds. `KeyError`: it names a ledger that is not here; what stands
         before that is indexed."""
         singles, ledgers = batch.singles, self.ledgers
@@ -71,7 +71,7 @@ class Catalogue:
                 run.batch = batch
                 self.index(run, segment, ledgers[run.ledger_id])
             return
-        rows = segment.chunks.add(batch, len(singles.ledger_ids), singles.frame_size)
+        rows = segment.columnar.add(batch, len(singles.ledger_ids), singles.frame_size)
         infos = map(ledgers.__getitem__, singles.ledger_ids)
         for info, entry, row in zip(infos, singles.entry_ids, rows):
             part = info.tail
@@ -91,8 +91,8 @@ class Catalogue:
             if entry > info.last_entry_id:
                 info.last_entry_id = entry
 
-    def new_part(self, info: LedgerInfo, segment: Segment, first: int) -> Part:
-        part = Part(segment, info.ledger_id, first)
+    def new_part(self, info: LedgerInfo, segment: LogSegment, first: int) -> LedgerPart:
+        part = LedgerPart(segment, info.ledger_id, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1
         info.open_parts += (part,)
@@ -100,7 +100,7 @@ class Catalogue:
         info.touched = segment.number
         return part
 
-    def index_sealed(self, summary: Summary, segment: Segment) -> None:
+    def index_sealed(self, summary: Summary, segment: LogSegment) -> None:
         """All ledgers of a sealed segment."""
         columns = zip(
             summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds,
@@ -151,7 +151,7 @@ class Catalogue:
         return info
 
     @staticmethod
-    def _forget_part(ledger_id: int, part: Part) -> None:
+    def _forget_part(ledger_id: int, part: LedgerPart) -> None:
         del part.segment.parts[ledger_id]
         part.segment.forgotten.add(ledger_id)
         part.segment.live_ledgers -= 1

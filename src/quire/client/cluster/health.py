@@ -29,8 +29,8 @@ from quire.codec.entry.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
 from quire.errors import QuireError
 
-SUSPECTS_MAX = 10_000
-"""Pairs of bookie and kind that are counted; more are logged only."""
+UNHEALTHY_MAX = 10_000
+"""The number of pairs of a bookie and a kind that are counted. More are only logged."""
 REPORTED_MAX = 100_000
 """Replicas (a ledger on a bookie) that were reported for repair, each once; then it begins anew."""
 LEVELS_MAX = 10_000
@@ -65,15 +65,15 @@ def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """One bookie, and one kind of what it did."""
+class UnhealthyBookie:
+    """A bookie that gave wrong answers of one kind."""
 
     bookie: str
     kind: Misbehaviour
     count: int
     last_ledger: int
     last_entry: int
-    """-1: it was asked for its last entry or its LAC."""
+    """The entry of the last wrong answer; -1 if that was about the last entry or the LAC."""
 
 
 class BookieHealth:
@@ -89,7 +89,7 @@ class BookieHealth:
         self._errors: dict[str, deque[float]] = {}
         self._quarantined_until: dict[str, float] = {}
         self._slow_until: dict[str, float] = {}
-        self._suspects: dict[tuple[str, Misbehaviour], Suspect] = {}
+        self._unhealthy: dict[tuple[str, Misbehaviour], UnhealthyBookie] = {}
         self._reported: set[tuple[int, str]] = set()
         self._levels: dict[tuple[int, str], int] = {}
         self._absences = Absences(config, tasks)
@@ -114,10 +114,10 @@ class BookieHealth:
 
     def misbehaved(self, bookie: str, kind: Misbehaviour, ledger_id: int, entry_id: int) -> None:
         key = bookie, kind
-        known = self._suspects.get(key)
+        known = self._unhealthy.get(key)
         count = 1 if known is None else known.count + 1
-        if known is not None or len(self._suspects) < SUSPECTS_MAX:
-            self._suspects[key] = Suspect(bookie, kind, count, ledger_id, entry_id)
+        if known is not None or len(self._unhealthy) < UNHEALTHY_MAX:
+            self._unhealthy[key] = UnhealthyBookie(bookie, kind, count, ledger_id, entry_id)
         if str(count).strip("0") == "1":  # 1, 10, 100 ...: a bookie that is broken says much
             log_event(
                 logging.WARNING, "bookie_misbehaved", bookie=bookie, kind=kind.value, count=count,
@@ -182,9 +182,9 @@ class BookieHealth:
     def in_quarantine(self) -> list[str]:
         return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
 
-    def suspects(self) -> list[Suspect]:
+    def unhealthy(self) -> list[UnhealthyBookie]:
         """By bookie and kind."""
-        return [self._suspects[key] for key in sorted(self._suspects)]
+        return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
     def _lasts(self, until: dict[str, float], bookie: str) -> bool:
         end = until.get(bookie)

@@ -1,44 +1,30 @@
-"""What the verbs of `quire shell` share: flags in Apache's spelling, and how ids are written."""
+"""The options before the verb, and Apache's way to write ids, bookies and sizes."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import say
-from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER, Command
+from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
+from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
-    from quire.metadata.interface import BookieAddress
+    from quire.client.client import connect as Connecting
+    from quire.metadata.interface import BookieAddress, MetadataStore
 
 UNKNOWN = "Unknown"
 HEX_ROW_BYTES = 16
-
-
-# -- flags ------------------------------------------------------------------------------------
-
-
-def _spelled(names: tuple[str, ...]) -> list[str]:
-    return [dashes + name for name in names for dashes in ("-", "--")]
-
-
-def flag(parameter: str, *names: str, help: str) -> Callable[[Command], Command]:
-    """`-m`, `--m`, `-msg` and `--msg` for the names m and msg, as commons-cli takes them."""
-    return click.option(*_spelled(names), parameter, is_flag=True, help=help)
-
-
-def value(parameter: str, *names: str, **more: Any) -> Callable[[Command], Command]:
-    """The same with a value."""
-    return click.option(*_spelled(names), parameter, **more)
-
-
-dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+LOOKUPS_IN_FLIGHT = 64
+"""Ledgers whose metadata is read at a time."""
 
 
 # -- what all verbs know ----------------------------------------------------------------------
@@ -46,7 +32,7 @@ dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; say what
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What stands before the verb."""
+    """The options before the verb."""
 
     uri: str | None
     given: Mapping[str, Any]
@@ -68,6 +54,18 @@ class Shell:
         except MetadataURIError as error:
             raise click.UsageError(str(error)) from None
         return self.uri
+
+    def client(self, **limits: Any) -> Connecting:
+        """A client of the cluster; `click.UsageError`."""
+        return connect(self.cluster(), **limits)
+
+    def store(self, *, create: bool = False) -> AbstractAsyncContextManager[MetadataStore]:
+        """The metadata store of the cluster; `click.UsageError`."""
+        return opened_metadata(self.cluster(), create=create)
+
+    def run(self, command: click.Command, **parameters: Any) -> Any:
+        """Run the command of ours that does the same. Gives its exit status."""
+        return click.get_current_context().invoke(command, **parameters)
 
     def own_directories(self) -> tuple[str, ...]:
         """Of the local bookie; `click.UsageError`."""
@@ -124,9 +122,6 @@ class Shell:
     def entry(self, payload: bytes) -> str:
         """A payload as it is printed."""
         return hex_dump(payload) if self.hex_entries else payload.decode(errors="replace")
-
-
-pass_shell = click.make_pass_decorator(Shell)
 
 
 def as_ledger_id(

@@ -5,17 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, Singles, StateRecord
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
 
-if TYPE_CHECKING:
-    from quire.storage.segment.segment import Segment
-
-__all__ = ["FRAME_HEADER_BYTES", "Batch", "Run"]
+__all__ = ["FRAME_HEADER_BYTES", "LogBatch", "Run"]
 
 _IN_MEMORY = -1
 
@@ -29,7 +25,7 @@ class Run:
 
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
-    batch: Batch
+    batch: LogBatch
     """Set by the store."""
 
     def __init__(
@@ -72,7 +68,7 @@ def runs_of(singles: Singles, offset: int = 0) -> list[Run]:
     ]
 
 
-class Batch:
+class LogBatch:
     """One received chunk: complete ADD frames back to back, and what they are.
 
     `buffers` belong to the store from `append` on and must not change. They are dropped once the
@@ -81,13 +77,12 @@ class Batch:
 
     __slots__ = (
         "_runs", "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "patient",
-        "received_s", "records", "segment", "sequence", "singles", "size_bytes",
+        "received_s", "records", "sequence", "singles", "size_bytes",
     )  # fmt: skip
 
-    segment: Segment
     sequence: int
     """Ascends in the order of appends."""
-    done: Callable[[Batch, StorageError | None], None] | None
+    done: Callable[[LogBatch, StorageError | None], None] | None
     cost_bytes: int
     """The most that it can take in its segment."""
 

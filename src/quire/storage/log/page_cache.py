@@ -16,7 +16,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Given back at once. Pieces begin at multiples of this, as the pages of the cache do at theirs."""
 
 
-class SystemCache:
+class LogPageCache:
     """Of one data directory. Used by the thread that writes the log."""
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
