@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.codec.metadata.underreplication import CHECKED_LEDGERS, Holder, checked_at
+from quire.codec.metadata.underreplication import CHECKED_LEDGERS, LockHolder, checked_at
 from quire.errors import MetadataError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
@@ -121,7 +121,7 @@ async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> 
         ("other", b"?"),
     ):
         await store.tree.commit(Create(f"{root}/{name}", value))
-    assert await auditor_of(store) == Holder("10.0.0.7:3181")
+    assert await auditor_of(store) == LockHolder("10.0.0.7:3181")
 
 
 def test_an_auditor_is_named_as_a_bookie() -> None:

@@ -605,6 +605,6 @@ def test_orders_have_a_path_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(max(2, SEEDS // 5)))
-def test_the_laws_hold_under_jobs(seed: int) -> None:
+def test_the_invariants_hold_under_jobs(seed: int) -> None:
     result = simulate(seed, "decommission")
     assert result.failure is None, (seed, result.failure)

@@ -20,8 +20,8 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.bookie.directories.lost import Holder
-from quire.bookie.directories.replacement import Removal
+from quire.bookie.directories.lost import KnownBookie
+from quire.bookie.directories.replacement import DirectoryRemoval
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.cluster import ClusterRoutes, cluster_facts
@@ -426,8 +426,8 @@ def a_directory_is_kept(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
         bookie = sorted(await there.members(there.ids[0]))[0]
         here = [set(there.world.bookies[bookie.partition(":")[0]].store.ledger_ids())]
-        holder = Holder(bookie, "", ("/a", "/b"), 0)
-        removal = Removal(holder, "/a", [], here, {})
+        holder = KnownBookie(bookie, "", ("/a", "/b"), 0)
+        removal = DirectoryRemoval(holder, "/a", [], here, {})
         with pytest.raises(UsageError, match=f"ledger {there.bad} cannot be read .*format 9"):
             await removal.check_not_needed(there.store)
 
@@ -639,7 +639,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "bookie/background/damage.py DamageReports._look_at_everything": (
         bookie_keeps_what_it_cannot_judge,
     ),
-    "bookie/directories/replacement.py Removal.check_not_needed": (a_directory_is_kept,),
+    "bookie/directories/replacement.py DirectoryRemoval.check_not_needed": (a_directory_is_kept,),
     "http/routes/cluster.py ClusterRoutes.list": (http_lists_name_it,),
     "http/routes/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
     "http/routes/cluster.py cluster_facts": (marks_are_listed_and_counted,),

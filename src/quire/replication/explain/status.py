@@ -10,7 +10,7 @@ from typing import Any
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.units import counted
-from quire.codec.metadata.underreplication import Holder, Underreplicated
+from quire.codec.metadata.underreplication import LockHolder, Underreplicated
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.autorecovery.election import auditor_of
@@ -204,7 +204,7 @@ async def overview(
     MetadataError. Cancel-safe."""
     clock = clock or SystemClock()
     marks = ReplicationMarks(store)
-    auditor: Holder | None = await auditor_of(store)
+    auditor: LockHolder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
     damaged = [f"{path} is in the tree of marks, but is not a mark" for path in counted.malformed]
