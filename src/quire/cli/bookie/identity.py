@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quire.metadata.ledgers.unreadable import Unread
     from quire.storage.disk import RealDisk
     from quire.storage.interfaces import Disk
-    from quire.storage.recovery.incarnation import Expected
+    from quire.storage.recovery.incarnation import ExpectedLog
 
 NAMED_MAX = 5
 """Ledgers that are named where a bookie is still needed."""
@@ -92,7 +92,7 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
     return behind(disk.path, why) if why else ""
 
 
-async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
+async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
     """Return how far the log of this directory should go, according to the cluster. Raises
     MetadataError."""
     from quire.bookie.directories.rollback import expected_in

@@ -19,8 +19,8 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.shell.session import Shell
 
 if TYPE_CHECKING:
-    from quire.storage.inspect.inspect import SegmentDump
-    from quire.storage.segment.extents import Extent
+    from quire.storage.inspect.contents import SegmentDump
+    from quire.storage.segment.extents import FrameExtent
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
     from contextlib import ExitStack
 
     from quire.errors import StorageError
-    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
 
     with ExitStack() as stack:
@@ -74,15 +74,15 @@ def _print_entries(
             click.echo("")
 
 
-def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
+def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
     """In the order of the file, and how many bytes of each frame stand before its entry."""
-    from quire.storage.segment.extents import Extent
+    from quire.storage.segment.extents import FrameExtent
 
     for group in dump.groups():
         if damaged := group.damaged_blocks:
             say(f"group {group.header.number}: {counted(damaged, 'block')} {are(damaged)} damaged")
         for row in group.table.runs:
-            extent = Extent(
+            extent = FrameExtent(
                 row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
                 row.frame_size, row.sizes, row.ids,
             )  # fmt: skip
@@ -202,7 +202,7 @@ async def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> N
 
 def last_mark(shell: Shell) -> int:
     """Print where the log ends, a line for each data directory."""
-    from quire.storage.inspect.inspect import end_of_log
+    from quire.storage.inspect.contents import end_of_log
 
     bad = False
     for directory in shell.own_directories():
@@ -220,7 +220,7 @@ def last_mark(shell: Shell) -> int:
 
 def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
     """List the files of the local bookie; without a flag all kinds."""
-    from quire.storage.inspect.inspect import list_files as listed
+    from quire.storage.inspect.contents import list_files as listed
 
     every = not (journals or logs or indexes)
     segments = []
@@ -244,13 +244,13 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
 
     Exit status 1: it has nothing of it, or the index of a segment that has does not check.
     """
-    from quire.storage.inspect.inspect import ledger_facts
+    from quire.storage.inspect.contents import describe_ledger
 
     click.echo(f"===== LEDGER: {shell.ledger(ledger_id)} =====")
     bad = held = False
     for directory in shell.own_directories():
         with looked_at(directory) as place:
-            found = ledger_facts(place, ledger_id)
+            found = describe_ledger(place, ledger_id)
         if found is None:
             continue
         held = True
@@ -273,7 +273,7 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
     return EXIT_ERROR if bad or not held else 0
 
 
-def _print_run(run: Extent, segment: int) -> None:
+def _print_run(run: FrameExtent, segment: int) -> None:
     at = run.offset
     for index in range(run.count):
         entry_id = run.first + index if run.ids is None else run.ids[index]
