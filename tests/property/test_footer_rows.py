@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.storage.segment import footer_rows
 from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.catalogue import Catalogue
@@ -101,7 +101,7 @@ def test_ledgers_in_turn_are_described_as_each_by_itself(
         for ledger, jump in turns:
             rows.append((ledger, upcoming[ledger] + jump))
             upcoming[ledger] += jump + 1
-        batch = LogBatch((), Singles(*zip(*rows), size))  # type: ignore[arg-type]
+        batch = LogBatch((), ColumnarBatch(*zip(*rows), size))  # type: ignore[arg-type]
         batch.buffers, batch.file_offset = None, offset + gap
         offset += gap + size * len(rows)
         catalogue.index_batch(batch, segment)

@@ -112,7 +112,7 @@ def test_a_bit_that_turns_back_is_not_damaged() -> None:
 
 
 def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And find what rots there, in a run of a general workload that keeps every law."""
+    """And find what rots there, in a run of a general workload that keeps every invariant."""
     found: list[Findings] = []
     take = Quarantine.take
 

@@ -1,4 +1,5 @@
-"""Writers that hand over one entry a turn, each a row of a sheaf: the laws hold for these too."""
+"""Writers that hand over one entry a turn, each a row of a sheaf: the invariants hold for these
+too."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("workload", ["fences", "takeover", "resets"])
-def test_the_laws_hold_for_rows(in_turn: list[int], workload: str) -> None:
+def test_the_invariants_hold_for_rows(in_turn: list[int], workload: str) -> None:
     for seed in SEEDS:
         result = simulate(seed, workload)
         assert result.failure is None, result
@@ -64,4 +65,4 @@ def test_an_acknowledgement_that_a_row_never_had_is_found(
         ("sheaf.acked_by[place] <= self.row", "sheaf.acked_by[place] < 0"),
     )
     failures = [simulate(seed, "fences").failure for seed in SEEDS]
-    assert any(found and found.law == "acknowledged_is_on_a_quorum" for found in failures)
+    assert any(found and found.invariant == "acknowledged_is_on_a_quorum" for found in failures)

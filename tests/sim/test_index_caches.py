@@ -1,4 +1,4 @@
-"""The simulator's bookies start beside index caches of every kind, and keep every law."""
+"""The simulator's bookies start beside index caches of every kind, and keep every invariant."""
 
 from __future__ import annotations
 

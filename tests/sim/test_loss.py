@@ -126,11 +126,11 @@ def test_what_was_lost_comes_back_and_absence_counts_again(whole_segment: bool) 
 
 
 def what_lacks_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, damage, "is_whole", ("if not has_", "if False and not has_"))
+    edit(patch, damage, "is_complete", ("if not has_", "if False and not has_"))
 
 
 def lost_fences_are_not_restored(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, damage, "is_whole", ("not metadata.closed or", "True or"))
+    edit(patch, damage, "is_complete", ("not metadata.closed or", "True or"))
 
 
 def the_loss_never_ends(patch: pytest.MonkeyPatch) -> None:

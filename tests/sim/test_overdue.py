@@ -13,7 +13,7 @@ from quire_simulator import simulate
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_tails_that_ask_two_bookies_keep_the_laws(
+def test_tails_that_ask_two_bookies_keep_the_invariants(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     met = Counter[str]()

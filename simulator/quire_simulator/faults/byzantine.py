@@ -20,12 +20,12 @@ from quire.storage.segment.batch import LogBatch
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 
-LIAR = "bookie-0"
+BYZANTINE = "bookie-0"
 FORGED = b"FORGED"
 LAC_AHEAD = 999
 
 
-class Liar:
+class ByzantineBookie:
     """`world.lies` says which of its lies it tells, and how often."""
 
     def __init__(self, world: World, name: str) -> None:

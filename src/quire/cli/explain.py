@@ -24,7 +24,7 @@ from quire.cli.common.tls import client_config, tls_options
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.http.views.cluster_view import View
+    from quire.http.views.cluster_view import ClusterState
     from quire.http.views.problems import Problem
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
 
@@ -51,7 +51,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     here on, takes longer than `answer_timeout_s` (None: no bound)."""
     from quire.client import Client
     from quire.errors import MetadataUnavailableError
-    from quire.http.watch.reach import REMEDY
+    from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
 
     loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ async def _nothing(url: str) -> str:
     return ""
 
 
-def _cluster_lines(view: View) -> list[str]:
+def _cluster_lines(view: ClusterState) -> list[str]:
     count = view.count()
     found = view.autorecovery
     lines = [

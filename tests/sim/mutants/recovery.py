@@ -17,7 +17,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    invariants=("nothing_acknowledged_beyond_the_close",),
     workload="recovery",
     seeds=20,
     rule="rule 34",
@@ -34,7 +34,7 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append that a bookie without a fence completes is acknowledged, and cut off",
-    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
+    invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="resets",
     seeds=40,
     rule="bk#2614, rule 1",
@@ -45,7 +45,7 @@ def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger whose last ensemble is new and empty is closed as if nothing was written before",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="churn",
     seeds=20,
     rule="bk#2615, rule 2",
@@ -61,7 +61,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries of older ensembles are asked of the newest one, denied, and cut off",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=110,
     rule="rule 2",
@@ -77,7 +77,7 @@ def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the newest acknowledged appends: those whose LAC no entry carries yet",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=20,
 )
@@ -90,7 +90,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends, when the bookie that is asked for many entries lacks the last ones",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=120,
 )
@@ -108,7 +108,7 @@ def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends of a striped ledger, when bookies are away during its recovery",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=130,
 )
@@ -126,7 +126,7 @@ def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger whose last entries are on fewer bookies than were asked for",
-    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
+    invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=20,
     rule="rule 5",
@@ -137,7 +137,7 @@ def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger whose last entries one broken disk destroys",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="recovery",
     seeds=90,
     rule="rule 5",
@@ -148,7 +148,7 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets an entry that is cut off afterwards",
-    laws=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
+    invariants=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
     workload="takeover",
     seeds=120,
     rule="rule 42",
@@ -161,7 +161,7 @@ def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> No
 
 @mutant(
     lost="acknowledged appends: the next recovery asks bookies that never got them",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="fences",
     seeds=40,
     rule="rule 6",
@@ -183,7 +183,7 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that recovery wrote to other bookies, which no metadata names",
-    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
+    invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=40,
     rule="rule 6",
@@ -194,7 +194,7 @@ def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="two readers disagree on where the ledger ends",
-    laws=("one_close_wins",),
+    invariants=("one_close_wins",),
     workload="recovery",
     seeds=30,
     rule="rule 20",
@@ -214,7 +214,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="the old writer moves on to other bookies while the ledger is recovered without them",
-    laws=(
+    invariants=(
         "the_length_is_that_of_the_entries",
         "nothing_acknowledged_beyond_the_close",
         "acknowledged_is_kept",
@@ -243,7 +243,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the length of a ledger that was recovered twice",
-    laws=("the_length_is_that_of_the_entries", "one_close_wins"),
+    invariants=("the_length_is_that_of_the_entries", "one_close_wins"),
     workload="race",
     seeds=30,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from quire.client.recovery import LedgerRecovery
 from quire.core.append.pipeline import AddPipeline
-from quire_simulator import Plan, run_plan
+from quire_simulator import RunPlan, run_plan
 
 SEEDS = 40
 
@@ -28,10 +28,10 @@ def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AddPipeline, "__init__", init)
 
 
-def failing_plan(workload: str) -> Plan:
+def failing_plan(workload: str) -> RunPlan:
     """The first one that fails, with the defect that is there now."""
     for seed in range(SEEDS):
-        plan = Plan.make(seed, workload)
+        plan = RunPlan.make(seed, workload)
         if run_plan(plan).failure is not None:
             return plan
     pytest.fail(f"no failure in {SEEDS} seeds of {workload}")

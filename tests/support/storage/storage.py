@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.codec.wire.v2 import add_request
 from quire.errors import StorageError
 from quire.storage.background.compactor import Compaction
@@ -54,7 +54,7 @@ Entries = dict[tuple[int, int], bytes]
 def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> LogBatch:
     """A batch of (ledger id, entry id, payload) in this order. Neighbours of one ledger with
     ascending ids become one run; where nothing does, and all frames have one size, it has
-    `Singles`. `cuts`: where the bytes are cut into buffers."""
+    `ColumnarBatch`. `cuts`: where the bytes are cut into buffers."""
     frames: list[bytes] = []
     runs: list[Run] = []
     offset = 0
@@ -82,7 +82,7 @@ def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = 
     if runs and all(run.count == 1 and run.frame_size == runs[0].frame_size for run in runs):
         ledger_ids = [run.ledger_id for run in runs]
         return LogBatch(
-            buffers, Singles(ledger_ids, [run.first for run in runs], runs[0].frame_size)
+            buffers, ColumnarBatch(ledger_ids, [run.first for run in runs], runs[0].frame_size)
         )
     return LogBatch(buffers, runs)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.service import BookieService
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
@@ -53,13 +53,13 @@ def frames_of(rows: Sequence[Add], size: int) -> bytes:
 def singles_batch(rows: Sequence[Add], size: int) -> LogBatch:
     data = frames_of(rows, size)
     ledgers, entries = zip(*rows)
-    return LogBatch([data], Singles(ledgers, entries, len(data) // len(rows)))
+    return LogBatch([data], ColumnarBatch(ledgers, entries, len(data) // len(rows)))
 
 
 def listed(batch: LogBatch) -> LogBatch:
     """The same batch, with a run for each entry."""
-    assert batch.singles is not None
-    return LogBatch(batch.buffers or (), runs_of(batch.singles))
+    assert batch.columns is not None
+    return LogBatch(batch.buffers or (), runs_of(batch.columns))
 
 
 def seen(box: StoreOnDisk) -> dict[int, Any]:
@@ -105,8 +105,8 @@ def test_columns_and_runs_are_the_same_log_and_the_same_index(steps: Any, pumped
             made = singles_batch(rows, size)
             if kind == "r":
                 made = make_batch(adds_of(rows, size))
-                made = listed(made) if made.singles else made
-            box.store.append(listed(made) if made.singles and as_runs else made, lambda *_: None)
+                made = listed(made) if made.columns else made
+            box.store.append(listed(made) if made.columns and as_runs else made, lambda *_: None)
             if number % pumped == 0:
                 box.pump()
     assert seen(boxes[0]) == seen(boxes[1])
@@ -137,7 +137,7 @@ def test_a_sealed_segment_keeps_no_columns() -> None:
     for segment in box.store._catalogue.segments.values():
         sealed = segment.state is SegmentState.SEALED
         states[sealed] += 1
-        assert not (sealed and (segment.chunks.rows or segment.parts))
+        assert not (sealed and (segment.columnar.rows or segment.parts))
     assert states[True] >= 2
     assert seen(box)[2][0] == 119
 

@@ -19,8 +19,8 @@ from quire.cli.pipeline import job as pipeline_job
 from quire.cli.pipeline.job import PipelineJob, told
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.replication.marks import running
-from quire.replication.marks.running import RunningJob, running_jobs
+from quire.replication.marks import job_announcements
+from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.spark import session
 from quire.spark.jobs import ClusterOptions
 
@@ -29,7 +29,7 @@ LIMIT_S = 30
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(job_announcements, "SAY_INTERVAL_S", 0.02)
     monkeypatch.setattr(pipeline_job, "RETRY_S", 0.05)
 
 

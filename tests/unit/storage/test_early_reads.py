@@ -343,7 +343,7 @@ async def loading(
     try:
         bookie = await found
         await asyncio.to_thread(gate.reached.wait, 60)
-        await until(lambda: bookie._early is not None)
+        await until(lambda: bookie.service.loading_store is not None)
         yield gate, bookie, metadata, task, end
     finally:
         gate.opened.set()
@@ -433,8 +433,8 @@ async def test_a_read_waits_for_its_part_of_the_log(
         peer.send(frames.read_request(LOADED, 7))
         # What is loaded does not wait behind it.
         assert read_of(await peer.receive()) == make_entry(LOADED, 7, FIRST_PAYLOAD)
-        assert bookie._early is not None
-        assert bookie._early._waiting == 2
+        assert bookie.service.loading_store is not None
+        assert bookie.service.loading_store._waiting == 2
         gate.opened.set()
         answers = {code_of(answer): answer for answer in [await peer.receive() for _ in range(2)]}
         assert read_of(answers[Code.OK]) == make_entry(NOT_LOADED, 5, PAYLOAD)

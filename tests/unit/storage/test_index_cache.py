@@ -23,7 +23,7 @@ from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire_simulator.machine.inode import Content
+from quire_simulator.machine.inode import InodeContent
 from tests.sim.mutants.mutant import edit
 from tests.support.bookies.bookie import running_bookie
 from tests.support.crash.crash_sweep import contents_of
@@ -38,7 +38,7 @@ COMPACTING = replace(
 )
 
 
-def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
+def with_cache(box: StoreOnDisk, cache: InodeContent | None) -> StoreOnDisk:
     """The disk as it is, with this cache, in a store of its own."""
     contents = {name: one for name, one in contents_of(disk_of(box)).items() if name != CACHE_NAME}
     if cache is not None:
@@ -49,7 +49,7 @@ def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
     return made
 
 
-def cache_of(box: StoreOnDisk) -> Content:
+def cache_of(box: StoreOnDisk) -> InodeContent:
     found = contents_of(disk_of(box))[CACHE_NAME]
     assert found is not None
     return found.copy()
@@ -91,7 +91,7 @@ def test_a_wrong_bit_anywhere_in_it_is_noticed() -> None:
         assert found.report.index_cache.startswith("not used: "), offset
         assert found.store.ledger_ids() == [1]
     for size in (0, 1, 19, 20, 100, cache.size - 1):
-        short = Content()
+        short = InodeContent()
         short.apply(0, cache.read(0, size))
         assert with_cache(box, short).report.index_cache.startswith("not used: "), size
     longer = cache.copy()
@@ -114,7 +114,9 @@ def test_another_directory_s_is_left_alone() -> None:
     box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
     fill(box, 2, 1)
     box.close()
-    contents = {"current/DIRECTORY": Content(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)}
+    contents = {
+        "current/DIRECTORY": InodeContent(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)
+    }
     other.disk = sim_disk(2).holding({"current": None, **contents, "log": None})
     other.open()
     fill(other, 2, 7)

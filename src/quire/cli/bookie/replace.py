@@ -36,8 +36,8 @@ from quire.metadata.ledgers.naming import SomeLedgers
 from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
-    from quire.bookie.directories.lost import Content, Holder
-    from quire.bookie.directories.replacement import Replacement
+    from quire.bookie.directories.lost import DirectoryContent, KnownBookie
+    from quire.bookie.directories.replacement import DirectoryReplacement
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.interfaces import Disk
@@ -130,7 +130,7 @@ async def replace(
     return _replaced(found, loss, as_json, dry_run)
 
 
-def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
+def _replaced(found: DirectoryReplacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
     """`loss` None: that was done before."""
     holder, lost, new = found.holder, found.lost, found.new
     if as_json:
@@ -154,7 +154,9 @@ def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: boo
     return 0
 
 
-def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content]) -> None:
+def _say_loss(
+    holder: KnownBookie, lost: str, loss: Loss, others: dict[str, DirectoryContent]
+) -> None:
     bookie = holder.bookie_id
     for path, found in others.items():
         if found.ledgers is None:
@@ -256,7 +258,7 @@ def _now_ms() -> int:
 
 
 async def _loss(
-    store: MetadataStore, holder: Holder, others: dict[str, Content], *, shown: bool
+    store: MetadataStore, holder: KnownBookie, others: dict[str, DirectoryContent], *, shown: bool
 ) -> Loss:
     loss = Loss()
     here = [one.ledgers for one in others.values() if one.ledgers is not None]

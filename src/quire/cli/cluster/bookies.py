@@ -117,7 +117,7 @@ def _check_location(text: str) -> None:
 
 
 def _check_node(path: str) -> None:
-    from quire.metadata.tree_common import check_path_below_root
+    from quire.metadata.common import check_path_below_root
 
     check_path_below_root(path)
 

@@ -115,8 +115,8 @@ def run_job(
     async def job() -> T:
         from quire.cli.common.options import default_name
         from quire.replication import ReplicationLocks
+        from quire.replication.marks.job_announcements import announced
         from quire.replication.marks.pauses import PauseGate
-        from quire.replication.marks.running import announced
 
         async with connect(uri) as client:
             store, clock = client.metadata, client.clock

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quire.http.views.shapes import ledger_as_json, time_text
+from quire.http.views.ledger_json import ledger_as_json, time_text
 
 __all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_text"]
 

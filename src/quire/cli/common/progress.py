@@ -13,8 +13,8 @@ from quire.cli.common.groups import say
 if TYPE_CHECKING:
     from rich import progress
 
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.replication.marks.pauses import Pause, PauseGate
-    from quire.replication.marks.running import JobStatus
 
 REFRESHES_PER_S = 4
 
@@ -157,7 +157,7 @@ class JobBar(_Line):
             )
 
     def far(self) -> JobStatus:
-        from quire.replication.marks.running import JobStatus
+        from quire.replication.marks.job_announcements import JobStatus
 
         return JobStatus(
             self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
@@ -199,7 +199,7 @@ class StepBar(_Line):
 
     def far(self) -> JobStatus:
         """Return the step, for the list of jobs that run. What is counted differs by job."""
-        from quire.replication.marks.running import JobStatus
+        from quire.replication.marks.job_announcements import JobStatus
 
         with self._lock:
             return JobStatus(self._step)

@@ -91,7 +91,7 @@ async def _described_in_list(
     client: Client, ledger_id: int, unread: Unread
 ) -> dict[str, Any] | None:
     """Return a ledger as JSON; None for one that was deleted since it was listed."""
-    from quire.http.views.shapes import described_or_error
+    from quire.http.views.ledger_json import described_or_error
 
     return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)
 

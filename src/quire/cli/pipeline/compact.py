@@ -55,11 +55,11 @@ def compact(
 
     A run brings it up to what is acknowledged now, and reads what is new only.
     """
-    from quire.spark.jobs.compact import Key, compact, preview_compact
+    from quire.spark.jobs.compact import RecordKey, compact, preview_compact
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("where to? Give --to DIR or --to-stream NAME")
-    key = Key(**key_options)
+    key = RecordKey(**key_options)
     where: dict[str, Any] = {"to": to, "to_stream": to_stream, "namespace": path, "full": full}
     if dry_run:
         found = preview_compact(job.cluster, stream, key, **where)

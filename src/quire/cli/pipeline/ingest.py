@@ -12,7 +12,7 @@ from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.ingest import Files, Target
+    from quire.spark.jobs.ingest import Files, IngestTarget
 
 
 def _streams(text: str) -> str:
@@ -150,10 +150,10 @@ def ingest(
         raise click.UsageError("what is to be ingested? Give PATH..., or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError("--checkpoint goes together with --follow or --available-now")
-    from quire.spark.jobs.ingest import Files, Target
+    from quire.spark.jobs.ingest import Files, IngestTarget
 
     given = tuple(name.strip() for name in streams.split(",")) if streams else ()
-    target = Target(
+    target = IngestTarget(
         stream, path, stream_column, given, value_column, order_by, create, token
     )  # fmt: skip
     files = Files(paths, format_name, options, schema)
@@ -166,7 +166,7 @@ def ingest(
         _follow(job, files, target, **how)
 
 
-def _named(target: Target) -> str:
+def _named(target: IngestTarget) -> str:
     return f"{target.namespace}/{target.stream or ','.join(target.streams) or '*'}"
 
 
@@ -174,7 +174,7 @@ def _batch(
     job: PipelineJob,
     files: Files,
     table: str | None,
-    target: Target,
+    target: IngestTarget,
     *,
     txn_id: str | None,
     again: bool,
@@ -207,7 +207,13 @@ def _batch(
 
 
 def _follow(
-    job: PipelineJob, files: Files, target: Target, *, txn_id: str | None, again: bool, **how: Any
+    job: PipelineJob,
+    files: Files,
+    target: IngestTarget,
+    *,
+    txn_id: str | None,
+    again: bool,
+    **how: Any,
 ) -> None:
     if txn_id is not None or again:
         raise click.UsageError("--txn-id and --again are of no use with --checkpoint")

@@ -38,7 +38,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.config import ClientConfig
-    from quire.replication.marks.running import JobStatus
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.spark.jobs import ClusterOptions
 
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
@@ -221,7 +221,7 @@ async def _tell(
 ) -> None:
     import quire
     from quire.cli.common.options import default_name
-    from quire.replication.marks.running import announced
+    from quire.replication.marks.job_announcements import announced
 
     while True:
         try:

@@ -256,7 +256,7 @@ def _recovering(
             recover_bookie,
             take_out_of,
         )
-        from quire.replication.repair.ledger import move_of
+        from quire.replication.repair.bookie_removal import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT
         options = MoveOptions(opened, OPEN_GRACE_S, bytes_per_s=rate)

@@ -193,11 +193,11 @@ async def tail(
 
 async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -> Start:
     from quire.streams import EARLIEST, LATEST
-    from quire.streams.read.facts import before_end, segment_facts
+    from quire.streams.read.statistics import before_end, segment_statistics
 
     if not count:
         return LATEST
-    facts = await segment_facts(opened.client, await opened.segments(name), password)
+    facts = await segment_statistics(opened.client, await opened.segments(name), password)
     return await before_end(opened.client, facts, count, password) or EARLIEST
 
 

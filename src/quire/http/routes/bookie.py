@@ -10,8 +10,8 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, QuireError, UsageError
 from quire.http.routes.cluster import Connect
-from quire.http.server.answers import NotOfferedError
 from quire.http.server.api import Call, Field, Reply, Route, Text
+from quire.http.server.error_responses import NotOfferedError
 from quire.storage.directories import Store
 
 PREFIX = "/api/v1/bookie"

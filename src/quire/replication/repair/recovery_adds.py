@@ -21,7 +21,7 @@ from quire.errors import (
 )
 from quire.net.link import Link
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 
 UNACKED_BYTES_MAX = 4 * MIB
 """Of one bookie: behind it `write` waits."""

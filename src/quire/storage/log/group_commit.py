@@ -165,7 +165,7 @@ class LogWriter:
         encoder = GroupEncoder(self._directory_id, segment.number, self.next_group, self._end)
         bases = [
             encoder.add(
-                batch.singles or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
+                batch.columns or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
             )
             for batch in batches
         ]

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW
-from quire.codec.log.state_records import BLOCK_BYTES, Buffer, Singles, StateRecord
+from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW, ColumnarBatch
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, StateRecord
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
 
@@ -58,9 +58,9 @@ class Run:
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
-def runs_of(singles: Singles, offset: int = 0) -> list[Run]:
+def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
     """Each of them as a run, the first of which begins at `offset`."""
-    ledger_ids, entry_ids, size = singles
+    ledger_ids, entry_ids, size = columns
     offsets = range(offset, offset + size * len(ledger_ids), size)
     return [
         Run(ledger_id, entry_id, 1, at, size)
@@ -76,8 +76,19 @@ class LogBatch:
     """
 
     __slots__ = (
-        "_runs", "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "patient",
-        "received_s", "records", "sequence", "singles", "size_bytes",
+        "_runs",
+        "buffers",
+        "columns",
+        "cost_bytes",
+        "done",
+        "entries",
+        "file_offset",
+        "partial",
+        "patient",
+        "received_s",
+        "records",
+        "sequence",
+        "size_bytes",
     )  # fmt: skip
 
     sequence: int
@@ -89,13 +100,13 @@ class LogBatch:
     def __init__(
         self,
         buffers: Sequence[Buffer],
-        runs: Sequence[Run] | Singles,
+        runs: Sequence[Run] | ColumnarBatch,
         records: Sequence[StateRecord] = (),
     ) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
-        self.singles = runs if isinstance(runs, Singles) else None
+        self.columns = runs if isinstance(runs, ColumnarBatch) else None
         """Instead of runs: entries of ledgers in turn."""
-        self._runs: Sequence[Run] = () if isinstance(runs, Singles) else runs
+        self._runs: Sequence[Run] = () if isinstance(runs, ColumnarBatch) else runs
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
@@ -112,23 +123,23 @@ class LogBatch:
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Made anew at each call where there are `singles`."""
-        return self._runs if self.singles is None else runs_of(self.singles)
+        """Made anew at each call where there are `columns`."""
+        return self._runs if self.columns is None else runs_of(self.columns)
 
     @property
     def run_count(self) -> int:
-        return len(self._runs if self.singles is None else self.singles.ledger_ids)
+        return len(self._runs if self.columns is None else self.columns.ledger_ids)
 
     @property
     def entry_count(self) -> int:
-        if self.singles is not None:
-            return len(self.singles.ledger_ids)
+        if self.columns is not None:
+            return len(self.columns.ledger_ids)
         return sum([run.count for run in self._runs])
 
     def forget_runs(self) -> None:
         """Those of the index name their batch: a ring that nothing but a look at all objects would
         free."""
-        self._runs, self.singles = (), None
+        self._runs, self.columns = (), None
 
     def cost(self) -> int:
         """The most that it can take in a segment: as a group of its own, with sizes and ids.

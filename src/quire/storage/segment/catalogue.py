@@ -65,15 +65,15 @@ class Catalogue:
     def index_batch(self, batch: LogBatch, segment: LogSegment) -> None:
         """All of a batch of adds. `KeyError`: it names a ledger that is not here; what stands
         before that is indexed."""
-        singles, ledgers = batch.singles, self.ledgers
-        if singles is None:
+        columns, ledgers = batch.columns, self.ledgers
+        if columns is None:
             for run in batch.runs:
                 run.batch = batch
                 self.index(run, segment, ledgers[run.ledger_id])
             return
-        rows = segment.columnar.add(batch, len(singles.ledger_ids), singles.frame_size)
-        infos = map(ledgers.__getitem__, singles.ledger_ids)
-        for info, entry, row in zip(infos, singles.entry_ids, rows):
+        rows = segment.columnar.add(batch, len(columns.ledger_ids), columns.frame_size)
+        infos = map(ledgers.__getitem__, columns.ledger_ids)
+        for info, entry, row in zip(infos, columns.entry_ids, rows):
             part = info.tail
             if part is None or part.segment is not segment:
                 part = self.new_part(info, segment, entry)

@@ -66,8 +66,7 @@ _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.fi
 
 
 class ColumnarRows:
-    """The batches of entries that came in turn (`Singles`): rows of one column, by their number in
-    the segment."""
+    """Columnar batches of a segment (`ColumnarBatch`). Each entry has a row number in the segment."""
 
     __slots__ = ("_batches", "_starts", "rows")
 
@@ -111,8 +110,8 @@ class ColumnarRows:
 class LedgerPart:
     """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
-    As long as they are entries that came in turn with those of other ledgers (`Singles`), each
-    behind the one before, they are a number each, or two, and no objects: where ten thousand
+    As long as they are entries that came in turn with those of other ledgers (`ColumnarBatch`),
+    each behind the one before, they are a number each, or two, and no objects: where ten thousand
     ledgers are written to, making these and keeping them would be most of what an add costs."""
 
     __slots__ = (

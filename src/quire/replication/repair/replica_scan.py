@@ -14,7 +14,7 @@ from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, unlike
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
 
 Value = tuple[int, int, int]

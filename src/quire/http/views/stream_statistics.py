@@ -9,10 +9,10 @@ from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import MAX_TXID
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import StreamDamagedError
-from quire.http.views.shapes import time_text
+from quire.http.views.ledger_json import time_text
 from quire.streams.ownership.named_ledgers import segment_words
-from quire.streams.read.facts import SegmentFacts, records_from, segment_facts
 from quire.streams.read.positions import oldest_position
+from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
 
 if TYPE_CHECKING:
     from quire.codec.distributedlog.dlsn import DLSN
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFacts:
+class StreamStatistics:
     name: str
     settings: StreamSettings
-    facts: list[SegmentFacts]
+    facts: list[SegmentStatistics]
     records: int
     """That can be read."""
     oldest: DLSN
 
     @property
-    def active(self) -> list[SegmentFacts]:
+    def active(self) -> list[SegmentStatistics]:
         return [fact for fact in self.facts if not fact.truncated]
 
     @property
@@ -84,13 +84,13 @@ class StreamFacts:
         return -1
 
 
-async def stream_facts(opened: Namespace, name: str, password: bytes) -> StreamFacts:
+async def stream_statistics(opened: Namespace, name: str, password: bytes) -> StreamStatistics:
     """NoSuchStreamError, and what ledgers raise."""
     segments = await opened.segments(name)
-    facts = await segment_facts(opened.client, segments, password)
+    facts = await segment_statistics(opened.client, segments, password)
     oldest = oldest_position(segments)
     count = await records_from(opened.client, facts, oldest, password)
-    return StreamFacts(name, await opened.stream_settings(name), facts, count, oldest)
+    return StreamStatistics(name, await opened.stream_settings(name), facts, count, oldest)
 
 
 LAGS_MAX = 100
@@ -98,7 +98,7 @@ LAGS_MAX = 100
 
 
 async def subscription_lags(
-    opened: Namespace, facts: StreamFacts, password: bytes
+    opened: Namespace, facts: StreamStatistics, password: bytes
 ) -> list[dict[str, Any]]:
     """Return the progress of the first `LAGS_MAX` subscriptions.
 
@@ -124,7 +124,7 @@ async def subscription_lags(
     return await each((await opened.subscriptions(facts.name))[:LAGS_MAX], lag)
 
 
-def segment_as_json(fact: SegmentFacts) -> dict[str, Any]:
+def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:
     segment = fact.segment
     state = "in progress" if segment.in_progress else "completed"
     partial = segment.truncation is Truncation.PARTIAL

@@ -18,7 +18,7 @@ from quire.streams.read.records import decode, read_entries
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentStatistics:
     segment: StreamSegment
     records: int
     """Acknowledged ones; those before a point of truncation count."""
@@ -37,12 +37,12 @@ class SegmentFacts:
         return self.segment.truncation is Truncation.TRUNCATED
 
 
-async def segment_facts(
+async def segment_statistics(
     client: Client, segments: Sequence[StreamSegment], password: bytes = b""
-) -> list[SegmentFacts]:
+) -> list[SegmentStatistics]:
     """Of each segment. Raises what ledgers raise; one that is gone is told. Cancel-safe."""
 
-    async def facts(segment: StreamSegment) -> SegmentFacts:
+    async def facts(segment: StreamSegment) -> SegmentStatistics:
         try:
             if segment.in_progress:
                 return await _of_open(client, segment, password)
@@ -51,7 +51,7 @@ async def segment_facts(
         except NoSuchLedgerError:
             size_bytes, ctime_ms = 0, -1
             lost = segment.truncation is not Truncation.TRUNCATED
-        return SegmentFacts(
+        return SegmentStatistics(
             segment,
             0 if segment.in_progress else segment.known_records,
             size_bytes,
@@ -64,7 +64,7 @@ async def segment_facts(
     return await each(segments, facts)
 
 
-async def _of_open(client: Client, segment: StreamSegment, password: bytes) -> SegmentFacts:
+async def _of_open(client: Client, segment: StreamSegment, password: bytes) -> SegmentStatistics:
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         upcoming, size_bytes, ctime_ms = reader.last_add_confirmed, 0, reader.metadata.ctime_ms
         while upcoming >= 0:
@@ -73,15 +73,15 @@ async def _of_open(client: Client, segment: StreamSegment, password: bytes) -> S
             users = decode(segment, upcoming, bytes(entry.payload)).users()
             if len(users):
                 last = DLSN(segment.lssn, upcoming, users.slots[-1])
-                return SegmentFacts(
+                return SegmentStatistics(
                     segment, users.positions[-1], size_bytes, last, users.txids[-1], ctime_ms
                 )
             upcoming -= 1
-    return SegmentFacts(segment, 0, size_bytes, None, None, ctime_ms)
+    return SegmentStatistics(segment, 0, size_bytes, None, None, ctime_ms)
 
 
 async def records_from(
-    client: Client, facts: Sequence[SegmentFacts], position: DLSN, password: bytes = b""
+    client: Client, facts: Sequence[SegmentStatistics], position: DLSN, password: bytes = b""
 ) -> int:
     """How many acknowledged records of the stream lie at the position or behind it."""
     position = max(position, oldest_position([fact.segment for fact in facts]))
@@ -97,7 +97,7 @@ async def records_from(
 
 
 async def _records_before(
-    client: Client, fact: SegmentFacts, position: DLSN, password: bytes
+    client: Client, fact: SegmentStatistics, position: DLSN, password: bytes
 ) -> int:
     segment = fact.segment
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
@@ -111,7 +111,7 @@ async def _records_before(
 
 
 async def before_end(
-    client: Client, facts: Sequence[SegmentFacts], count: int, password: bytes = b""
+    client: Client, facts: Sequence[SegmentStatistics], count: int, password: bytes = b""
 ) -> DLSN | None:
     """The position of the `count`-th record from the end of what is acknowledged, or of the oldest
     one if there are fewer. No record before a lost segment counts. Where nothing follows a lost

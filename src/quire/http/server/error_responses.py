@@ -27,7 +27,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.http.server.security import Refusal
+from quire.http.server.security import RefusedRequest
 
 _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
     (
@@ -82,8 +82,8 @@ def status_of(error: QuireError) -> int:
     return next((status for kinds, status in _STATUS if isinstance(error, kinds)), 500)
 
 
-def error_body(error: QuireError | Refusal, *, outcome_known: bool = True) -> dict[str, Any]:
-    if isinstance(error, Refusal):
+def error_body(error: QuireError | RefusedRequest, *, outcome_known: bool = True) -> dict[str, Any]:
+    if isinstance(error, RefusedRequest):
         said: dict[str, Any] = {
             "status": error.status,
             "kind": "Refused",

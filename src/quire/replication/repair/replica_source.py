@@ -8,7 +8,7 @@ from quire.client import Client
 from quire.core.append.quorum import write_set
 from quire.core.replicas import Copies
 from quire.errors import ReadError
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
 
 UNREADABLE_NAMED_MAX = 5

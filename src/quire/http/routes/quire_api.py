@@ -10,18 +10,18 @@ from quire._runtime.tasks import each
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.routes.cluster import RESULT_LEDGERS_MAX, Connect
-from quire.http.routes.jobs import Job, Jobs, attended
+from quire.http.routes.jobs import HttpJob, Jobs, attended
 from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.cluster_view import ClusterView
-from quire.http.views.shapes import described_or_error, ledger_as_json
-from quire.http.views.stream_facts import segment_as_json, stream_facts, subscription_lags
+from quire.http.views.ledger_json import described_or_error, ledger_as_json
+from quire.http.views.stream_statistics import segment_as_json, stream_statistics, subscription_lags
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
+from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
-from quire.replication.marks.running import running_jobs
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
@@ -46,7 +46,7 @@ MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=
 NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
 
 
-class OurRoutes:
+class QuireRoutes:
     def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
         """`owner`: how locks and pauses name this process."""
         self._connect = connect
@@ -193,7 +193,7 @@ class OurRoutes:
 
     async def stream(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:
-            facts = await stream_facts(opened, call.query["name"], b"")
+            facts = await stream_statistics(opened, call.query["name"], b"")
             return {
                 **facts.as_json(),
                 "settings": asdict(facts.settings),
@@ -238,7 +238,7 @@ class OurRoutes:
     async def rebalance(self, call: Call) -> Reply:
         client = await self._connect()
 
-        async def work(job: Job) -> dict[str, Any]:
+        async def work(job: HttpJob) -> dict[str, Any]:
             locks = ReplicationLocks(client.metadata, self._owner, client.clock)
             options = RebalanceOptions(max_bytes=call.body.get("max_bytes"))
             async with attended(client, job, self._owner):

@@ -25,7 +25,7 @@ Inode = tuple[int, int]
 """The device and the inode of a file."""
 
 
-class SqlitePresence:
+class OpenFileCheck:
     """The files that the names of one open database refer to. All calls run on the database's
     thread."""
 

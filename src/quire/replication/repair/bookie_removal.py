@@ -25,7 +25,7 @@ from quire.replication.repair.fragment import (
     CopyResult,
     choose_replacements,
 )
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 
 CONFLICTS_MAX = 10
 """The number of conflicts of one ledger in a row, while another client works on it."""
@@ -175,15 +175,15 @@ async def take_out_locked(
             return replace(result, work=LedgerOutcome.GONE)
         except UNREADABLE as error:
             return _failed(result, str(error))
-        turn = _Turn(client, ledger, lost, recheck, failures)
-        result = await turn.replace(result, budget, segments_max)
-        lost, failures = turn.lost, turn.failures
-        if turn.reasons:
-            return _failed(result, "; ".join(turn.reasons))
-        if turn.conflict:
+        one_pass = _Pass(client, ledger, lost, recheck, failures)
+        result = await one_pass.replace(result, budget, segments_max)
+        lost, failures = one_pass.lost, one_pass.failures
+        if one_pass.reasons:
+            return _failed(result, "; ".join(one_pass.reasons))
+        if one_pass.conflict:
             # A writer or another worker changes it: make the next swap smaller.
             segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
-        if turn.changed:
+        if one_pass.changed:
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
@@ -207,7 +207,7 @@ def _failed(result: LedgerResult, reason: str) -> LedgerResult:
     return replace(result, work=LedgerOutcome.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
-class _Turn:
+class _Pass:
     """One pass over the segments of a ledger, in which lost members are replaced."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Whether a bookie that has lost something holds all of a ledger once more.
+"""The check whether a bookie that has lost something holds all of a ledger once more.
 
-Once every ledger of the cluster is whole here, absence counts again (`LedgerStore.mark_repaired`).
-A ledger is whole if it does not name this bookie, or if
+Once every ledger of the cluster is complete here, absence counts again
+(`LedgerStore.mark_repaired`). A ledger is complete if it does not name this bookie, or if
 
 - nobody is between fencing it and closing it, and no more entries of it may be acknowledged here:
   it is closed, or open with another last ensemble. What a recovery that is under way was told by
@@ -30,9 +30,9 @@ from quire.storage.log.appender import Done
 from quire.storage.read.outcomes import NoLedger
 
 
-async def is_whole(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:
-    """See the module. Where it is closed and whole its fence is durable on return. Reads the index
-    from the disk. Cancel-safe."""
+async def is_complete(store: Store, ledger_id: int, metadata: LedgerMetadata, bookie: str) -> bool:
+    """Return whether the ledger is complete here; see the module. If it is closed and complete,
+    its fence is durable on return. Reads the index from the disk. Cancel-safe."""
     if not any(bookie in segment.ensemble for segment in metadata.segments):
         return True
     if metadata.state is LedgerState.IN_RECOVERY:

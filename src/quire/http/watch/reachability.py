@@ -29,7 +29,7 @@ REMEDY = (
 Connect = Callable[[], Awaitable[Client]]
 
 
-class Reach:
+class MetadataReachability:
     def __init__(self, uri: str, ask: Callable[[], Awaitable[object]], clock: Clock) -> None:
         """`ask` asks the store for something small; any error means that it does not answer."""
         self._uri = uri

@@ -20,17 +20,17 @@ from quire.errors import (
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+from quire.replication.repair.bookie_removal import CONFLICTS_MAX, REASON_CHARS_MAX
 from quire.replication.repair.fragment import (
     CopyBatch,
     CopyResult,
     choose_replacements,
     window_entries,
 )
-from quire.replication.repair.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.repair.source import ReplicaSource
+from quire.replication.repair.replica_source import ReplicaSource
 
 WRITE_BACK_ATTEMPTS = 2
 """The number of attempts to write back to a bookie that answers but loses its connection."""

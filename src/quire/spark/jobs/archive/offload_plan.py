@@ -8,17 +8,17 @@ from itertools import pairwise
 
 from quire.errors import StreamDamagedError, UsageError
 from quire.spark.jobs.archive.manifest import Manifest
-from quire.spark.jobs.archive.parquet_files import Part
+from quire.spark.jobs.archive.parquet_files import SegmentPart
 from quire.spark.jobs.tasks import Piece
-from quire.spark.streams.plan import Stretch
+from quire.spark.streams.plan import SegmentRange
 from quire.streams import DLSN, Gap, StreamSegment
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OffloadStep:
     """Whole segments, for one manifest."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentPart, ...]
     behind: DLSN
     """The position behind them."""
     sequence: int | None
@@ -32,7 +32,7 @@ class OffloadPlan:
     start: DLSN
     """Of the history, if there is none yet."""
     gaps: tuple[Gap, ...]
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[OffloadStep, ...] = ()
     ledger_bytes: int = field(default=0)
 
     @property
@@ -61,34 +61,36 @@ def eligible(
 
 
 def turns_of(
-    stretches: Sequence[Stretch], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
-) -> Iterator[Turn]:
+    ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
+) -> Iterator[OffloadStep]:
     """What is copied before each manifest."""
-    parts: list[Part] = []
+    parts: list[SegmentPart] = []
     size_bytes = 0
-    for at, (stretch, size) in enumerate(zip(stretches, sizes)):
-        segment = stretch.segment
-        parts += parts_of(segment, stretch.start, size, file_bytes)
+    for at, (one, size) in enumerate(zip(ranges, sizes)):
+        segment = one.segment
+        parts += parts_of(segment, one.start, size, file_bytes)
         size_bytes += size
-        if size_bytes >= turn_bytes or at == len(stretches) - 1:
+        if size_bytes >= turn_bytes or at == len(ranges) - 1:
             known = segment.following_sequence_id if segment.first_sequence_id >= 0 else None
             behind = segment.first_dlsn.next_segment()
-            yield Turn(tuple(parts), behind, known, segment.ledger_id)
+            yield OffloadStep(tuple(parts), behind, known, segment.ledger_id)
             parts, size_bytes = [], 0
 
 
-def parts_of(segment: StreamSegment, start: DLSN, size_bytes: int, file_bytes: int) -> list[Part]:
+def parts_of(
+    segment: StreamSegment, start: DLSN, size_bytes: int, file_bytes: int
+) -> list[SegmentPart]:
     """One, or several of a large segment; its entries count as equally large."""
     first, last = start.entry_id, segment.last_entry_id
     entries = last - first + 1
     count = max(1, min(entries, -(-size_bytes // file_bytes)))
     cuts = [first + entries * at // count for at in range(count + 1)]
-    return [Part(segment, a, b - 1, size_bytes // count) for a, b in pairwise(cuts)]
+    return [SegmentPart(segment, a, b - 1, size_bytes // count) for a, b in pairwise(cuts)]
 
 
-def together(parts: Sequence[Part], file_bytes: int) -> Iterator[list[Part]]:
+def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[SegmentPart]]:
     """Small segments share a file."""
-    gathered: list[Part] = []
+    gathered: list[SegmentPart] = []
     size_bytes = 0
     for part in parts:
         if gathered and size_bytes + part.size_bytes > file_bytes:
@@ -118,7 +120,7 @@ def check_same_stream(
             )
 
 
-def check_answers(stream: str, parts: Sequence[Part], answers: Sequence[Piece]) -> None:
+def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[Piece]) -> None:
     """Each segment has the records that its metadata tells, and they follow each other from file to
     file. StreamDamagedError."""
     found: dict[int, list[list[int]]] = {}
