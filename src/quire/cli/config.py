@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire.cli.common.configuration import configuration_file, configured
 from quire.cli.common.groups import EXIT_ERROR, fail
 from quire.cli.common.options import flag, json_option
 from quire.cli.common.output import print_json
@@ -26,8 +27,6 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
 
     Options of single commands, which count most, are not in it.
     """
-    from quire.cli.common.configuration import configuration_file, configured
-
     found = configured()
     path = configuration_file(os.environ)
     if as_json:

@@ -21,6 +21,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import client_config, tls_options
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -50,7 +51,6 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     """MetadataUnavailableError, soon, where the store does not answer; also where everything, from
     here on, takes longer than `answer_timeout_s` (None: no bound)."""
     from quire.client import Client
-    from quire.errors import MetadataUnavailableError
     from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
 
@@ -166,7 +166,6 @@ async def explain_one_ledger(
 
     Every bookie is asked. The last line says what is wrong and what to type. Nothing is changed.
     """
-    from quire.errors import NoSuchLedgerError
     from quire.replication.explain.explain import explain_ledger
     from quire.streams.ownership.owners import missed
 

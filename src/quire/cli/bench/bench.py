@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.heap import collect_on_demand
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
@@ -31,6 +32,8 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import max_payload_bytes
 
 if TYPE_CHECKING:
     from quire.cli.bench.core import Load, RoundResult, Shape
@@ -115,9 +118,6 @@ def _work(verb: str, given: dict[str, Any]) -> BenchOptions:
 
 
 def _check_size(size: int, digest: str) -> None:
-    from quire.codec.entry.digest import DigestType
-    from quire.codec.entry.entry import max_payload_bytes
-
     most = max_payload_bytes(DigestType.parse(digest))
     if size > most:
         raise click.UsageError(f"--size {size}: an entry holds at most {most} bytes")
@@ -287,7 +287,6 @@ def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> No
 
 async def _add(work: BenchOptions, count: int, mode: str) -> None:
     import quire
-    from quire._runtime.heap import collect_on_demand
     from quire.cli.bench import core as bench_core
 
     if count > LEDGERS_MAX:
@@ -335,7 +334,6 @@ async def _tail(
 ) -> None:
     from contextlib import AsyncExitStack
 
-    from quire._runtime.heap import collect_on_demand
     from quire.cli.bench import core as bench_core
     from quire.cli.bench import tail as bench_tail
 

@@ -20,6 +20,8 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import ProgressBar
+from quire.core.ranges import count
+from quire.errors import MetadataError, StorageError
 
 if TYPE_CHECKING:
     from quire.storage.disk import RealDisk
@@ -72,7 +74,6 @@ async def _asked(uri: str, place: RealDisk) -> tuple[str, ExpectedLog]:
     """Return why the cluster rejects the directory, and how far its log should go. If the cluster
     does not answer, print that and return empty values: a disk can be checked without its
     cluster."""
-    from quire.errors import MetadataError
     from quire.storage.recovery.incarnation import ExpectedLog
 
     try:
@@ -193,7 +194,6 @@ def scrub(directory: str, as_json: bool) -> int:
     nothing is reported to the cluster: a bookie that runs does so for what it finds itself. Exit
     status 1 if anything is damaged.
     """
-    from quire.errors import StorageError
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.scrub_report import DirectoryScrub
 
@@ -261,8 +261,6 @@ def _ranges(ledgers: dict[int, Any]) -> dict[str, list[list[int]]]:
 
 
 def _line(one: SegmentScrubbed) -> str:
-    from quire.core.ranges import count
-
     parts = []
     if one.blocks:
         blocks = count(one.blocks)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.configuration import BELOW, checked
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import Command, file_option, flag, json_option
+from quire.cli.common.output import print_json
 
 if TYPE_CHECKING:
     from quire.cli.apache.conf import KeyLine
@@ -30,7 +32,6 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     The status is 1 where a key is refused: the bookie would not start.
     """
     from quire.cli.apache.conf import as_layer
-    from quire.cli.common.output import print_json
     from quire.configuration.layers import merged
 
     if as_toml and as_json:
@@ -38,7 +39,6 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     lines = read(file)
     layer = as_layer(lines, file)
     if as_toml:
-        from quire.cli.common.configuration import checked
         from quire.cli.config import toml_lines
 
         found = checked(merged([layer]))
@@ -62,7 +62,6 @@ def bk_server_conf_option(command: Command) -> Command:
         if file is None:
             return
         from quire.cli.apache.conf import as_layer
-        from quire.cli.common.configuration import BELOW
 
         context.meta[_LINES] = lines = read(file)
         context.meta[BELOW] = as_layer(lines, file)

@@ -37,11 +37,12 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
+from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
+from quire.errors import CookieError, KeyExistsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quire.codec.metadata.cookie import Cookie
     from quire.metadata.interface import MetadataStore
     from quire.storage.interfaces import Disk
 
@@ -96,8 +97,6 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
     missing, cannot be understood, or differs, or the directory is an old one, which the bookie has
     no more.
     """
-    from quire.errors import CookieError, UsageError
-
     if directory is None and uri is None:
         raise click.UsageError(f"{WHICH_CLUSTER}; or --dir DIR")
     here: Cookie | None = None
@@ -145,8 +144,6 @@ class _Shown:
     def read(self, data: bytes) -> None:
         """Take the cookie that the cluster has; b"" if it has none."""
         from quire.bookie.directories.identity import tell_differences
-        from quire.codec.metadata.cookie import decode, differences
-        from quire.errors import CookieError
 
         try:
             self.cluster = decode(data) if data else None
@@ -307,8 +304,6 @@ def generate(
     output: Any,
 ) -> None:
     """Print the cookie that a bookie with these directories has. Nothing is changed."""
-    from quire.codec.metadata.cookie import Cookie, encode
-
     if instance_id is None:
         if uri is None:
             raise click.UsageError(f"{WHICH_CLUSTER}; or --instance-id ID")
@@ -372,8 +367,6 @@ async def _create_where_missing(
     store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
 ) -> None:
     from quire.bookie.directories.identity import known_cookie, stored_cookie
-    from quire.codec.metadata.cookie import decode
-    from quire.errors import CookieError
 
     known = await known_cookie(store, bookie)
     there = given if known is None else decode(known)
@@ -410,8 +403,6 @@ async def _create_where_missing(
 
 def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.directories.identity import COOKIE_FILE
-    from quire.codec.metadata.cookie import encode, split_directories
-    from quire.errors import CookieError
     from quire.storage.directory import read_identity, write_small_file
 
     identity = read_identity(disk)
@@ -436,8 +427,6 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
 
 async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.directories.identity import known_cookie
-    from quire.codec.metadata.cookie import encode
-    from quire.errors import CookieError, KeyExistsError
 
     exists = CookieError(
         f"the cluster at {store.uri} has a cookie of bookie {made.bookie_id} already: nothing was "
@@ -516,7 +505,6 @@ async def _update_all(
         tell_differences,
         value_of,
     )
-    from quire.codec.metadata.cookie import differences, encode
     from quire.metadata.bookies.directories import read_directories
     from quire.storage.directory import read_identity, write_small_file
 
@@ -557,8 +545,6 @@ async def _cookie_there(
     `directories` is the number of directories that the caller named.
     """
     from quire.bookie.directories.identity import stored_cookie
-    from quire.codec.metadata.cookie import split_directories
-    from quire.errors import CookieError
 
     one = stored_cookie(disk, store.uri)
     if one is None:
@@ -585,8 +571,6 @@ async def _cookie_there(
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     """In the cluster."""
     from quire.bookie.directories.identity import its_cookie, tell_differences
-    from quire.codec.metadata.cookie import decode, differences, encode
-    from quire.errors import CookieError
 
     known = await its_cookie(store, made.bookie_id)
     try:
@@ -606,9 +590,6 @@ async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
 
 
 def _read_given(file: str, bookie: str) -> Cookie:
-    from quire.codec.metadata.cookie import decode
-    from quire.errors import CookieError
-
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         given = decode(data)
@@ -622,8 +603,6 @@ def _read_given(file: str, bookie: str) -> Cookie:
 async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: bool) -> None:
     """Raise CookieError for the cookie of another cluster: its bookie would delete ledgers that
     this cluster does not have."""
-    from quire.errors import CookieError
-
     instance_id = await store.instance_id()
     if (one.instance_id or "") != instance_id and not force:
         raise CookieError(

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from quire.cli.common.progress import JobBar
+from quire.codec.metadata.cookie import Cookie, split_directories
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import CookieError, StartError, StorageError, UsageError
+
 if TYPE_CHECKING:
-    from quire.cli.common.progress import JobBar
-    from quire.codec.metadata.cookie import Cookie
-    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.bookies.directories import BookieDirectories
     from quire.metadata.interface import MetadataStore
     from quire.metadata.ledgers.unreadable import Unread
@@ -36,7 +38,6 @@ async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[Me
 @contextmanager
 def held(directory: str) -> Iterator[RealDisk]:
     """The directory, which nobody else uses meanwhile. `StartError` where a bookie runs on it."""
-    from quire.errors import StartError
     from quire.storage.disk import RealDisk
 
     with errors_of(directory):
@@ -56,8 +57,6 @@ def held(directory: str) -> Iterator[RealDisk]:
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
     """Turn errors of the operating system into errors that name the directory."""
-    from quire.errors import StorageError
-
     try:
         yield
     except BrokenPipeError:
@@ -77,7 +76,6 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
     """
     from quire.bookie.directories.identity import check_current
     from quire.bookie.directories.rollback import expected_in
-    from quire.errors import CookieError
     from quire.storage.directory import read_identity
 
     bookie_id, known = await _known_of(store, disk)
@@ -104,7 +102,6 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
     """Return the bookie that this directory belongs to, and what the cluster knows about its
     directories. The result is empty for a directory without a cookie or of another cluster."""
     from quire.bookie.directories.identity import stored_cookie, value_of
-    from quire.errors import CookieError
     from quire.metadata.bookies.directories import BookieDirectories, read_directories
 
     try:
@@ -131,8 +128,6 @@ def absolute(directories: Sequence[str]) -> list[str]:
 
 
 def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
-    from quire.codec.metadata.cookie import split_directories
-
     if cookie is None:
         return None
     return {
@@ -182,8 +177,6 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     A ledger whose metadata cannot be read counts as one that may name it.
     """
     from quire.bookie.directories.identity import repair
-    from quire.cli.common.progress import JobBar
-    from quire.errors import UsageError
     from quire.metadata.ledgers.unreadable import REMEDY, Unread
 
     unread = Unread()

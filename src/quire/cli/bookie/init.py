@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.clock import SystemClock
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import (
     check_not_needed,
@@ -30,9 +31,11 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
+from quire.codec.metadata.cookie import Cookie, split_directories
+from quire.codec.metadata.registration import default_bookie_id
+from quire.errors import CookieError, NoSuchKeyError, StorageError
 
 if TYPE_CHECKING:
-    from quire.codec.metadata.cookie import Cookie
     from quire.metadata.interface import MetadataStore
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.erase import ErasePlan
@@ -77,10 +80,8 @@ async def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
-    from quire._runtime.clock import SystemClock
     from quire.bookie.directories.identity import create_identity
     from quire.bookie.options import check_advertised, check_directories, check_new_id
-    from quire.codec.metadata.registration import default_bookie_id
 
     wanted = bookie_id or default_bookie_id(advertise, port)
     check_directories((directory,))
@@ -167,7 +168,6 @@ class _Erasing:
 
     def __init__(self, disk: RealDisk, force: bool) -> None:
         from quire.bookie.directories.identity import COOKIE_FILE, stored_cookie
-        from quire.errors import CookieError, StorageError
         from quire.storage.directory import read_identity
         from quire.storage.inspect.erase import plan_erase
 
@@ -217,9 +217,6 @@ class _Erasing:
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
     """Return the one cookie of all directories."""
-    from quire.codec.metadata.cookie import split_directories
-    from quire.errors import CookieError
-
     cookies = {one.cookie for one in work}
     cookie = work[0].cookie
     if cookie is None or len(cookies) > 1:
@@ -242,7 +239,6 @@ async def _remove_cookie(
     uri: str, cookie: Cookie, force: bool, *, dry_run: bool, shown: bool
 ) -> None:
     from quire.bookie.directories.identity import check_not_registered
-    from quire.errors import NoSuchKeyError
     from quire.metadata.bookies.directories import forget_bookie
 
     async with opened_metadata(uri) as store:
@@ -262,8 +258,6 @@ async def _remove_cookie(
 
 async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:
     """Another cluster may have a bookie of the same id."""
-    from quire.errors import CookieError
-
     instance_id = await store.instance_id()
     if (cookie.instance_id or "") != instance_id:
         raise CookieError(

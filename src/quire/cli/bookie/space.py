@@ -12,6 +12,7 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR
 from quire.cli.common.options import json_option
 from quire.cli.common.output import print_json
+from quire.errors import StorageError
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
@@ -55,7 +56,6 @@ def space(
     others are shown all the same.
     """
     from quire.cli.bookie.start import bookie_config
-    from quire.errors import StorageError
 
     config = bookie_config(settings)
     failed = 0
@@ -83,7 +83,6 @@ def space(
 
 def _look(directory: str, config: BookieConfig) -> SpaceReport:
     from quire.bookie.directories.opening import storage_config
-    from quire.errors import StorageError
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.space_report import look
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.bookie.conf import announce, bk_server_conf_option
+from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.options import checked, flag, metadata_option
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import server_tls, server_tls_options
 from quire.cli.servers.autorecovery import beside, settings_option
 from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
@@ -100,7 +102,6 @@ def bookie(
     standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     from quire.bookie.main import BookieOptions, log_event, run_bookie
-    from quire.cli.common.configuration import assignments_layer, configured
     from quire.configuration.layers import options_layer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -151,15 +152,11 @@ def _check_ports(port: int, http: HttpOptions | None) -> None:
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
     """Return the configured limits with NAME=VALUE applied. Raises `click.UsageError`."""
-    from quire.cli.common.configuration import assignments_layer, configured
-
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
 
 
 @contextmanager
 def _loading_bar() -> Iterator[Callable[[int], None]]:
-    from quire.cli.common.progress import ProgressBar
-
     with ProgressBar("load the log", total=100, counted="%") as bar:
         yield lambda percent: bar.advance(percent - bar.entries, 0)
 

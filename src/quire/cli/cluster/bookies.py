@@ -22,6 +22,9 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
+from quire.core.placement.tables import read_groups, with_location
+from quire.core.placement.values import parse_location
+from quire.errors import MetadataError, NoSuchKeyError, QuireError, UsageError
 
 if TYPE_CHECKING:
     import quire
@@ -78,8 +81,6 @@ def _space(info: quire.BookieInfo | None) -> str:
 
 
 async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, quire.BookieInfo]]:
-    from quire.errors import QuireError
-
     spaces: dict[str, quire.BookieInfo] = {}
     limits = {"connect_timeout_s": SPACE_TIMEOUT_S, "read_timeout_s": SPACE_TIMEOUT_S}
     async with connect(uri, **limits) as client:
@@ -111,8 +112,6 @@ def locations() -> None:
 
 
 def _check_location(text: str) -> None:
-    from quire.core.placement.values import parse_location
-
     parse_location(text)
 
 
@@ -169,8 +168,6 @@ async def set_location(
     uri: str, node: str, bookie: str, location: str, group: str, hostname: str
 ) -> None:
     """Say where a bookie stands: /rack, /region/rack or /zone/upgrade-domain."""
-    from quire.core.placement.tables import with_location
-
     await _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
 
 
@@ -181,17 +178,12 @@ async def set_location(
 @asynchronous
 async def remove(uri: str, node: str, bookie: str) -> None:
     """Forget where a bookie stands. One that is not in the table is success."""
-    from quire.core.placement.tables import with_location
-
     await _change(uri, node, lambda data: with_location(data, bookie, None))
 
 
 async def _list(
     uri: str, node: str
 ) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Any]]:
-    from quire.core.placement.tables import read_groups
-    from quire.errors import MetadataError, NoSuchKeyError, UsageError
-
     async with opened_metadata(uri) as store:
         bookies = await store.bookies()
         registered = {**bookies.readonly, **bookies.writable}
@@ -216,7 +208,6 @@ async def _list(
 
 async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None:
     from quire.client.swap import swap
-    from quire.errors import NoSuchKeyError
     from quire.metadata.tree import Put
 
     async def attempt(store: MetadataStore) -> None:

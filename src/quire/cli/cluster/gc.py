@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.clock import SystemClock
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import LazyGroup, commands, say
 from quire.cli.common.options import (
@@ -106,7 +107,6 @@ async def off(uri: str, why: str) -> None:
     Nothing overrides the switch: not a full disk, not a bookie's interval, and not a pass that an
     operator requests. Compaction still frees the space of ledgers that were deleted before.
     """
-    from quire._runtime.clock import SystemClock
     from quire.metadata.bookies.collection import Switch, switch_off
 
     async with opened_metadata(uri) as store:

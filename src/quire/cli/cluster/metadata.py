@@ -18,6 +18,7 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import print_json
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
@@ -97,7 +98,6 @@ async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> 
 async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
     """The cluster's instance id. `UsageError` where a bookie runs, where that is not the id that
     was named, and for a store that is a file; MetadataError."""
-    from quire.errors import UsageError
     from quire.metadata.uri import Driver, parse_uri
 
     where = parse_uri(store.uri)

@@ -28,10 +28,11 @@ from quire.cli.common.options import (
 from quire.cli.common.output import ledger_as_json, print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import UnreadableMetadataError
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
@@ -200,8 +201,6 @@ async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool
 
 
 async def _found(client: Client, ledger_id: int, force: bool) -> str:
-    from quire.errors import UnreadableMetadataError
-
     try:
         return _summary(await client.ledger_metadata(ledger_id))
     except UnreadableMetadataError:

@@ -12,6 +12,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.input import LineSource, input_bytes, signals_to
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
     asynchronous,
@@ -25,9 +26,10 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
+from quire.codec.entry.entry import max_payload_bytes
+from quire.errors import EntryTooLargeError
 
 if TYPE_CHECKING:
-    from quire.cli.common.input import LineSource
     from quire.client import LedgerWriter
 
 STDIN = 0
@@ -68,8 +70,6 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_ms: int, **ledger
     line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
     """
     import quire
-    from quire.cli.common.input import LineSource, signals_to
-    from quire.codec.entry.entry import max_payload_bytes
 
     check_quorums(ledger["ensemble_size"], ledger["write_quorum"], ledger["ack_quorum"])
     stored = {key: os.fsencode(value) for key, value in custom.items()}
@@ -107,9 +107,6 @@ def _left_open(writer: LedgerWriter) -> str:
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     """Append the input and close the ledger, also after a line that cannot be an entry. Return what
     was done."""
-    from quire.cli.common.input import input_bytes
-    from quire.errors import EntryTooLargeError
-
     too_large: EntryTooLargeError | None = None
     shown = not os.isatty(STDIN)  # a bar would run into what is typed
     with ProgressBar("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:

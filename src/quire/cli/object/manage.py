@@ -19,6 +19,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.object.options import bucket_option, name_argument, object_as_json
+from quire.errors import NoSuchLedgerError
 
 if TYPE_CHECKING:
     from quire.streams.objects.objects import ObjectInfo
@@ -80,7 +81,6 @@ async def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
 async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
     """Return the object's description, and whether its ledger is gone."""
     import quire
-    from quire.errors import NoSuchLedgerError
     from quire.streams.objects.objects import Objects
 
     async with quire.connect(uri) as client:

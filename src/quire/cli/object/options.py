@@ -9,6 +9,7 @@ import click
 
 from quire.cli.common.options import Command
 from quire.cli.common.output import time_text
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.streams.objects.objects import ObjectInfo
@@ -20,7 +21,6 @@ def checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None],
     """A name, or bucket, that cannot be is a usage error at once."""
 
     def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        from quire.errors import UsageError
         from quire.streams.objects import format as object_format
 
         if value is None:

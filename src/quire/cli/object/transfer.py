@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from quire.cli.common.groups import say
+from quire.cli.common.input import InputSource, WholeChunks
 from quire.cli.common.options import (
     check_quorums,
     flag,
@@ -30,7 +31,6 @@ from quire.cli.common.tls import connect, tls_options
 from quire.cli.object.options import bucket_option, checked, name_argument, object_as_json
 
 if TYPE_CHECKING:
-    from quire.cli.common.input import InputSource
     from quire.streams.objects.objects import ObjectInfo
 
 STANDARD_INPUT = "-"
@@ -94,7 +94,6 @@ def _opened_input(path: str) -> BinaryIO:
 
 
 async def _put(uri: str, bucket: str, name: str, file: BinaryIO, how: dict[str, Any]) -> ObjectInfo:
-    from quire.cli.common.input import InputSource, WholeChunks
     from quire.streams.objects.objects import Objects
 
     found = os.fstat(file.fileno())

@@ -10,6 +10,7 @@ from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, checked, composed, flag, key_values
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
+from quire.codec.distributedlog.control_record import check_token
 
 if TYPE_CHECKING:
     from quire.spark.jobs.ingest import Files, IngestTarget
@@ -23,8 +24,6 @@ def _streams(text: str) -> str:
 
 
 def _token(text: str) -> str:
-    from quire.codec.distributedlog.control_record import check_token
-
     return check_token(text)
 
 

@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import composed, json_option, key_values, metadata_option, password_of
+from quire.cli.common.options import (
+    composed,
+    default_name,
+    json_option,
+    key_values,
+    metadata_option,
+    password_of,
+)
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.progress import StepBar
 from quire.cli.common.tls import client_config, tls_options
@@ -220,7 +227,6 @@ async def _tell(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> None:
     import quire
-    from quire.cli.common.options import default_name
     from quire.replication.marks.job_announcements import announced
 
     while True:

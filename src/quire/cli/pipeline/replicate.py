@@ -16,6 +16,7 @@ from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, dry_run_option, flag, password_of
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
+from quire.errors import MetadataURIError
 
 if TYPE_CHECKING:
     from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult
@@ -26,7 +27,6 @@ LINE_EACH_S = 10.0
 
 
 def _target(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    from quire.errors import MetadataURIError
     from quire.metadata.uri import parse_uri
 
     try:

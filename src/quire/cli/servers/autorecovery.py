@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
@@ -37,8 +38,6 @@ def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
     """Return the configured settings with NAME=VALUE applied."""
-    from quire.cli.common.configuration import assignments_layer, configured
-
     flag = parameter.opts[0]
     return configured(assignments_layer(flag, "autorecovery", values)).autorecovery()
 
@@ -83,7 +82,6 @@ def start(
     """
     if auditor_only and worker_only:
         raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
-    from quire.cli.common.configuration import configured
 
     fill_options(configured().http_side("autorecovery").options())
     name, http = name or default_name(), given_options()

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
     composed,
+    default_name,
     file_option,
     flag,
     kept,
@@ -24,6 +26,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.tls import client_config, tls_options
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
@@ -93,7 +96,6 @@ def fill_options(configured: Mapping[str, Any]) -> None:
 def given_options() -> HttpOptions | None:
     """None: no HTTP is wanted. `click.UsageError`, `StartError`."""
     from quire.config import TlsServerConfig
-    from quire.errors import UsageError
     from quire.http.server.security import HttpOptions, check_options, check_token
     from quire.net.tls import server_context
 
@@ -198,7 +200,6 @@ def serve_in_foreground(
     `serving` is called with the address once it serves. With `any_port` and no chosen address, one
     of the next ports is taken if the default one is in use.
     """
-    from quire.cli.common.configuration import configured
     from quire.configuration.layers import DEFAULT
 
     asked = click.get_current_context().meta.get(_KEPT, {}).get("http")
@@ -235,7 +236,6 @@ async def _http(
 async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
     import quire
     from quire.bookie.main import log_event
-    from quire.cli.common.options import default_name
     from quire.http.server.run import serve_cluster
     from quire.http.server.server import PortTakenError
 

@@ -14,6 +14,7 @@ import click
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import flag
 from quire.cli.servers.http import check_address
+from quire.errors import StartError
 
 if TYPE_CHECKING:
     from quire.testing.cluster import LocalCluster, ServerProcess
@@ -127,7 +128,6 @@ def _dashboard(
     cluster: LocalCluster, address: str | None, stopping: threading.Event
 ) -> ServerProcess:
     """`quire ui` beside the cluster. StartError."""
-    from quire.errors import StartError
     from quire.testing._process import quire_command
     from quire.testing.cluster import ServerProcess, StoppedError
 

@@ -11,6 +11,7 @@ import click
 
 from quire._runtime.units import host_port
 from quire.cli.common.groups import EXIT_ERROR, fail
+from quire.errors import StartError
 
 
 class _Stopped(Exception):
@@ -58,8 +59,6 @@ def zookeeper(directory: str, port: int, host: str) -> int:
 
 def _check_port(host: str, port: int) -> None:
     """Java would say it in a stack trace."""
-    from quire.errors import StartError
-
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

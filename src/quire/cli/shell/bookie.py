@@ -11,6 +11,10 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.shell.session import Shell
+from quire.core.placement.choice import Chance
+from quire.core.placement.policies import AnyBookie
+from quire.core.placement.values import View, Wanted
+from quire.errors import CookieError, NoSuchKeyError, QuireError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -77,11 +81,6 @@ async def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> None:
 
 
 async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
-    from quire.core.placement.choice import Chance
-    from quire.core.placement.policies import AnyBookie
-    from quire.core.placement.values import View, Wanted
-    from quire.errors import QuireError, UsageError
-
     class OnlyThis(AnyBookie):
         """A replacement would say nothing about the bookie."""
 
@@ -116,8 +115,6 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
 
 async def cookie_get(shell: Shell, bookie: str) -> None:
     """Print the cookie of BOOKIE in the cluster."""
-    from quire.errors import CookieError, NoSuchKeyError
-
     async with shell.store() as store:
         try:
             text = (await store.read_cookie(bookie)).value.decode(errors="replace")

@@ -10,6 +10,7 @@ import click
 from quire.cli.cluster.metadata import check_erasable, erase_now
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.shell.session import Shell, agreed, bookie_line, readable
+from quire.codec.metadata.registration import RPC_ENDPOINT, RPC_PROTOCOL, TLS_EXTENSION, Endpoint
 
 
 def show_help(shell: Shell, verb: str | None) -> None:
@@ -158,13 +159,6 @@ async def cluster_info(shell: Shell) -> None:
 
 async def endpoint_info(shell: Shell, bookie: str) -> int:
     """Print where a bookie listens."""
-    from quire.codec.metadata.registration import (
-        RPC_ENDPOINT,
-        RPC_PROTOCOL,
-        TLS_EXTENSION,
-        Endpoint,
-    )
-
     async with shell.store() as store:
         found = (await store.bookies()).find(bookie)
     if found is None:

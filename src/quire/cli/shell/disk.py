@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.tasks import each
 from quire._runtime.units import are, counted
 from quire.cli.bookie.disk import looked_at
 from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.progress import ProgressBar
 from quire.cli.shell.session import Shell
+from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType, digester
+from quire.codec.entry.entry import META, META_BYTES
+from quire.errors import NoSuchLedgerError, StorageError
 
 if TYPE_CHECKING:
     from quire.storage.inspect.contents import SegmentDump
@@ -29,7 +34,6 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
     there is none."""
     from contextlib import ExitStack
 
-    from quire.errors import StorageError
     from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
 
@@ -92,9 +96,6 @@ def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
 def _opened(entry: bytes) -> tuple[int, bytes]:
     """The LAC in an entry, and its payload. What kind of digest stands before that is not stored
     beside it: one that fits is believed, else it is left where it is."""
-    from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType, digester
-    from quire.codec.entry.entry import META, META_BYTES
-
     meta, rest = entry[:META_BYTES], entry[META_BYTES:]
     if len(meta) < META_BYTES:
         return -1, b""
@@ -171,8 +172,6 @@ def read_log_metadata(shell: Shell, number: int) -> None:
 
 async def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
     """List the ledgers of a segment that the cluster still has."""
-    from quire._runtime.tasks import each
-    from quire.errors import NoSuchLedgerError
     from quire.metadata.ledgers.unreadable import UNREADABLE
 
     with _segments(shell.own_directories(), number) as dumps:
@@ -283,7 +282,6 @@ def _print_run(run: FrameExtent, segment: int) -> None:
 
 def consistency_check(shell: Shell) -> int:
     """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
-    from quire.cli.common.progress import ProgressBar
     from quire.storage.inspect.check import check_segments, survey
 
     click.echo("=== Performing local consistency check ===")

@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.tasks import each, pages
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
 from quire.cli.ledger.manage import check_owners
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, agreed
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata_format import decode, encode
+from quire.core.replicas import Bad
+from quire.errors import (
+    LedgerExistsError,
+    MetadataError,
+    NoSuchLedgerError,
+    UnreadableMetadataError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
 
 TEST_PAYLOAD = b"\0" * 100
@@ -59,7 +71,6 @@ async def each_metadata(
     Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError if the
     store does not answer.
     """
-    from quire._runtime.tasks import each, pages
     from quire.metadata.ledgers.unreadable import read_or_skip
 
     async def look(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
@@ -108,8 +119,6 @@ async def ledger_metadata(
     shell: Shell, ledger_id: int, dump: str | None, restore: str | None, update: bool, dry_run: bool
 ) -> None:
     """Print the metadata of a ledger, keep it in a file, or restore it from one."""
-    from quire.codec.metadata.ledger_metadata_format import encode
-
     if dump is not None and restore is not None:
         raise click.UsageError("give one of -dumptofile and -restorefromfile")
     if update and restore is None:
@@ -129,9 +138,6 @@ async def ledger_metadata(
 
 
 def _read_metadata(file: str) -> LedgerMetadata:
-    from quire.codec.metadata.ledger_metadata_format import decode
-    from quire.errors import MetadataError, UsageError
-
     with Path(file).open("rb") as opened:
         data = opened.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
@@ -150,8 +156,6 @@ async def _restore(
     update: bool,
     dry_run: bool,
 ) -> None:
-    from quire.errors import LedgerExistsError, NoSuchLedgerError, UnreadableMetadataError
-
     store, version = client.metadata, None
     try:
         version = (await store.read_ledger(ledger_id)).version
@@ -181,8 +185,6 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
     Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
     another application, or whose owner cannot be determined.
     """
-    from quire.errors import NoSuchLedgerError, UnreadableMetadataError
-
     name = shell.ledger(ledger_id)
 
     async with shell.client() as client:
@@ -255,9 +257,6 @@ async def _read_replica(
     show: Callable[[int, int, bytes], None],
 ) -> int:
     """Show the entries that one bookie has, and name those that it should have and lacks."""
-    from quire.codec.entry.digest import DigestType
-    from quire.codec.entry.entry import EntryCodec
-    from quire.core.replicas import Bad
     from quire.replication.repair.replica_reader import ReplicaReader
 
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)

@@ -12,10 +12,12 @@ import click
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.session import Shell
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.registration import check_bookie_id
+from quire.errors import NoSuchEntryError, QuireError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.metadata.ledger_metadata import LedgerMetadata
 
 
 async def update_bookie(shell: Shell, source: str, target: str, **how: Any) -> int:
@@ -49,8 +51,6 @@ async def _rename(
     shell: Shell, source: str, target: str, *, limit: int | None, per_s: int, dry_run: bool,
     verbose: bool | None, reads: int | None, every_s: int | None,
 ) -> int:  # fmt: skip
-    from quire.codec.metadata.registration import check_bookie_id
-    from quire.errors import QuireError, UsageError
     from quire.metadata.ledgers.unreadable import Unread
     from quire.metadata.ledgers.update import update_ledger
 
@@ -103,8 +103,6 @@ async def _rename(
 
 
 async def _lacks(client: Client, bookie: str, ledger_id: int) -> bool:
-    from quire.errors import NoSuchEntryError
-
     try:
         await client.list_entries(bookie, ledger_id)
     except NoSuchEntryError:

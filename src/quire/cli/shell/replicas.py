@@ -15,11 +15,17 @@ from quire.cli.common.output import time_text
 from quire.cli.common.progress import JobBar
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.session import Shell, agreed, bookie_line
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.underreplication import (
+    CHECKED_LEDGERS,
+    CHECKED_PLACEMENT,
+    CHECKED_REPLICAS,
+)
+from quire.errors import NoSuchKeyError, NoSuchLedgerError
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
     from quire.replication.moves.recover import RecoverResult
@@ -86,11 +92,6 @@ async def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, repli
 
     The auditor reads that when it comes into office: start it again afterwards.
     """
-    from quire.codec.metadata.underreplication import (
-        CHECKED_LEDGERS,
-        CHECKED_PLACEMENT,
-        CHECKED_REPLICAS,
-    )
     from quire.replication.marks.marks import ReplicationMarks
 
     checks = {CHECKED_LEDGERS: ledgers, CHECKED_PLACEMENT: placement, CHECKED_REPLICAS: replicas}
@@ -140,7 +141,6 @@ async def list_underreplicated(
 
 async def query_status(shell: Shell, verbose: bool) -> None:
     """Print which ledgers are replicated again now, and by whom."""
-    from quire.errors import NoSuchLedgerError
     from quire.metadata.ledgers.unreadable import UNREADABLE
     from quire.replication.marks.locks import ReplicationLocks
     from quire.replication.marks.marks import ReplicationMarks
@@ -294,7 +294,6 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
 
 
 async def _delete_cookie(shell: Shell, name: str) -> None:
-    from quire.errors import NoSuchKeyError
     from quire.metadata.bookies.directories import forget_bookie
 
     async with shell.store() as store:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.bookie.identity import opened_metadata
+from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
 from quire.cli.common.tls import connect
+from quire.codec.metadata.registration import default_bookie_id
+from quire.errors import CookieError, MetadataURIError, StorageError
 
 if TYPE_CHECKING:
     from quire.client.client import connect as Connecting
@@ -44,7 +47,6 @@ class Shell:
 
     def cluster(self) -> str:
         """The URI of the metadata; `click.UsageError`."""
-        from quire.errors import MetadataURIError
         from quire.metadata.uri import parse_uri
 
         if not self.uri:
@@ -69,8 +71,6 @@ class Shell:
 
     def own_directories(self) -> tuple[str, ...]:
         """Of the local bookie; `click.UsageError`."""
-        from quire.cli.common.configuration import configured
-
         found = (
             self.directories
             or tuple(self.given.get("bookie.directories", ()))
@@ -85,8 +85,6 @@ class Shell:
 
     def own_id(self) -> str:
         """Of the local bookie; `click.UsageError`."""
-        from quire.cli.common.configuration import configured
-
         if self.local_bookie:
             return self.local_bookie
         process = configured().bookie_process()
@@ -98,7 +96,6 @@ class Shell:
                 return stored
         if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
             raise click.UsageError("which bookie? Give -localbookie ID, or -conf bk_server.conf")
-        from quire.codec.metadata.registration import default_bookie_id
 
         host = self.given.get("bookie.advertise", process.advertise)
         return default_bookie_id(host, self.given.get("bookie.port", process.port))
@@ -142,7 +139,6 @@ def as_ledger_id(
 
 def _stored_id(directory: str) -> str | None:
     from quire.bookie.directories.identity import stored_cookie
-    from quire.errors import CookieError, StorageError
     from quire.storage.disk import RealDisk
 
     try:

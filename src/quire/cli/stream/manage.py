@@ -31,9 +31,10 @@ from quire.cli.stream.options import (
     place_option,
     set_option,
 )
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import NoSuchStreamError
 
 if TYPE_CHECKING:
-    from quire.codec.distributedlog.segment import StreamSegment
     from quire.streams.read.positions import Start
 
 
@@ -216,7 +217,6 @@ async def retain(
     truncated. Writers do the same when they roll."""
     if everything == (name is not None):
         raise click.UsageError("give the NAME of a stream, or --all")
-    from quire.errors import NoSuchStreamError
 
     async with namespace(uri, path) as opened:
         for one in [name] if name is not None else await opened.streams():

@@ -11,6 +11,8 @@ import click
 
 from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
+from quire.codec.distributedlog.name import stream_name
+from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.streams import Namespace
@@ -30,7 +32,6 @@ def path_callback(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
     """Check the path of a namespace."""
-    from quire.errors import UsageError
     from quire.streams.namespace.namespace import namespace_path
 
     try:
@@ -43,9 +44,6 @@ def stream_callback(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
     """Check the name of a stream."""
-    from quire.codec.distributedlog.name import stream_name
-    from quire.errors import UsageError
-
     try:
         return None if value is None else stream_name(value)
     except UsageError as error:
@@ -101,7 +99,6 @@ def delimiter_option(help_text: str) -> Callable[[Command], Command]:
 def _values(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
-    from quire.errors import UsageError
     from quire.streams.namespace.settings import parse_value
 
     values: dict[str, Any] = {}
@@ -192,8 +189,6 @@ def place(text: str) -> Start:
 
 def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire.errors import UsageError
-
         try:
             return None if value is None else place(value)
         except UsageError as error:

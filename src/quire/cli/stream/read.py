@@ -36,6 +36,7 @@ from quire.cli.stream.options import (
     password_option,
     place_option,
 )
+from quire.errors import StreamGapError
 
 if TYPE_CHECKING:
     from quire.streams import DLSN, Gap, Namespace, RecordBatch, StreamReader, Subscription
@@ -206,7 +207,6 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 
 async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
     """Print the records. `done` receives the position after what was written to standard output."""
-    from quire.errors import StreamGapError
     from quire.streams import Gap
 
     left = wanted.limit

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import LEDGER_ID_MAX, asynchronous, flag, json_option, metadata_option
@@ -21,6 +22,7 @@ from quire.cli.stream.options import (
     settings_lines,
     sources,
 )
+from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError, StreamDamagedError
 
 STREAMS_AT_ONCE = 64
 """Looked at, for --long, before they are printed."""
@@ -55,8 +57,6 @@ async def list_streams(
     With --long, streams that cannot be read are named on standard error; then the exit status is 1.
     """
 
-    from quire._runtime.tasks import each
-    from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
     from quire.http.views.stream_statistics import stream_statistics
     from quire.streams import Namespace
 
@@ -125,7 +125,6 @@ async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -
 
 
 async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
-    from quire.errors import StreamDamagedError
     from quire.http.views.stream_statistics import segment_as_json, stream_statistics
     from quire.streams.read.statistics import records_from
 

@@ -15,6 +15,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.input import InputSource, LineSplitter, Splitter, input_bytes, signals_to
 from quire.cli.common.options import (
     FiniteRange,
     asynchronous,
@@ -35,10 +36,10 @@ from quire.cli.stream.options import (
     password_option,
     set_option,
 )
-from quire.errors import EntryTooLargeError, QuireError, UsageError
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
+from quire.errors import EntryTooLargeError, QuireError, StreamExistsError, UsageError
 
 if TYPE_CHECKING:
-    from quire.cli.common.input import InputSource, Splitter
     from quire.streams import DLSN, Appended, Namespace, StreamWriter
 
 STDIN = 0
@@ -103,8 +104,6 @@ async def write(
     acknowledged. Ctrl-C and SIGTERM end the input. Whoever was writing the stream before is fenced.
     --set, with --create, gives settings to a stream that is made.
     """
-    from quire.cli.common.input import InputSource, signals_to
-
     if values and not create:
         raise click.UsageError("--set is for a stream that is made: it needs --create")
 
@@ -140,8 +139,6 @@ async def write(
 
 
 async def _create(opened: Namespace, name: str, values: Values) -> None:
-    from quire.errors import StreamExistsError
-
     if await opened.exists(name):
         return
     try:
@@ -170,9 +167,6 @@ class RecordSplitter:
     lines before it."""
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
-        from quire.cli.common.input import LineSplitter
-        from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
-
         self._limit_bytes = MAX_PAYLOAD_BYTES
         if base64:
             self._limit_bytes = (MAX_PAYLOAD_BYTES + 2) // 3 * 4
@@ -224,8 +218,6 @@ class InputAppender:
 
     async def append_all(self, source: InputSource) -> None:
         """Every line, acknowledged; then the writer is closed."""
-        from quire.cli.common.input import input_bytes
-
         shown = not os.isatty(STDIN)  # a bar would run into what is typed
         with ProgressBar(
             "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"
