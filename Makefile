@@ -91,7 +91,7 @@ bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 l
 bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alone; it installs from the package index
 	@$(BIN)/python -m tests.support.docs.new_user
 
-proto: ## remake the v3 messages from src/quire/codec/messages.proto
+proto: ## remake the protobuf messages of v3 and of the metadata from their .proto files
 	@scripts/make-proto
 
 config-docs: $(STAMP) ## write the generated parts of the documents about configuration

@@ -11,10 +11,10 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import decode
 from quire.codec.metadata.underreplication import (
+    LockHolder,
     Underreplicated,
     lock_owner,
     lock_path,
-    lock_value,
     mark_path,
 )
 from quire.core.fragments import (
@@ -71,7 +71,7 @@ def test_marks_and_locks_are_those_of_apache() -> None:
     assert two.encode().hex() == NAMED["ur_ledger_two_replicas_no_ctime"]["hex"]
     none = NAMED["ur_ledger_no_replica"]
     assert Underreplicated((), 1_600_000_000_123).encode().hex() == none["hex"]
-    assert lock_value("host-1").hex() == NAMED["ur_lock"]["hex"]
+    assert LockHolder("host-1").encode().hex() == NAMED["ur_lock"]["hex"]
     assert lock_owner(bytes.fromhex(NAMED["ur_lock"]["hex"])) == "host-1"
 
 

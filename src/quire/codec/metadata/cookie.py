@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.codec.metadata.protobuf_text import parse_text, quote
+from quire.codec.metadata.formats_pb2 import CookieFormat
+from quire.codec.metadata.protobuf_text import parse_text, write_text
 from quire.errors import CookieError
 
 LAYOUT_VERSION = 5
 _LAYOUT_VERSION_TEXT = 4
 _LAYOUT_VERSION_MIN = 3
-_TEXT_FIELDS = ("bookieHost", "journalDir", "ledgerDirs", "instanceId", "indexDirs")
+_REQUIRED = ("bookieHost", "journalDir", "ledgerDirs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,14 @@ def split_directories(stored: str) -> tuple[str, ...]:
 
 def encode(cookie: Cookie) -> bytes:
     """The bytes of the current layout, whatever layout `cookie` was read from."""
-    lines = [
-        str(LAYOUT_VERSION),
-        f"bookieHost: {quote(cookie.bookie_id.encode())}",
-        f"journalDir: {quote(cookie.journal_dirs.encode())}",
-        f"ledgerDirs: {quote(cookie.ledger_dirs.encode())}",
-    ]
-    if cookie.instance_id:
-        lines.append(f"instanceId: {quote(cookie.instance_id.encode())}")
-    if cookie.index_dirs:
-        lines.append(f"indexDirs: {quote(cookie.index_dirs.encode())}")
-    return ("\n".join(lines) + "\n").encode("ascii")
+    message = CookieFormat(
+        bookieHost=cookie.bookie_id,
+        journalDir=cookie.journal_dirs,
+        ledgerDirs=cookie.ledger_dirs,
+        instanceId=cookie.instance_id or None,
+        indexDirs=cookie.index_dirs or None,
+    )
+    return b"%d\n" % LAYOUT_VERSION + write_text(message)
 
 
 def decode(data: bytes) -> Cookie:
@@ -103,18 +101,16 @@ def decode(data: bytes) -> Cookie:
 
 
 def _decode_text(body: bytes, layout_version: int) -> Cookie:
-    message = parse_text(body)
-    message.only(_TEXT_FIELDS)
-    bookie_id, journal_dirs, ledger_dirs = (message.text(name) for name in _TEXT_FIELDS[:3])
-    if bookie_id is None or journal_dirs is None or ledger_dirs is None:
-        missing = [name for name in _TEXT_FIELDS[:3] if not message.has(name)]
+    message = parse_text(body, CookieFormat())
+    missing = [name for name in _REQUIRED if not message.HasField(name)]
+    if missing:
         raise ValueError(f"missing {', '.join(missing)}")
     return Cookie(
-        bookie_id=bookie_id,
-        journal_dirs=journal_dirs,
-        ledger_dirs=ledger_dirs,
-        instance_id=message.text("instanceId") or None,
-        index_dirs=message.text("indexDirs") or None,
+        bookie_id=message.bookieHost,
+        journal_dirs=message.journalDir,
+        ledger_dirs=message.ledgerDirs,
+        instance_id=message.instanceId or None,
+        index_dirs=message.indexDirs or None,
         layout_version=layout_version,
     )
 
@@ -161,16 +157,6 @@ def differences(
         for field, configured, kept, may_grow in pairs
         if configured != kept and not (may_grow and _has_all_of(configured, kept))
     )
-
-
-def verify(config: Cookie, stored: Cookie, *, superset: bool = False) -> None:
-    """`CookieError` naming the first of the `differences`."""
-    for one in differences(config, stored, superset=superset):
-        raise CookieError(
-            f"the {one.field} of this bookie and of its cookie differ: "
-            f"configured {one.configured!r}, stored {one.stored!r}",
-            remedy="Correct the configuration, or use the data that belongs to it",
-        )
 
 
 def _has_all_of(configured: str | None, stored: str | None) -> bool:

@@ -14,63 +14,21 @@ A ledger keeps the version it was created with. Where Apache 4.17 and 4.18 diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from google.protobuf.message import DecodeError, Message
+
 from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.formats_pb2 import LedgerMetadataFormat
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Segment
-from quire.codec.metadata.protobuf_text import TextMessage, parse_text, quote
-from quire.codec.protobuf_wire import (
-    bytes_field,
-    decode_varint,
-    encode_varint,
-    int32,
-    int64,
-    int_field,
-    read_fields,
-    text_field,
-)
+from quire.codec.metadata.protobuf_text import parse_text, write_text
+from quire.codec.protobuf_wire import decode_varint, encode_varint
 from quire.errors import UnreadableMetadataError, UsageError
 
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
 _V1_CLOSED = "CLOSED"
 _V1_IN_RECOVERY = -102
-
-# Field numbers of LedgerMetadataFormat.
-_QUORUM_SIZE = 1
-_ENSEMBLE_SIZE = 2
-_LENGTH = 3
-_LAST_ENTRY_ID = 4
-_STATE = 5
-_SEGMENT = 6
-_DIGEST_TYPE = 7
-_PASSWORD = 8
-_ACK_QUORUM_SIZE = 9
-_CTIME = 10
-_CUSTOM_METADATA = 11
-_CTOKEN = 12
-# Of Segment and of the entries of customMetadata.
-_ENSEMBLE_MEMBER = 1
-_FIRST_ENTRY_ID = 2
-_KEY = 1
-_VALUE = 2
-
-_TEXT_FIELDS = (
-    "quorumSize",
-    "ensembleSize",
-    "length",
-    "lastEntryId",
-    "state",
-    "segment",
-    "digestType",
-    "password",
-    "ackQuorumSize",
-    "ctime",
-    "customMetadata",
-    "cToken",
-)
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
@@ -82,7 +40,15 @@ def encode(metadata: LedgerMetadata) -> bytes:
         raise UsageError("ledger metadata with a password needs a digest type")
     if metadata.ctime_stored and metadata.ctime_ms < 0:
         raise UsageError("ledger metadata is to store its creation time, but has none")
-    body = {1: _encode_v1, 2: _encode_v2, 3: _encode_v3}[version](metadata)
+    if version == 1:
+        body = _encode_v1(metadata)
+    elif version == 2:
+        message = _message_of(metadata)
+        message.ClearField("cToken")
+        body = write_text(message)
+    else:
+        body = _message_of(metadata).SerializeToString()
+        body = encode_varint(len(body)) + body
     return _HEADER + b"%d\n" % version + body
 
 
@@ -93,9 +59,14 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
     try:
         if version == 1:
             return _decode_v1(body)
-        raw = _parse_v2(body) if version == 2 else _parse_v3(body)
-        return raw.to_metadata(version, node_ctime_ms)
-    except ValueError as error:
+        if version == 2:
+            message = parse_text(body, LedgerMetadataFormat())
+        else:
+            # Java 4.17 takes a message that ends early if it ends between two fields.
+            size, offset = decode_varint(body, 0) if body else (0, 0)
+            message = LedgerMetadataFormat.FromString(body[offset : offset + size])
+        return _metadata_of(message, version, node_ctime_ms)
+    except (DecodeError, ValueError) as error:
         raise UnreadableMetadataError(
             f"ledger metadata (format {version}) is damaged: {error}"
         ) from None
@@ -118,227 +89,83 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     return version, data[end + 1 :]
 
 
-@dataclass(slots=True)
-class _Raw:
-    """`LedgerMetadataFormat` as it was read; None is an absent field."""
-
-    quorum_size: int | None = None
-    ensemble_size: int | None = None
-    length: int | None = None
-    last_entry_id: int | None = None
-    state: int | None = None
-    segments: list[Segment] = field(default_factory=list)
-    digest_type: int | None = None
-    password: bytes | None = None
-    ack_quorum_size: int | None = None
-    ctime: int | None = None
-    custom: list[tuple[str, bytes]] = field(default_factory=list)
-    ctoken: int | None = None
-
-    def to_metadata(self, version: int, node_ctime_ms: int) -> LedgerMetadata:
-        quorum = _required(self.quorum_size, "quorumSize")
-        ensemble = _required(self.ensemble_size, "ensembleSize")
-        length = _required(self.length, "length")
-        state = LedgerState(_required(self.state, "state"))
-        closed = state is LedgerState.CLOSED
-        digest: DigestType | None = None
-        if self.password is not None:
-            # An absent digest type reads as the first of the enum; without a password the field
-            # means nothing. A number that is not known raises: guessing would fail every read.
-            digest = DigestType(DigestType.CRC32 if self.digest_type is None else self.digest_type)
-        return LedgerMetadata(
-            ensemble_size=ensemble,
-            write_quorum=quorum,
-            ack_quorum=quorum if self.ack_quorum_size is None else self.ack_quorum_size,
-            segments=tuple(self.segments),
-            state=state,
-            last_entry_id=(self.last_entry_id or 0) if closed else NO_ENTRY,
-            length=length if closed else 0,
-            digest=digest,
-            password=self.password,
-            custom=_custom(self.custom),
-            ctime_ms=node_ctime_ms if self.ctime is None else self.ctime,
-            ctime_stored=self.ctime is not None,
-            ctoken=self.ctoken or 0,
-            format_version=version,
-        )
+# -- versions 2 and 3 -------------------------------------------------------------------------
 
 
-def _required(value: int | None, name: str) -> int:
-    if value is None:
-        raise ValueError(f"the required field {name} is missing")
-    return value
+def _message_of(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    last_entry_id, length = _closed_values(metadata)
+    digest = metadata.digest
+    return LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum,
+        ensembleSize=metadata.ensemble_size,
+        length=length,
+        lastEntryId=last_entry_id,
+        state=metadata.state.name,
+        segment=[
+            LedgerMetadataFormat.Segment(
+                ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id
+            )
+            for segment in metadata.segments
+        ],
+        digestType=None if digest is None else digest.name,
+        password=None if digest is None else metadata.password or b"",
+        ackQuorumSize=metadata.ack_quorum,
+        ctime=metadata.ctime_ms if metadata.ctime_stored else None,
+        customMetadata=[
+            LedgerMetadataFormat.CustomMetadata(key=key, value=value)
+            for key, value in metadata.custom.items()
+        ],
+        cToken=metadata.ctoken,
+    )
 
 
-def _custom(entries: list[tuple[str, bytes]]) -> Mapping[str, bytes]:
-    custom = dict(entries)
-    if len(custom) != len(entries):
+def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int) -> LedgerMetadata:
+    _require(message, "quorumSize", "ensembleSize", "length", "state")
+    for segment in message.segment:
+        _require(segment, "firstEntryId")
+    state = LedgerState(message.state)
+    closed = state is LedgerState.CLOSED
+    has_password, ctime_stored = message.HasField("password"), message.HasField("ctime")
+    digest: DigestType | None = None
+    if has_password:
+        # An absent digest type reads as the first of the enum; without a password the field
+        # means nothing. A number that is not known raises: guessing would fail every read.
+        digest = DigestType(message.digestType if message.HasField("digestType") else 1)
+    custom = {entry.key: entry.value for entry in message.customMetadata}
+    if len(custom) != len(message.customMetadata):
         raise ValueError("a key of the custom metadata occurs twice")
-    return MappingProxyType(custom)
+    return LedgerMetadata(
+        ensemble_size=message.ensembleSize,
+        write_quorum=message.quorumSize,
+        ack_quorum=message.ackQuorumSize
+        if message.HasField("ackQuorumSize")
+        else message.quorumSize,
+        segments=tuple(
+            Segment(segment.firstEntryId, tuple(segment.ensembleMember))
+            for segment in message.segment
+        ),
+        state=state,
+        last_entry_id=message.lastEntryId if closed else NO_ENTRY,
+        length=message.length if closed else 0,
+        digest=digest,
+        password=message.password if has_password else None,
+        custom=MappingProxyType(custom),
+        ctime_ms=message.ctime if ctime_stored else node_ctime_ms,
+        ctime_stored=ctime_stored,
+        ctoken=message.cToken,
+        format_version=version,
+    )
+
+
+def _require(message: Message, *names: str) -> None:
+    for name in names:
+        if not message.HasField(name):
+            raise ValueError(f"the required field {name} is missing")
 
 
 def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
     """Last entry and length as stored: they mean something only once the ledger is closed."""
     return (metadata.last_entry_id, metadata.length) if metadata.closed else (NO_ENTRY, 0)
-
-
-# -- version 3 --------------------------------------------------------------------------------
-
-
-def _encode_v3(metadata: LedgerMetadata) -> bytes:
-    last_entry_id, length = _closed_values(metadata)
-    parts = [
-        int_field(_QUORUM_SIZE, metadata.write_quorum),
-        int_field(_ENSEMBLE_SIZE, metadata.ensemble_size),
-        int_field(_LENGTH, length),
-        int_field(_LAST_ENTRY_ID, last_entry_id),
-        int_field(_STATE, metadata.state),
-    ]
-    for segment in metadata.segments:
-        members = [text_field(_ENSEMBLE_MEMBER, member) for member in segment.ensemble]
-        first = int_field(_FIRST_ENTRY_ID, segment.first_entry_id)
-        parts.append(bytes_field(_SEGMENT, b"".join(members) + first))
-    if metadata.digest is not None:
-        parts.append(int_field(_DIGEST_TYPE, metadata.digest))
-        parts.append(bytes_field(_PASSWORD, metadata.password or b""))
-    parts.append(int_field(_ACK_QUORUM_SIZE, metadata.ack_quorum))
-    if metadata.ctime_stored:
-        parts.append(int_field(_CTIME, metadata.ctime_ms))
-    for key, value in metadata.custom.items():
-        entry = text_field(_KEY, key) + bytes_field(_VALUE, value)
-        parts.append(bytes_field(_CUSTOM_METADATA, entry))
-    parts.append(int_field(_CTOKEN, metadata.ctoken))
-    message = b"".join(parts)
-    return encode_varint(len(message)) + message
-
-
-def _parse_v3(body: bytes) -> _Raw:
-    raw = _Raw()
-    if not body:
-        return raw
-    size, offset = decode_varint(body, 0)
-    # Java 4.17 takes a message that ends early if it ends between two fields.
-    for number, value in read_fields(body[offset : offset + size]):
-        if isinstance(value, int):
-            _set_number(raw, number, value)
-        elif number == _SEGMENT:
-            raw.segments.append(_parse_segment(value))
-        elif number == _PASSWORD:
-            raw.password = value
-        elif number == _CUSTOM_METADATA:
-            raw.custom.append(_parse_custom(value))
-    return raw
-
-
-def _set_number(raw: _Raw, number: int, value: int) -> None:
-    if number == _QUORUM_SIZE:
-        raw.quorum_size = int32(value)
-    elif number == _ENSEMBLE_SIZE:
-        raw.ensemble_size = int32(value)
-    elif number == _LENGTH:
-        raw.length = int64(value)
-    elif number == _LAST_ENTRY_ID:
-        raw.last_entry_id = int64(value)
-    elif number == _STATE:
-        raw.state = int32(value)
-    elif number == _DIGEST_TYPE:
-        raw.digest_type = int32(value)
-    elif number == _ACK_QUORUM_SIZE:
-        raw.ack_quorum_size = int32(value)
-    elif number == _CTIME:
-        raw.ctime = int64(value)
-    elif number == _CTOKEN:
-        raw.ctoken = int64(value)
-
-
-def _parse_segment(data: bytes) -> Segment:
-    members: list[str] = []
-    first: int | None = None
-    for number, value in read_fields(data):
-        if number == _ENSEMBLE_MEMBER and isinstance(value, bytes):
-            members.append(value.decode())
-        elif number == _FIRST_ENTRY_ID and isinstance(value, int):
-            first = int64(value)
-    return Segment(_required(first, "firstEntryId"), tuple(members))
-
-
-def _parse_custom(data: bytes) -> tuple[str, bytes]:
-    key, content = "", b""
-    for number, value in read_fields(data):
-        if number == _KEY and isinstance(value, bytes):
-            key = value.decode()
-        elif number == _VALUE and isinstance(value, bytes):
-            content = value
-    return key, content
-
-
-# -- version 2 --------------------------------------------------------------------------------
-
-
-def _encode_v2(metadata: LedgerMetadata) -> bytes:
-    last_entry_id, length = _closed_values(metadata)
-    lines = [
-        f"quorumSize: {metadata.write_quorum}",
-        f"ensembleSize: {metadata.ensemble_size}",
-        f"length: {length}",
-        f"lastEntryId: {last_entry_id}",
-        f"state: {metadata.state.name}",
-    ]
-    for segment in metadata.segments:
-        lines.append("segment {")
-        lines += [f"  ensembleMember: {quote(m.encode())}" for m in segment.ensemble]
-        lines += [f"  firstEntryId: {segment.first_entry_id}", "}"]
-    if metadata.digest is not None:
-        lines.append(f"digestType: {metadata.digest.name}")
-        lines.append(f"password: {quote(metadata.password or b'')}")
-    lines.append(f"ackQuorumSize: {metadata.ack_quorum}")
-    if metadata.ctime_stored:
-        lines.append(f"ctime: {metadata.ctime_ms}")
-    for key, value in metadata.custom.items():
-        lines += ["customMetadata {", f"  key: {quote(key.encode())}"]
-        lines += [f"  value: {quote(value)}", "}"]
-    return ("\n".join(lines) + "\n").encode("ascii")
-
-
-def _parse_v2(body: bytes) -> _Raw:
-    message = parse_text(body)
-    message.only(_TEXT_FIELDS)
-    return _Raw(
-        quorum_size=message.integer("quorumSize"),
-        ensemble_size=message.integer("ensembleSize"),
-        length=message.integer("length"),
-        last_entry_id=message.integer("lastEntryId"),
-        state=_enum(message, "state", {s.name: s.value for s in LedgerState}),
-        segments=[_segment_of_text(segment) for segment in message.messages("segment")],
-        digest_type=_enum(message, "digestType", {d.name: d.value for d in DigestType}),
-        password=message.data("password"),
-        ack_quorum_size=message.integer("ackQuorumSize"),
-        ctime=message.integer("ctime"),
-        custom=[_custom_of_text(entry) for entry in message.messages("customMetadata")],
-        ctoken=message.integer("cToken"),
-    )
-
-
-def _enum(message: TextMessage, name: str, values: Mapping[str, int]) -> int | None:
-    word = message.word(name)
-    if isinstance(word, str):
-        if word not in values:
-            raise ValueError(f"{name} has the unknown value {word!r}")
-        return values[word]
-    if word is not None and word not in values.values():
-        raise ValueError(f"{name} has the unknown value {word}")
-    return word
-
-
-def _segment_of_text(message: TextMessage) -> Segment:
-    message.only(("ensembleMember", "firstEntryId"))
-    first = _required(message.integer("firstEntryId"), "firstEntryId")
-    return Segment(first, tuple(message.text_list("ensembleMember")))
-
-
-def _custom_of_text(message: TextMessage) -> tuple[str, bytes]:
-    message.only(("key", "value"))
-    return message.text("key") or "", message.data("value") or b""
 
 
 # -- version 1 --------------------------------------------------------------------------------

@@ -1,20 +1,7 @@
 """What a bookie says about itself when it registers, and which bookie ids there can be
 (metadata spec, 1.4 and 1.5).
 
-`BookieServiceInfoFormat`, binary protobuf without a header:
-
-| message                 | field      | no | type                    |
-|-------------------------|------------|----|-------------------------|
-| BookieServiceInfoFormat | endpoints  | 6  | repeated Endpoint       |
-|                         | properties | 7  | map of string to string |
-| Endpoint                | id         | 1  | required string         |
-|                         | port       | 2  | required int32          |
-|                         | host       | 3  | required string         |
-|                         | protocol   | 4  | required string         |
-|                         | auth       | 5  | repeated string         |
-|                         | extensions | 6  | repeated string         |
-| entry of properties     | key, value | 1,2| string                  |
-
+A registration is the message `BookieServiceInfoFormat`, binary protobuf without a header.
 An empty payload is a bookie of an old release: its id is `host:port`.
 """
 
@@ -24,7 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quire.codec.protobuf_wire import bytes_field, int32, int_field, read_fields, text_field
+from google.protobuf.message import DecodeError
+
+from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
 from quire.errors import MetadataError, UsageError
 
 RPC_PROTOCOL = "bookie-rpc"
@@ -32,16 +21,6 @@ RPC_PROTOCOL = "bookie-rpc"
 RPC_ENDPOINT = "bookie"
 TLS_EXTENSION = "tls"
 
-_ENDPOINTS = 6
-_PROPERTIES = 7
-_ID = 1
-_PORT = 2
-_HOST = 3
-_PROTOCOL = 4
-_AUTH = 5
-_EXTENSIONS = 6
-_KEY = 1
-_VALUE = 2
 _PORT_MAX = 65535
 
 # ':' to '_' is a range in Java's expression, so that ; < = > ? @ [ \ ] ^ are allowed as well.
@@ -73,75 +52,39 @@ class BookieServiceInfo:
 
 def encode(info: BookieServiceInfo) -> bytes:
     """The registration's payload. Without endpoints it is empty, and reads as an old bookie."""
-    parts = [bytes_field(_ENDPOINTS, _encode_endpoint(endpoint)) for endpoint in info.endpoints]
+    message = BookieServiceInfoFormat()
+    for one in info.endpoints:
+        message.endpoints.add(
+            id=one.id,
+            port=one.port,
+            host=one.host,
+            protocol=one.protocol,
+            auth=one.auth,
+            extensions=one.extensions,
+        )
     for key, value in info.properties.items():
-        parts.append(bytes_field(_PROPERTIES, text_field(_KEY, key) + text_field(_VALUE, value)))
-    return b"".join(parts)
-
-
-def _encode_endpoint(endpoint: Endpoint) -> bytes:
-    parts = [
-        text_field(_ID, endpoint.id),
-        int_field(_PORT, endpoint.port),
-        text_field(_HOST, endpoint.host),
-        text_field(_PROTOCOL, endpoint.protocol),
-    ]
-    parts += [text_field(_AUTH, name) for name in endpoint.auth]
-    parts += [text_field(_EXTENSIONS, name) for name in endpoint.extensions]
-    return b"".join(parts)
+        message.properties.add(key=key, value=value)
+    return message.SerializeToString()
 
 
 def decode(data: bytes, bookie_id: str) -> BookieServiceInfo:
     """`MetadataError` if the payload is damaged, or empty while the id is not `host:port`."""
     if not data:
         return _legacy(bookie_id)
-    endpoints: list[Endpoint] = []
-    properties: dict[str, str] = {}
     try:
-        for number, value in read_fields(data):
-            if not isinstance(value, bytes):
-                continue
-            if number == _ENDPOINTS:
-                endpoints.append(_decode_endpoint(value))
-            elif number == _PROPERTIES:
-                key, text = _decode_property(value)
-                properties[key] = text
-    except ValueError as error:
+        message = BookieServiceInfoFormat.FromString(data)
+        endpoints = tuple(_endpoint(one) for one in message.endpoints)
+    except (DecodeError, ValueError) as error:
         raise MetadataError(f"the registration of bookie {bookie_id} is damaged: {error}") from None
-    return BookieServiceInfo(tuple(endpoints), properties)
+    return BookieServiceInfo(endpoints, {one.key: one.value for one in message.properties})
 
 
-def _decode_endpoint(data: bytes) -> Endpoint:
-    texts: dict[int, str] = {}
-    auth: list[str] = []
-    extensions: list[str] = []
-    port: int | None = None
-    for number, value in read_fields(data):
-        if isinstance(value, int):
-            if number == _PORT:
-                port = int32(value)
-        elif number == _AUTH:
-            auth.append(value.decode())
-        elif number == _EXTENSIONS:
-            extensions.append(value.decode())
-        elif number in (_ID, _HOST, _PROTOCOL):
-            texts[number] = value.decode()
-    if port is None or len(texts) < 3:
+def _endpoint(one: BookieServiceInfoFormat.Endpoint) -> Endpoint:
+    if not all(map(one.HasField, ("id", "port", "host", "protocol"))):
         raise ValueError("an endpoint lacks its id, port, host or protocol")
     return Endpoint(
-        texts[_ID], texts[_HOST], port, texts[_PROTOCOL], tuple(auth), tuple(extensions)
+        one.id, one.host, one.port, one.protocol, tuple(one.auth), tuple(one.extensions)
     )
-
-
-def _decode_property(data: bytes) -> tuple[str, str]:
-    key, text = "", ""
-    for number, value in read_fields(data):
-        if isinstance(value, bytes):
-            if number == _KEY:
-                key = value.decode()
-            elif number == _VALUE:
-                text = value.decode()
-    return key, text
 
 
 def _legacy(bookie_id: str) -> BookieServiceInfo:

@@ -26,9 +26,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
+from quire.codec.metadata.formats_pb2 import (
+    CheckTimeFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    UnderreplicatedLedgerFormat,
+)
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
-from quire.codec.metadata.protobuf_text import parse_text, quote
-from quire.codec.protobuf_wire import int64, int_field, read_fields
+from quire.codec.metadata.protobuf_text import parse_text, write_text
 
 LEDGERS = "ledgers"
 LOCKS = "locks"
@@ -58,17 +65,14 @@ class Underreplicated:
     """When it was marked last."""
 
     def encode(self) -> bytes:
-        lines = [f"replica: {quote(bookie.encode())}" for bookie in self.replicas]
-        if self.ctime_ms is not None:
-            lines.append(f"ctime: {self.ctime_ms}")
-        return "".join(f"{line}\n" for line in lines).encode("ascii")
+        return write_text(UnderreplicatedLedgerFormat(replica=self.replicas, ctime=self.ctime_ms))
 
     @classmethod
     def decode(cls, data: bytes) -> Underreplicated:
         """`ValueError` if it is none."""
-        message = parse_text(data)
-        message.only(("replica", "ctime"))
-        return cls(tuple(message.text_list("replica")), message.integer("ctime"))
+        message = parse_text(data, UnderreplicatedLedgerFormat())
+        ctime_ms = message.ctime if message.HasField("ctime") else None
+        return cls(tuple(message.replica), ctime_ms)
 
     def adding(self, replicas: Sequence[str], now_ms: int) -> Underreplicated | None:
         """The mark with these as well; None where they are all in it."""
@@ -87,40 +91,39 @@ class LockHolder:
 
     def encode(self) -> bytes:
         since = "" if self.since_ms is None else f"# since_ms={self.since_ms} tag={self.tag}\n"
-        return f"bookieId: {quote(self.owner.encode())}\n{since}".encode("ascii")
+        return write_text(LockDataFormat(bookieId=self.owner)) + since.encode("ascii")
 
     @classmethod
     def decode(cls, data: bytes) -> LockHolder:
         """`ValueError` if it is none."""
-        owner = parse_text(data).text("bookieId")
-        if owner is None:
+        message = parse_text(data, LockDataFormat(), allow_unknown=True)
+        if not message.HasField("bookieId"):
             raise ValueError("it names no owner")
         found = _COMMENT.search(data)
         if found is None:
-            return cls(owner)
-        return cls(owner, int(found[1]), found[2].decode())
+            return cls(message.bookieId)
+        return cls(message.bookieId, int(found[1]), found[2].decode())
 
 
 def check_layout(data: bytes) -> None:
     """`ValueError` for a tree of another form."""
-    message = parse_text(data)
-    found = message.text("type"), message.integer("version")
-    if found != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-        raise ValueError(f"the layout is {found[0]} {found[1]}")
+    found = parse_text(data, LedgerRereplicationLayoutFormat(), allow_unknown=True)
+    if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
+        raise ValueError(f"the layout is {found.type} {found.version}")
 
 
 def checked_value(at_ms: int) -> bytes:
     """When a periodic check was last done."""
-    return int_field(1, at_ms)
+    return CheckTimeFormat(time=at_ms).SerializeToString()
 
 
 def checked_at(data: bytes) -> int | None:
     """`ValueError` if it says no time; None: never."""
-    found = None
-    for number, value in read_fields(data):
-        if number == 1 and isinstance(value, int):
-            found = int64(value)
-    return found
+    try:
+        message = CheckTimeFormat.FromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    return message.time if message.HasField("time") else None
 
 
 def delay_value(seconds: int) -> bytes:
@@ -176,11 +179,6 @@ def locked_ledger(name: str) -> int | None:
     return (
         int(digits) if name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() else None
     )
-
-
-def lock_value(owner: str) -> bytes:
-    """Of a lock whose holder does not say since when."""
-    return LockHolder(owner).encode()
 
 
 def lock_owner(data: bytes) -> str:
