@@ -20,12 +20,12 @@ from quire.codec.distributedlog.record import (
     encode_records,
     end_of_stream_record,
 )
-from quire.codec.distributedlog.record_set import encode_record_set
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.entry.entry import EntryRun
 from quire.errors import StreamDamagedError, UsageError
 from quire.streams.read.arrow import COLUMNS, TIME_MAX_MS, Origin, RecordColumns, schema
 from quire.streams.read.records import decode
+from tests.support.stream_vectors import encode_record_set
 
 SEGMENT = StreamSegment(5, 77, 0, start_sequence_id=1_000)
 HEADER = b"\xff" * 40

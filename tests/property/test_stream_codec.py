@@ -38,9 +38,9 @@ from quire.codec.distributedlog.record import (
     encode_records,
     entry_ends,
 )
-from quire.codec.distributedlog.record_set import encode_record_set
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.errors import MetadataError, MetadataURIError, UsageError
+from tests.support.stream_vectors import encode_record_set
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 natural = st.integers(0, 2**63 - 1)

@@ -394,8 +394,9 @@ def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
 
 
 async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str, new: str) -> None:
-    from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
+    from quire.replication.repair.fragment import CopyOutcome
     from quire.replication.repair.opened_ledger import open_for_repair
+    from tests.support.replication import replicate_fragment
 
     async with locks.hold(ledger_id):
         ledger = await open_for_repair(client, ledger_id, password=b"pw")

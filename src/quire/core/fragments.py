@@ -90,22 +90,15 @@ def members(fragment: Fragment, bookies: Iterable[str]) -> list[int]:
     return [index for index, bookie in enumerate(fragment.ensemble) if bookie in wanted]
 
 
-def with_members(
-    metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
-) -> LedgerMetadata | None:
-    """The metadata once the segment's members at these indexes are replaced: index -> (old, new).
-
-    An index at which the old bookie stands no more is left alone: somebody else replaced it. None
-    where nothing is to be written: no index is left, the segment is gone or takes entries again,
-    or a new bookie has become a member of it otherwise (one bookie cannot be two members)."""
-    changed = replaced_in(metadata, segment_first, changes)
-    return None if changed is None else with_segments(metadata, [changed])
-
-
 def replaced_in(
     metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
 ) -> Segment | None:
-    """Return the segment with these members replaced, or None as in `with_members`."""
+    """Return the segment whose members at these indexes are replaced: index -> (old, new).
+
+    An index at which the old bookie is no longer found is left alone: another replaced it. Return
+    None if there is nothing to write: no index is left, the segment is gone or takes entries
+    again, or a new bookie has become a member of it otherwise (one bookie cannot be two members).
+    """
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:
         return None

@@ -33,8 +33,8 @@ from quire.codec.distributedlog.record import (
     entry_ends,
 )
 from quire.codec.distributedlog.record_set import HEAD as SET
-from quire.codec.distributedlog.record_set import encode_record_set
 from quire.errors import UsageError
+from tests.support.stream_vectors import encode_record_set
 
 Run = tuple[Sequence[int], Sequence[int]] | None
 

@@ -39,10 +39,10 @@ from quire.codec.distributedlog.record import (
     encode_records,
     end_of_stream_record,
 )
-from quire.codec.distributedlog.record_set import encode_record_set, member_bounds
+from quire.codec.distributedlog.record_set import member_bounds
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.errors import MetadataError, MetadataURIError, UsageError
-from tests.support.stream_vectors import TESTED, VECTORS, data_of, named
+from tests.support.stream_vectors import TESTED, VECTORS, data_of, encode_record_set, named
 
 # -- positions --------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, UsageErro
 from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.size import CLOSING_BYTES
 from quire.metadata.ledgers.update import update_ledger
-from quire.replication.repair.fragment import replicate_fragment
 from quire.replication.repair.opened_ledger import open_for_repair
 from tests.support.bookies.fake_bookies import (
     CONFIG,
@@ -30,6 +29,7 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.replication import replicate_fragment
 from tests.support.waiting import until
 
 WAITS = replace(CONFIG, lost_quorum_wait_s=10.0)

@@ -20,7 +20,7 @@ from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.bookie_removal import OpenLedgerState
-from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
+from quire.replication.repair.fragment import CopyOutcome
 from quire.replication.repair.opened_ledger import open_for_repair
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
@@ -33,6 +33,7 @@ from tests.support.bookies.fake_bookies import (
     payload,
     simulated,
 )
+from tests.support.replication import replicate_fragment
 from tests.support.waiting import until
 
 ENSEMBLE = ("b0", "b1", "b2")

@@ -21,9 +21,10 @@ from quire.core.fragments import (
     fragments,
     last_stored,
     next_stored,
+    replaced_in,
     stored_by,
     stored_count,
-    with_members,
+    with_segments,
 )
 from quire.core.replicas import (
     Bad,
@@ -135,8 +136,9 @@ def test_a_replaced_member_is_what_java_writes() -> None:
     vector = NAMED["update_rereplicate_first_segment"]
     before = decode(bytes.fromhex(vector["beforeHex"]))
     new = vector["after"]["segments"][0]["ensemble"][1]
-    after = with_members(before, 0, {1: ("10.0.0.2:3181", new)})
-    assert after is not None
+    changed = replaced_in(before, 0, {1: ("10.0.0.2:3181", new)})
+    assert changed is not None
+    after = with_segments(before, [changed])
     assert [list(one.ensemble) for one in after.segments] == [
         one["ensemble"] for one in vector["after"]["segments"]
     ]
@@ -145,15 +147,14 @@ def test_a_replaced_member_is_what_java_writes() -> None:
 
 def test_a_member_is_replaced_only_where_it_still_stands() -> None:
     metadata = ledger(firsts=(0, 40))
-    changed = with_members(metadata, 40, {0: ("a:1", "x:1"), 1: ("gone:1", "y:1")})
-    assert changed is not None
-    assert [one.ensemble for one in changed.segments] == [BOOKIES[:3], ("x:1", "b:1", "c:1")]
-    assert with_members(metadata, 40, {1: ("gone:1", "y:1")}) is None
-    assert with_members(metadata, 41, {0: ("a:1", "x:1")}) is None
-    assert with_members(metadata, 0, {0: ("a:1", "b:1")}) is None  # one bookie twice
+    changed = replaced_in(metadata, 40, {0: ("a:1", "x:1"), 1: ("gone:1", "y:1")})
+    assert changed == Segment(40, ("x:1", "b:1", "c:1"))
+    assert replaced_in(metadata, 40, {1: ("gone:1", "y:1")}) is None
+    assert replaced_in(metadata, 41, {0: ("a:1", "x:1")}) is None
+    assert replaced_in(metadata, 0, {0: ("a:1", "b:1")}) is None  # one bookie twice
     still_open = ledger(firsts=(0, 40), state=LedgerState.OPEN)
-    assert with_members(still_open, 40, {0: ("a:1", "x:1")}) is None
-    assert with_members(still_open, 0, {0: ("a:1", "x:1")}) is not None
+    assert replaced_in(still_open, 40, {0: ("a:1", "x:1")}) is None
+    assert replaced_in(still_open, 0, {0: ("a:1", "x:1")}) is not None
 
 
 # -- what is wrong ----------------------------------------------------------------------------

@@ -270,11 +270,11 @@ def test_a_round_goes_on_where_it_was() -> None:
         steps += 1
         assert steps < 500
     upcoming = box.store._maintenance.scrubber.upcoming
-    began_ms = box.store._maintenance.scrubber.round_began_ms
+    began_ms = box.store._maintenance.scrubber._round.began_ms
     box.disk.crash()
     box.open()
     assert box.store._maintenance.scrubber.upcoming == upcoming
-    assert box.store._maintenance.scrubber.round_began_ms == began_ms > 0
+    assert box.store._maintenance.scrubber._round.began_ms == began_ms > 0
     box.config = replace(config, scrub_bytes_per_s=0)
     box.disk.kill()
     box.open()

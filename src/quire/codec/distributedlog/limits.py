@@ -33,8 +33,6 @@ MAX_TXID = 2**63 - 1
 MAX_USER_TXID = MAX_TXID - 1
 INVALID_TXID = -999
 """The last txid of a segment in progress. Never stored."""
-EMPTY_SEGMENT_TXID = -99
-"""The last txid of a segment without records. Never stored."""
 
 MAX_POSITION = 2**31 - 1
 """Records of one segment."""

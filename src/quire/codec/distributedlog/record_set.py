@@ -21,12 +21,9 @@ from quire.codec.distributedlog.compression import (
     CODEC_BITS,
     Compression,
     check_lengths,
-    compress,
     expand,
 )
-from quire.codec.distributedlog.limits import MAX_ENTRY_BYTES, StreamFormatError
-from quire.codec.entry.digest import Buffer
-from quire.errors import UsageError
+from quire.codec.distributedlog.limits import StreamFormatError
 
 VERSION = 0x1000
 VERSION_BITS = 0xF000
@@ -41,24 +38,6 @@ class Members(NamedTuple):
     """What the bounds refer to; None: the buffer that holds the set."""
     starts: Sequence[int]
     ends: Sequence[int]
-
-
-def encode_record_set(
-    payloads: Sequence[Buffer], compression: Compression = Compression.NONE
-) -> bytes:
-    """The payload of a record with the flag RECORD_SET.
-
-    Raises UsageError if it would have more than MAX_ENTRY_BYTES.
-    """
-    sizes = list(map(len, payloads))
-    parts: list[Buffer] = [b""] * (2 * len(sizes))
-    parts[::2] = list(map(LENGTH.pack, sizes))
-    parts[1::2] = payloads
-    body = b"".join(parts)
-    if HEAD.size + len(body) > MAX_ENTRY_BYTES:
-        raise UsageError(f"{len(body)} bytes of members are too many for a record set")
-    used, stored = compress(compression, body)
-    return HEAD.pack(VERSION | used, len(sizes), len(body), len(stored)) + stored
 
 
 def member_count(data: bytes, start: int, end: int) -> int:

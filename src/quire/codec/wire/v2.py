@@ -88,7 +88,6 @@ def split_word(word: int) -> tuple[int, int, int]:
 
 ADD_WORD = header_word(Opcode.ADD)
 READ_WORD = header_word(Opcode.READ)
-AUTH_WORD = header_word(Opcode.AUTH)
 BATCH_READ_WORD = header_word(Opcode.BATCH_READ)
 
 LENGTH = struct.Struct(">I")

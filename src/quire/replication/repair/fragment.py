@@ -89,31 +89,6 @@ async def choose_replacements(
     return chosen
 
 
-async def replicate_fragment(
-    client: Client,
-    ledger: OpenedLedger,
-    fragment: Fragment,
-    replacements: Mapping[int, str],
-    *,
-    budget: Budget = UNBOUNDED,
-    living: bool = False,
-) -> CopyResult:
-    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap.
-
-    The replaced members are read last, unless they are `living`: then they are as good a source as
-    the others. DONE means that the metadata names the new bookies, and that all their entries are
-    durable on them. Raises the errors of `CopyBatch.copy`, of `CopyBatch.name`, and of the new
-    bookies. Cancel-safe: nothing is lost, whenever it ends.
-    """
-    async with CopyBatch(client, ledger, budget=budget, living=living) as batch:
-        if not await batch.copy(fragment, replacements):
-            return CopyResult(CopyOutcome.CONFLICT)
-        done = await batch.name()
-    for error in done.broken.values():
-        raise error
-    return done
-
-
 class CopyBatch:
     """Copies of segments of one ledger, which one compare-and-swap names. Use with `async with`.
 

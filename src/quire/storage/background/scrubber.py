@@ -74,11 +74,6 @@ class Scrubber(PacedJob):
         quarantine.suspect = self.suspect
 
     @property
-    def round_began_ms(self) -> int:
-        """Calendar; 0: there was none yet."""
-        return self._round.began_ms
-
-    @property
     def upcoming(self) -> int:
         """The next segment of the round; -1: no round is under way."""
         return self._round.upcoming
