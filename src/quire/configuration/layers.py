@@ -7,7 +7,6 @@ a problem in one line that says where it stands; an unknown key names the neares
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from quire._runtime.suggest import nearest
 from quire.config import BookieConfig, ClientConfig
 from quire.configuration.fields import (
     ENVIRONMENT_PREFIX,
@@ -174,8 +174,8 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
         if name in known:
             layer.given[known[name].name] = Given(text, name)
         elif name.startswith(ours):
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "`quire config show` lists all keys"
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else "`quire config show` lists all keys"
             layer.problems.append(f"{name}: the environment names no key of Quire; {hint}")
     return layer
 
@@ -204,10 +204,8 @@ def unknown(prefix: str, last: str) -> str:
     what = f"[{table}] has no key {last!r}" if table else f"there is no key or table {last!r}"
     if elsewhere:
         return f"{what}; did you mean {' or '.join(elsewhere)}?"
-    near = difflib.get_close_matches(last, beside, 1)
-    if not near:
-        near = difflib.get_close_matches(prefix + last, everything, 1)
-    return f"{what}; did you mean {near[0]}?" if near else f"{what}; it has {', '.join(beside)}"
+    near = nearest(last, beside) or nearest(prefix + last, everything)
+    return f"{what}; did you mean {near}?" if near else f"{what}; it has {', '.join(beside)}"
 
 
 # -- all together -----------------------------------------------------------------------------

@@ -242,7 +242,7 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["object", "get", "a", "--range", "-4"], "-4"),
         (["object", "show", ".."], ".."),
         (["namespace", "create", "/a//b"], "/a//b"),
-        (["namespace", "create", "/a", "--set", "retention=5"], "did you mean"),
+        (["namespace", "create", "/a", "--set", "retention=5"], "Did you mean"),
         (["namespace", "set", "/a"], "nothing to change"),
         (["stream", "list", "-n", "/.hidden"], "/.hidden"),
         (["stream", "create", "a//b"], "a//b"),

@@ -501,7 +501,7 @@ def test_settings_are_inherited() -> None:
         assert (found.ack_quorum, found.streams_max, found.compression) == (3, 1, "lz4")
         with pytest.raises(StreamQuotaError):
             await again.create_stream("t")
-        with pytest.raises(UsageError, match="did you mean compression"):
+        with pytest.raises(UsageError, match="Did you mean compression"):
             await again.configure({"compresion": "lz4"})
         async with await again.open_writer("s") as writer:
             await writer.append_many([b"same " * 100] * 50)

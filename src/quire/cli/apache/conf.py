@@ -6,12 +6,12 @@ why, and what must not be left out silently. This module reads the file and appl
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quire._runtime.suggest import nearest
 from quire.configuration.layers import Given, Layer
 
 Verdict = Literal["taken", "implied", "ignored", "refused"]
@@ -124,8 +124,8 @@ def translate(properties: Mapping[str, Property], machine: Machine) -> list[Line
         if one.value in MEANS_UNSET:
             outcome = ignored("it has no value")
         elif rule is None:
-            near = difflib.get_close_matches(name, RULES, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(name, RULES)
+            hint = f"; did you mean {near}?" if near else ""
             outcome = ignored(f"Apache BookKeeper 4.17 has no such key{hint}")
         else:
             try:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
 
+from quire._runtime.suggest import did_you_mean
 from quire.config import PlacementConfig
 from quire.core.placement.policies import POLICIES
 from quire.errors import UsageError
@@ -34,10 +34,9 @@ def parse_placement(text: str) -> PlacementConfig:
         if name in _KINDS and name not in ("policy", "options"):
             known[name] = _value(name, value)
         elif policy in POLICIES:
-            close = difflib.get_close_matches(name, _KINDS, 1)
             raise UsageError(
                 f"placement has no setting {name!r}",
-                remedy=f"Did you mean {close[0]}?" if close else f"It has {', '.join(_KINDS)}",
+                remedy=did_you_mean(name, _KINDS, f"It has {', '.join(_KINDS)}"),
             )
         else:
             options[name] = value

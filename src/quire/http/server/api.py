@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal
 
+from quire._runtime.suggest import did_you_mean
 from quire.errors import UsageError
 
 FieldType = Literal["integer", "boolean", "string", "strings", "object"]
@@ -151,9 +151,10 @@ def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]
     known = {one.name: one for one in fields}
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            meant = f"Did you mean {near[0]}?" if near else f"There is {', '.join(known) or 'none'}"
-            raise UsageError(f"there is no field {name[:80]!r} here", remedy=meant)
+            there = f"There is {', '.join(known) or 'none'}"
+            raise UsageError(
+                f"there is no field {name[:80]!r} here", remedy=did_you_mean(name, known, there)
+            )
     for one in fields:
         if one.required and one.name not in given:
             raise UsageError(f"{one.name} is missing", remedy=f"Give {one.name}: {one.help}")

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from quire._runtime.suggest import did_you_mean
 from quire.client import Client
 from quire.errors import UsageError
 from quire.metadata.ledgers.unreadable import Unread
@@ -98,8 +98,8 @@ async def check_known(client: Client, bookie: str) -> None:
     bookies = await client.bookies()
     cookies = await client.metadata.list_cookies()
     known = sorted({*cookies, *bookies.writable, *bookies.readonly})
-    if bookie not in known and (near := difflib.get_close_matches(bookie, known, 1)):
-        raise UsageError(f"no bookie {bookie} is known", remedy=f"Did you mean {near[0]}?")
+    if bookie not in known and (hint := did_you_mean(bookie, known)):
+        raise UsageError(f"no bookie {bookie} is known", remedy=hint)
 
 
 def not_tried(ledger_id: int) -> LedgerWork:

@@ -6,12 +6,12 @@ them (`layout`).
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from quire._runtime.suggest import did_you_mean
 from quire.codec.entry.digest import DigestType
 from quire.errors import MetadataError, UsageError
 
@@ -102,9 +102,7 @@ def check_values(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kind = known.get(name)
         if kind is None:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"no setting {name!r} of streams{hint}")
+            raise UsageError(f"streams have no setting {name!r}", remedy=did_you_mean(name, known))
         if type(value) is not kind:
             raise UsageError(f"setting {name} must be of type {kind.__name__}: {value!r}")
 
