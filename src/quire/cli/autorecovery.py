@@ -14,6 +14,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
+    Duration,
     check_bookie,
     checked,
     json_option,
@@ -254,7 +255,7 @@ async def _switch(uri: str, *, on: bool) -> bool:
 
 @click.command()
 @metadata_option
-@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@click.argument("seconds", type=Duration(0, 2**31 - 1, whole=True), required=False)
 @json_option("One JSON object: delay_s.")
 def delay(uri: str, seconds: int | None, as_json: bool) -> None:
     """Show or set how long a single lost bookie is waited for.

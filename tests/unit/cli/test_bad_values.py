@@ -64,7 +64,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ("min_free_bytes=9999999999999999999999", "9999999999999999999999"),
         ("writable_free_bytes=1", "writable_free_bytes"), ("read_only_dwell_s=-1", "-1"),
         ("session_timeout_ms=1", "session_timeout_ms"), ("session_timeout_ms=4h", "4h"),
-        ("segment_bytes=100", "100"), ("segment_bytes=1t", "'1t'"),
+        ("segment_bytes=100", "100"), ("segment_bytes=1x", "'1x'"),
         ("max_frame_bytes=1", "max_frame_bytes"), ("max_frame_bytes=10g", "10g"),
         ("compact_minor_ratio=0.9", "compact_major_ratio"),
         ("compact_major_ratio=0.1", "compact_minor_ratio"), ("gc_interval_s=0", "gc_interval_s"),

@@ -19,6 +19,7 @@ from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
     LEDGER_ID_MAX,
     FiniteRange,
+    Size,
     check_quorums,
     json_option,
     metadata_option,
@@ -68,7 +69,13 @@ def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:
 
 
 _ENTRIES = partial(_count, "--entries", DEFAULT_ENTRIES)
-_SIZE = _count("--size", DEFAULT_SIZE_BYTES, "Payload bytes of an entry.", least=0)
+
+
+def _size(least: int, default: int, text: str) -> Decorator:
+    return click.option("--size", type=Size(least), default=default, show_default=True, help=text)
+
+
+_SIZE = _size(0, DEFAULT_SIZE_BYTES, "Payload bytes of an entry.")
 _ROUNDS = _count("--rounds", DEFAULT_ROUNDS, "Measured rounds: one line of results each.")
 _WARM_UP = _count(
     "--warm-up",
@@ -282,7 +289,7 @@ def tail(
 @_options(
     click.argument("what", type=click.Choice(["write", "read", "tail"])),
     _count("--entries", 1_000_000, "Records of a stream in a round (tail: 500 are plenty)."),
-    _count("--size", 100, "Payload bytes of a record."),
+    _size(1, 100, "Payload bytes of a record."),
     _ROUNDS,
     _count("--streams", 1, "Streams that are written at once (write)."),
     _count("--readers", 1, "Readers that follow (tail)."),

@@ -21,11 +21,11 @@ from quire.cli.common.move_options import (
 )
 from quire.cli.common.options import (
     FiniteRange,
+    Size,
     json_option,
     metadata_option,
     password_option,
     placement_option,
-    size_or_time,
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import tls_options
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    callback=size_or_time("size"),
+    type=Size(1),
     help="Copy at most so much: 10g. [default: all]",
 )
 @click.option(

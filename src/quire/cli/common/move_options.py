@@ -13,13 +13,13 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.job_progress import JobBar
 from quire.cli.common.options import (
-    FiniteRange,
+    Duration,
+    Size,
     json_option,
     metadata_option,
     password_option,
     placement_option,
     run_async,
-    size_or_time,
 )
 from quire.cli.common.tls import connect, tls_options
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
@@ -40,7 +40,7 @@ rate_option = click.option(
     "--bytes-per-s",
     "rate",
     metavar="SIZE",
-    callback=size_or_time("size"),
+    type=Size(1),
     help="Write at most so many bytes a second: 20m. [default: no bound]",
 )
 parallel_option = click.option(
@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--grace",
         "open_grace_s",
-        type=FiniteRange(min=0),
+        type=Duration(),
         metavar="SECONDS",
         default=OPEN_GRACE_S,
         show_default=True,

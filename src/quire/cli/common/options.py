@@ -87,6 +87,57 @@ class FiniteRange(click.FloatRange):
         return float(number)
 
 
+class Size(click.IntRange):
+    """A size in bytes, as the configuration takes it: 65536, 512k, 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from quire._runtime.units import parse_size
+
+        try:
+            number = parse_size(str(value), least=-math.inf)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return int(super().convert(number, param, ctx))
+
+
+class Duration(click.FloatRange):
+    """A duration in seconds, as the configuration takes it: 90, 500ms, 15m, 1d."""
+
+    name = "time"
+
+    def __init__(
+        self,
+        min: float = 0,
+        max: float | None = None,
+        *,
+        plain: Literal["s", "ms"] = "s",
+        whole: bool = False,
+    ) -> None:
+        """Accept `min` to `max` seconds, and only whole ones if `whole`.
+
+        `plain` is the unit of a number that is given without one.
+        """
+        super().__init__(min, max)
+        self._plain = plain
+        self._whole = whole
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        from quire._runtime.units import parse_duration
+
+        try:
+            number = parse_duration(str(value), self._plain, least=-math.inf)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if self._whole and not number.is_integer():
+            self.fail(f"{value!r} is not a whole number of seconds", param, ctx)
+        number = float(super().convert(number, param, ctx))
+        return int(number) if self._whole else number
+
+
 def check_bookie(bookie_id: str) -> None:
     """Raise UsageError if no bookie can have this id."""
     from quire.codec.metadata.registration import check_bookie_id
@@ -103,21 +154,6 @@ def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
         return str(checked(check_bookie)(context, parameter, value))
 
     return click.argument("bookie", metavar="BOOKIE", required=required, callback=callback)
-
-
-def size_or_time(kind: Literal["size", "time"]) -> Any:
-    """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
-
-    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire._runtime.units import parse_duration, parse_size
-
-        try:
-            parse = parse_size if kind == "size" else parse_duration
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error), context, parameter) from None
-
-    return parsed
 
 
 def metadata_option(command: Command) -> Command:

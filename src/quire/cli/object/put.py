@@ -13,6 +13,7 @@ import click
 
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
+    Size,
     check_quorums,
     json_option,
     metadata_option,
@@ -66,8 +67,8 @@ def _pairs(
 )
 @click.option(
     "--chunk-bytes",
-    metavar="N",
-    type=click.IntRange(1, CHUNK_BYTES_MAX),
+    metavar="SIZE",
+    type=Size(1, CHUNK_BYTES_MAX),
     default=CHUNK_BYTES,
     show_default=True,
     help="Bytes of one entry of its ledger.",

@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import LEDGER_ID_MAX, size_or_time
+from quire.cli.common.options import LEDGER_ID_MAX, Size
 from quire.cli.pipeline.common import Bar, Job, job_options
 from quire.cli.stream.options import namespace_option
 
@@ -38,7 +38,7 @@ LINES_MAX = 100
 @click.option(
     "--rate",
     metavar="SIZE",
-    callback=size_or_time("size"),
+    type=Size(1),
     help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
 )
 @click.option(

@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import plural
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import dry_run_option, size_or_time
+from quire.cli.common.options import Duration, Size, dry_run_option
 from quire.cli.pipeline.common import Job, job_options, key_values
 from quire.cli.stream.options import namespace_option
 
@@ -34,13 +34,13 @@ WAIT = "30s"
     "--older-than",
     "older_than_s",
     metavar="TIME",
-    callback=size_or_time("time"),
+    type=Duration(),
     help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
 )
 @click.option(
     "--larger-than",
     metavar="SIZE",
-    callback=size_or_time("size"),
+    type=Size(1),
     help="Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
     "either is enough.",
 )
@@ -64,7 +64,7 @@ WAIT = "30s"
 )  # fmt: skip
 @click.option(
     "--file-size", "file_bytes", metavar="SIZE", default="128m", show_default=True,
-    callback=size_or_time("size"), help="Of a file, about: what its records take in ledgers.",
+    type=Size(1), help="Of a file, about: what its records take in ledgers.",
 )  # fmt: skip
 @click.option(
     "--skip-lost",
@@ -73,7 +73,7 @@ WAIT = "30s"
 )
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
-    callback=size_or_time("time"), help="For another job that offloads the same stream.",
+    type=Duration(), help="For another job that offloads the same stream.",
 )  # fmt: skip
 @dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
 def offload(

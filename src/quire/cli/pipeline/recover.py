@@ -8,7 +8,7 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.move_options import LINES_MAX, done_text, planned_text
-from quire.cli.common.options import FiniteRange, bookie_argument, size_or_time
+from quire.cli.common.options import Duration, Size, bookie_argument
 from quire.cli.pipeline.common import Bar, Job, job_options
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--grace",
     "open_grace_s",
-    type=FiniteRange(min=0),
+    type=Duration(),
     metavar="SECONDS",
     default=OPEN_GRACE_S,
     show_default=True,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rate",
     metavar="SIZE",
-    callback=size_or_time("size"),
+    type=Size(1),
     help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
 )
 @job_options

@@ -8,7 +8,13 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    Duration,
+    json_option,
+    metadata_option,
+    run_async,
+)
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.tls import connect, tls_options
 
@@ -28,7 +34,7 @@ OLDER_THAN_S = 24 * 3600
     "--older-than",
     "older_than_s",
     metavar="SECONDS",
-    type=click.IntRange(min=0),
+    type=Duration(),
     default=OLDER_THAN_S,
     show_default=True,
     help="Leave younger ledgers alone: a writer may be about to use them.",
@@ -40,7 +46,7 @@ OLDER_THAN_S = 24 * 3600
     help="Look at ledgers from this id on.",
 )
 @json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
-def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
+def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json: bool) -> int:
     """Find ledgers that were created for streams and that no stream of the cluster names any more.
 
     The command prints the id of each ledger and the stream it was created for. Ledgers and streams
@@ -50,7 +56,7 @@ def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) 
     return run_async(_audit(uri, delete, older_than_s, first, as_json))
 
 
-async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
+async def _audit(uri: str, delete: bool, older_than_s: float, first: int, as_json: bool) -> int:
     from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
 
     async with connect(uri) as client:

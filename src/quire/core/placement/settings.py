@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from quire._runtime.suggest import did_you_mean
+from quire._runtime.units import parse_duration
 from quire.config import PlacementConfig
 from quire.core.placement.policies import POLICIES
 from quire.errors import UsageError
@@ -50,6 +51,8 @@ def _value(name: str, text: str) -> object:
             return _BOOLEANS[text.lower()]
         if kind == "int":
             return int(text)
+        if name.endswith("_s"):
+            return parse_duration(text)
         if kind == "float":
             return float(text)
     except (KeyError, ValueError):

@@ -42,7 +42,7 @@ AFTER_LEDGER = Field(
 AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
 KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
 TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
-MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=1)
+MAX_BYTES = Field("max_bytes", "bytes", "copy at most so much (all)", minimum=1)
 NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire._runtime.suggest import did_you_mean
+from quire._runtime.units import parse_duration, parse_size
 from quire.errors import UsageError
 
-FieldType = Literal["integer", "boolean", "string", "strings", "object"]
+FieldType = Literal["integer", "bytes", "seconds", "boolean", "string", "strings", "object"]
+"""`bytes` and `seconds` are integers that may be given as text with a unit: "64MiB", "15m"."""
 INT64_MAX = 2**63 - 1
 TEXT_MAX = 1_024
 """Characters of a text that is handed in."""
@@ -36,6 +38,8 @@ class Field:
         is nothing else, and Apache's bodies have "true"."""
         parsers: dict[FieldType, Callable[[Any], Any]] = {
             "integer": self._integer,
+            "bytes": self._quantity,
+            "seconds": self._quantity,
             "boolean": self._boolean,
             "string": self._string,
             "strings": self._strings,
@@ -50,6 +54,19 @@ class Field:
         if type(value) is not int or not self.minimum <= value <= self.maximum:
             raise self._wrong(value, f"an integer from {self.minimum} to {self.maximum}")
         return value
+
+    def _quantity(self, value: Any) -> int:
+        if not isinstance(value, str):
+            return self._integer(value)
+        try:
+            number = (
+                parse_size(value, least=-INT64_MAX)
+                if self.type == "bytes"
+                else parse_duration(value, least=-INT64_MAX)
+            )
+        except ValueError as error:
+            raise UsageError(f"{self.name}: {error}") from None
+        return self._integer(int(number) if number == int(number) else value)
 
     def _boolean(self, value: Any) -> bool:
         value = (

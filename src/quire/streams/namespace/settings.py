@@ -7,11 +7,13 @@ them (`layout`).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from quire._runtime.suggest import did_you_mean
+from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
 from quire.errors import MetadataError, UsageError
 
@@ -26,6 +28,8 @@ AT_LEAST_1 = (
     "ensemble_size", "write_quorum", "ack_quorum", "entries_in_flight", "roll_bytes",
     "roll_interval_ms",
 )  # fmt: skip
+SIZES = ("entry_bytes", "roll_bytes", "retention_bytes", "bytes_max")
+TIMES = ("roll_interval_ms", "retention_ms")
 NOT_NEGATIVE = ("retention_ms", "retention_bytes", "bytes_max", "streams_max")
 
 
@@ -120,11 +124,22 @@ def _parsed(name: str, text: str) -> int | bool | str:
         return text.lower() == "true"
     if kind is int:
         try:
-            return int(text)
-        except ValueError:
-            raise UsageError(f"setting {name} is a number, not {text!r}") from None
+            return _number(name, text)
+        except ValueError as error:
+            raise UsageError(f"setting {name}: {error}") from None
     check_values({name: text})
     return text
+
+
+def _number(name: str, text: str) -> int:
+    if name in SIZES:
+        return parse_size(text, least=-math.inf)
+    if name in TIMES:
+        return round(1_000 * parse_duration(text, "ms", least=-math.inf))
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def encode_settings(values: Mapping[str, Any]) -> bytes:
