@@ -62,7 +62,7 @@ soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MI
 	@scripts/soak $(MINUTES)
 
 soak-disk: $(STAMP) ## bookies on small disks, filled, compacted and killed, for MINUTES minutes
-	@$(BIN)/python -m tests.processes.disk_soak $(MINUTES)
+	@$(BIN)/python -m tests.support.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## the long tests of jobs on Spark
 	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
@@ -89,7 +89,7 @@ bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 l
 	@$(BIN)/python bench/ui.py $(ARGS)
 
 bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alone; it installs from the package index
-	@$(BIN)/python -m tests.docs.new_user
+	@$(BIN)/python -m tests.support.docs.new_user
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto

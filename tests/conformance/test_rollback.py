@@ -12,7 +12,7 @@ from quire.codec.wire import v2 as frames
 from quire.metadata.bookies.directories import LogMark, forget_bookie, read_directories
 from quire.metadata.interface import MetadataStore
 from tests.conformance.conftest import Backend
-from tests.support.bookie import peer_of, running_bookie
+from tests.support.bookies.bookie import peer_of, running_bookie
 
 KEY = master_key(b"")
 

@@ -24,7 +24,7 @@ from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, connect
-from tests.conformance.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
+from tests.support.metadata.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
 from tests.support.waiting import until
 
 zookeeper_test = pytest.mark.zookeeper

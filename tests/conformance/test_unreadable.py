@@ -15,7 +15,7 @@ from quire.metadata.memory.store import MemoryStore
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import ids_of
-from tests.support.poisoned import POISON
+from tests.support.metadata.poisoned import POISON
 from tests.support.waiting import until
 
 WELL = LedgerMetadata(2, 2, 1, (Segment(0, ("a:1", "b:1")),)).with_close(9, 100)

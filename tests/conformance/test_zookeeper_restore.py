@@ -18,7 +18,7 @@ from quire.metadata.bookies.collection import accept
 from quire.metadata.interface import MetadataStore
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from tests.conformance.conftest import ids_of
-from tests.support.bookie import free_port
+from tests.support.bookies.bookie import free_port
 
 pytestmark = pytest.mark.zookeeper
 

@@ -12,8 +12,8 @@ from typing import Any
 import jpype
 import pytest
 
-from tests.interop.apache_cluster import Cluster
-from tests.interop.stream_place import Place
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.interop.stream_place import Place
 
 SAID_LINES = 15
 

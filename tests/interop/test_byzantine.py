@@ -9,10 +9,10 @@ import pytest
 
 from quire import DigestType
 from quire.testing.cluster import free_ports
-from tests.interop.apache_cluster import Cluster
 from tests.processes import test_byzantine as table
 from tests.processes.test_byzantine import LIAR, LOOPBACK, ROWS, Place, Row
-from tests.support.byzantine_proxy import ByzantineProxy
+from tests.support.bookies.byzantine_proxy import ByzantineProxy
+from tests.support.interop.apache_cluster import Cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

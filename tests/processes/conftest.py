@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import netns, small_disk
+from tests.support.network import netns
+from tests.support.storage import small_disk
 
 LEFT_OUT = pytest.StashKey[list[str]]()
 

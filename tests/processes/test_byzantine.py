@@ -25,8 +25,8 @@ from quire.net.network import AsyncioNetwork, ProtocolFactory
 from quire.replication import Audit, Finding, Kind, ReplicationLocks, repair_ledger
 from quire.replication.audit import pieces as audit_pieces
 from quire.testing.cluster import BookieProcess, LocalCluster, free_ports
-from tests.support.byzantine_proxy import ByzantineProxy, Lie, flipped_payload
-from tests.support.fault_proxy import Address
+from tests.support.bookies.byzantine_proxy import ByzantineProxy, Lie, flipped_payload
+from tests.support.network.fault_proxy import Address
 
 pytestmark = pytest.mark.slow
 

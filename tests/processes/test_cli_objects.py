@@ -17,9 +17,8 @@ from quire.client import blocking
 from quire.errors import NoSuchObjectError, ObjectExistsError
 from quire.streams.blocking_objects import BlockingObjects
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
-
-from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,8 @@ from quire.client.background import call
 from quire.metadata.tree import Create, Put
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
-
-from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 

@@ -19,10 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.client.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
-from tests.support.bookie import free_port
+from tests.support.bookies.bookie import free_port
+from tests.support.processes.cli import Quire
 from tests.support.waiting import wait_for
-
-from .cli import Quire
 
 WAIT_S = 60.0
 ENTRIES = 250

@@ -16,8 +16,7 @@ from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
-
-from .test_http import Http, url_in
+from tests.processes.test_http import Http, url_in
 
 NAMESPACE = "/streams"
 

@@ -29,7 +29,7 @@ from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
-from tests.support.storage import lacks, run
+from tests.support.storage.storage import lacks, run
 from tests.support.waiting import until
 
 SCRUBBING = replace(

@@ -56,8 +56,8 @@ from quire.replication.moves.decommission import decommission
 from quire.replication.moves.move import MoveOptions, recover_bookie
 from quire.replication.moves.rebalance import rebalance
 from quire_simulator.world.world import bookie_id
-from tests.support.metadata import in_store
-from tests.support.poisoned import (
+from tests.support.metadata.metadata import in_store
+from tests.support.metadata.poisoned import (
     WHY,
     File,
     Scene,

@@ -8,7 +8,9 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from quire.testing.simulation import (
+
+from quire.errors import UsageError
+from quire_simulator import (
     WORKLOADS,
     Failure,
     Fault,
@@ -19,11 +21,13 @@ from quire.testing.simulation import (
     dump_plan,
     load_plan,
     run_plan,
+    shrink,
 )
-
-from quire.errors import UsageError
-from quire_simulator import shrink
-from tests.sim.defects import failing_plan, one_ack_less_is_enough, recovery_closes_at_the_lac
+from tests.support.sim.defects import (
+    failing_plan,
+    one_ack_less_is_enough,
+    recovery_closes_at_the_lac,
+)
 
 LAW = "acknowledged_is_kept"
 BUDGET_RUNS = 400

@@ -12,7 +12,7 @@ import pytest
 
 from quire_simulator import WORKLOADS, Plan, dump_plan, load_plan, run_plan
 from quire_simulator.command.simulate import simulate as program
-from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
+from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
 
 TIMEOUT_S = 120
 BUILD = re.compile(r"quire \S+, commit \S+, Python \d+\.\d+\.\d+\S*")

@@ -17,7 +17,7 @@ from quire_simulator import WORKLOADS, Plan, run_plan, simulate
 from quire_simulator.machine import SimDisk
 from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
-from tests.sim.runs import plain_run
+from tests.support.sim.runs import plain_run
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.trace_digest)"

@@ -31,8 +31,8 @@ from quire_simulator import (
 from quire_simulator.report.diagram import PARTICIPANTS_MAX, ROWS_MAX
 from quire_simulator.report.story import TEXT_LINES_MAX, Kind, middle_left_out, together
 from quire_simulator.report.wire import Said, Wiretap, message_of
-from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
-from tests.sim.runs import plain_run
+from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
+from tests.support.sim.runs import plain_run
 
 PORT = 3181
 KEY = master_key(b"")

@@ -9,16 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from damage import (
-    BOOKIE_ARGS,
-    PASSWORD,
-    ensemble,
-    flip,
-    payload,
-    process_of,
-    swap_for_empty,
-    write,
-)
 from pyspark.sql import SparkSession
 
 from quire.client import blocking
@@ -29,6 +19,16 @@ from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, audit
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.damage import (
+    BOOKIE_ARGS,
+    PASSWORD,
+    ensemble,
+    flip,
+    payload,
+    process_of,
+    swap_for_empty,
+    write,
+)
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from streams import append, values
 
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
@@ -22,6 +21,7 @@ from quire.spark.jobs.previews.compact import CompactPreview
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import append, values
 
 pytestmark = pytest.mark.spark
 

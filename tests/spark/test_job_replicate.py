@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.cli.cluster.init import init as cluster_init
@@ -48,6 +47,7 @@ from quire.spark.jobs.replicate import ReplicateResult, replicate
 from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +58,7 @@ DRIVERS_PER_BOOKIE = 3
 """Killed: a bookie that is started again waits for its old registration to run out."""
 LIMIT_S = 60.0
 """For what has to come."""
-DRIVER = Path(__file__).with_name("replicate_driver.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "replicate_driver.py"
 STEPS = (
     "after-name", "before-delete", "before-publish", "after-publish", "before-complete",
     "after-change", "after-claim", "after-make", "after-allocate", "before-name", "after-name",

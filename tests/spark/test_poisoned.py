@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import append, numbered
 
 from quire.client import Client, blocking
 from quire.client.background import call
@@ -18,6 +17,7 @@ from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.audit import stream_ledgers
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from streams import NAMESPACE, append, batch_reader, message_of, numbered, rows, source, values
 
 from quire.client import blocking
 from quire.errors import (
@@ -29,6 +28,16 @@ from quire.spark.streams.plan import StreamPartition
 from quire.streams import DLSN, AtSequence, AtTxid, Record
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import (
+    NAMESPACE,
+    append,
+    batch_reader,
+    message_of,
+    numbered,
+    rows,
+    source,
+    values,
+)
 
 pytestmark = pytest.mark.spark
 

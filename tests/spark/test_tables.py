@@ -11,8 +11,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
-from streams import Row, append, batches, message_of, numbered, source
-from tests.support.waiting import wait_for
 
 from quire.client import blocking
 from quire.client.background import call
@@ -23,6 +21,8 @@ from quire.spark.tables import SCHEMAS, TableOptions, TablePartition, TableReade
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import Row, append, batches, message_of, numbered, source
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

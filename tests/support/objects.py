@@ -13,7 +13,7 @@ from quire.client import Client
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import Hook, MemoryStore
 from quire.streams.objects.objects import Objects
-from tests.support.bookie import running_bookie
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 

@@ -22,10 +22,9 @@ from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.streams import Namespace
 from quire.testing.cluster import LocalCluster
-
-from ..processes.cli import Quire, Running
-from ..processes.conftest import WANTED as PROCESSES_WANT
-from .browser import SCREENSHOTS, executable, missing
+from tests.processes.conftest import WANTED as PROCESSES_WANT
+from tests.support.processes.cli import Quire, Running
+from tests.support.ui.browser import SCREENSHOTS, executable, missing
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Response

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from quire_simulator import Result, simulate
-from tests.sim.runs import plain_run
+from tests.support.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 

@@ -25,7 +25,7 @@ from quire.storage.log.batch import Batch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
+from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
 
 LEDGERS = range(1, 5)
 Add = tuple[int, int]

@@ -26,7 +26,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, Code
 from quire.config import BookieConfig
 from quire.storage.log.batch import Batch
-from tests.support.bookie import SMALL, peer_of, running_bookie
+from tests.support.bookies.bookie import SMALL, peer_of, running_bookie
 
 KEY = b"k" * 20
 

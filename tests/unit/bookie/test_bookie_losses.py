@@ -17,7 +17,7 @@ from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig
 from quire.net.network import AsyncioNetwork
 from quire.storage.segment.segment import segment_name
-from tests.support.storage import (
+from tests.support.storage.storage import (
     StoreOnDisk,
     disk_of,
     entries,

@@ -21,7 +21,7 @@ from quire.codec.wire.availability import decode_availability
 from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
-from tests.support.bookie import (
+from tests.support.bookies.bookie import (
     SMALL,
     Peer,
     free_port,

@@ -33,9 +33,9 @@ from quire.metadata.memory import store as memory
 from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
-from tests.support.bookie import Unguarded, memory_metadata
-from tests.support.scrubbed_store import filled
-from tests.support.storage import HandClock, StoreOnDisk, sealed, sim_disk
+from tests.support.bookies.bookie import Unguarded, memory_metadata
+from tests.support.storage.scrubbed_store import filled
+from tests.support.storage.storage import HandClock, StoreOnDisk, sealed, sim_disk
 
 ME, OTHER = "me:3181", "other:3181"
 

@@ -30,8 +30,8 @@ from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
 from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
-from tests.support.bookie import SMALL, peer_of, running_bookie
-from tests.support.metadata import in_store
+from tests.support.bookies.bookie import SMALL, peer_of, running_bookie
+from tests.support.metadata.metadata import in_store
 
 KEY = master_key(b"")
 TINY = replace(SMALL, segment_bytes=1024 * 1024)

@@ -34,7 +34,7 @@ from quire.storage.recovery.incarnation import (
     read_incarnation,
     write_incarnation,
 )
-from tests.support.bookie import peer_of
+from tests.support.bookies.bookie import peer_of
 from tests.unit.bookie.test_lost_directory import KEY, Place, entry, place
 
 __all__ = ["place"]

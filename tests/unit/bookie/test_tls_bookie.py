@@ -23,8 +23,8 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
-from tests.support.bookie import SMALL, memory_metadata, running_bookie
-from tests.support.certificates import LOOPBACK, Authority, Files
+from tests.support.bookies.bookie import SMALL, memory_metadata, running_bookie
+from tests.support.network.certificates import LOOPBACK, Authority, Files
 
 TIMEOUT_S = 30.0
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "wire.json").read_text())

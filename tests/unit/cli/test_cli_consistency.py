@@ -15,8 +15,7 @@ from quire.cli.common.options import EXIT_INTERRUPTED
 from quire.cli.completion import SHELLS
 from quire.cli.main import cli
 from quire.cli.shell.shell import REFUSED, VERBS, shell
-
-from .test_cli_arguments import ALL
+from tests.unit.cli.test_cli_arguments import ALL
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 LEAVES = {

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from quire.client.write.add_timeouts import AT_ONCE, CHECKS, STEPS_MAX, AddTimeouts
-from tests.support.fake_bookies import FakeCluster, payload, simulated
+from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
 
 LIMIT_S = 5.0
 INTERVAL_S = LIMIT_S / CHECKS

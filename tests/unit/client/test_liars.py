@@ -17,7 +17,7 @@ from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.append.quorum import covered, write_set
 from quire.core.recovery import Doubt, RecoveryVotes, Verdict
 from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     LEDGER,
     PASSWORD,
     Answer,

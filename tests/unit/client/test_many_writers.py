@@ -31,7 +31,7 @@ from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
-from tests.support.fake_bookies import FakeCluster, payload, simulated
+from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
 
 LEDGERS = (1, 2, 3, 300)
 

@@ -30,7 +30,7 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import MemoryStore
 from quire.storage.read.reader import SLICE_BYTES
-from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
+from tests.support.bookies.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 from tests.support.waiting import until
 
 CONFIG = ClientConfig(

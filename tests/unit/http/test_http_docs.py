@@ -31,7 +31,7 @@ from quire.http.views.cluster_view import ClusterView, View, cluster_metrics
 from quire.http.watch.rates import Fetch
 from quire.http.watch.reach import Reach
 from quire.replication.autorecovery.settings import AutorecoveryStats
-from tests.support.bookie import memory_metadata, running_bookie
+from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 DOCS = Path(__file__).parents[3] / "docs"
 DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")

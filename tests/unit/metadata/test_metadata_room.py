@@ -20,7 +20,7 @@ from quire.metadata.ledgers.size import CLOSING_BYTES
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.fragment import replicate_fragment
 from quire.replication.repair.opened import open_for_repair
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

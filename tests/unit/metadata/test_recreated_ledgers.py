@@ -23,8 +23,8 @@ from quire.metadata.memory.store import MemoryStore
 from quire.replication.repair.fragment import Outcome, replicate_fragment
 from quire.replication.repair.ledger import Seen
 from quire.replication.repair.opened import open_for_repair
-from tests.support.bookie import memory_metadata, running_bookie
-from tests.support.fake_bookies import (
+from tests.support.bookies.bookie import memory_metadata, running_bookie
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

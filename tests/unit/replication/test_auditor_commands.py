@@ -22,7 +22,7 @@ from quire.replication.explain.status import (
 )
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import Marks
-from tests.support.metadata import in_store
+from tests.support.metadata.metadata import in_store
 
 
 @pytest.fixture(autouse=True)

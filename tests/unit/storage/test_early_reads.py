@@ -32,10 +32,10 @@ from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import SimFile
-from tests.support.bookie import SMALL as BOOKIE
-from tests.support.bookie import memory_metadata, peer_of, running_bookie
-from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, make_entry, run, sim_disk
+from tests.support.bookies.bookie import SMALL as BOOKIE
+from tests.support.bookies.bookie import memory_metadata, peer_of, running_bookie
+from tests.support.crash.crash_sweep import contents_of
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, make_entry, run, sim_disk
 from tests.support.waiting import until
 
 T = TypeVar("T")

@@ -24,9 +24,9 @@ from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
-from tests.support.bookie import running_bookie
-from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, key_of, run, sim_disk
+from tests.support.bookies.bookie import running_bookie
+from tests.support.crash.crash_sweep import contents_of
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, key_of, run, sim_disk
 
 EAGER = replace(
     SMALL,

@@ -21,7 +21,7 @@ from quire.storage.inspect.inspect import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.startup import find_master_key
 from quire.storage.segment.segment import Segment, segment_name
-from tests.support.storage import (
+from tests.support.storage.storage import (
     StoreOnDisk,
     check,
     disk_of,

@@ -17,7 +17,7 @@ from quire.storage.inspect.space_report import look
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from tests.support.storage import (
+from tests.support.storage.storage import (
     EAGER,
     SMALL,
     StoreOnDisk,
@@ -30,7 +30,7 @@ from tests.support.storage import (
     run,
     sealed,
 )
-from tests.support.storage import opened as opened_store
+from tests.support.storage.storage import opened as opened_store
 
 
 def opened(config: StorageConfig = EAGER, **options: Any) -> StoreOnDisk:

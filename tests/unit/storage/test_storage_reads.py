@@ -22,7 +22,7 @@ from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.worker import ThreadReader
 from quire_simulator.machine.disk import SimDisk, SimFile
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
 from tests.unit.storage.test_storage_compaction import compact
 
 LARGE = replace(
@@ -930,7 +930,7 @@ def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> No
     import weakref
 
     from quire.storage.log.batch import Batch
-    from tests.support.storage import make_batch
+    from tests.support.storage.storage import make_batch
 
     class Watched(Batch):
         pass

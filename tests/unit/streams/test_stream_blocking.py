@@ -23,7 +23,7 @@ from quire.streams.namespace import namespace as asynchronous
 from quire.streams.read import reader as reading
 from quire.streams.read import subscriptions
 from quire.streams.write import writer as writing
-from tests.support.bookie import running_bookie
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 WAIT_S = 30.0
