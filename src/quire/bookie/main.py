@@ -112,7 +112,7 @@ async def _serve(options: BookieOptions) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
     metadata = await open_metadata(
-        options.metadata_uri, session_timeout_ms=options.config.session_timeout_ms
+        options.metadata_uri, session_timeout_s=options.config.session_timeout_s
     )
     readers = [ThreadReader(loop) for _ in options.directories]
     directories = _directories(options, readers, loop)

@@ -18,11 +18,13 @@ from quire._runtime.suggest import nearest
 from quire.config import BookieConfig, ClientConfig
 from quire.configuration.fields import (
     ENVIRONMENT_PREFIX,
+    IN_MILLISECONDS,
     TABLES,
     BookieProcess,
     HttpProcess,
     HttpSide,
     Key,
+    environment_name,
     inner_tables,
     keys,
 )
@@ -55,6 +57,20 @@ class Layer:
     needed: dict[str, str] = field(default_factory=dict)
     """By key: the problem that there is, unless a later layer has that key."""
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Former names of keys, which still work."""
+    _spelled: dict[str, str] = field(default_factory=dict)
+    """By key: the name under which it was given."""
+
+    def give(self, name: str, value: object, origin: str) -> None:
+        """Take a value for the key `name`, or for a former name of it."""
+        present = IN_MILLISECONDS.get(name, name)
+        if self._spelled.setdefault(present, name) != name:
+            self.problems.append(f"{origin}: {self._spelled[present]} is the same key as {name}")
+        if present != name:
+            self.warnings.append(f"{origin}: {name} is deprecated: use {present}, in seconds")
+            value = _in_seconds(value)
+        self.given[present] = Given(value, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,7 @@ class Configuration:
     tables: Mapping[str, str]
     """Optional inner tables that are there."""
     problems: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def metadata(self) -> str:
@@ -101,6 +118,18 @@ class Configuration:
         return kind(**arguments)
 
 
+def _in_seconds(milliseconds: object) -> object:
+    """Return the same time as a number of seconds. A text with a unit stays as it is."""
+    if isinstance(milliseconds, str):
+        try:
+            return float(milliseconds) / 1000
+        except ValueError:
+            return milliseconds
+    if isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool):
+        return milliseconds / 1000
+    return milliseconds
+
+
 # -- layers -----------------------------------------------------------------------------------
 
 
@@ -130,8 +159,8 @@ def _take_table(
     for last, value in table.items():
         name = prefix + last
         where = _place(source, name, lines)
-        if name in keys():
-            layer.given[name] = Given(value, where)
+        if name in keys() or name in IN_MILLISECONDS:
+            layer.give(name, value, where)
         elif name not in inner_tables() and (name not in TABLES or not name):
             layer.problems.append(f"{where}: {unknown(prefix, last)}")
         elif not isinstance(value, dict):
@@ -166,13 +195,13 @@ def _place(source: str, name: str, lines: Mapping[str, int]) -> str:
 def environment_layer(environment: Mapping[str, str]) -> Layer:
     """A variable that is set and empty counts as not set."""
     layer = Layer()
-    known = {key.environment: key for key in keys().values()}
+    known = {environment_name(key): key for key in (*keys(), *IN_MILLISECONDS)}
     ours = tuple(f"{ENVIRONMENT_PREFIX}{table.upper()}_" for table in TABLES if table)
     for name, text in environment.items():
         if not text:
             continue
         if name in known:
-            layer.given[known[name].name] = Given(text, name)
+            layer.give(known[name], text, name)
         elif name.startswith(ours):
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else "`quire config show` lists all keys"
@@ -216,6 +245,7 @@ def merged(layers: Sequence[Layer]) -> Configuration:
     given: dict[str, Given] = {}
     tables: dict[str, str] = {}
     problems: list[str] = []
+    warnings = [warning for layer in layers for warning in layer.warnings]
     for layer in layers:
         given |= layer.given
         tables |= layer.tables
@@ -240,7 +270,7 @@ def merged(layers: Sequence[Layer]) -> Configuration:
             values[key.name] = None
             _check_missing(key, tables, problems)
     _derive(values, origins)
-    return Configuration(values, origins, tables, problems)
+    return Configuration(values, origins, tables, problems, warnings)
 
 
 def _check_missing(key: Key, tables: Mapping[str, str], problems: list[str]) -> None:

@@ -69,8 +69,6 @@ def _from_text(key: Key, text: str) -> float:
         return parse_size(text, least=-math.inf)
     if key.unit == "seconds":
         return parse_duration(text, least=-math.inf)
-    if key.unit == "milliseconds":
-        return 1000 * parse_duration(text, "ms", least=-math.inf)
     raise ValueError(f"{text!r} is no {'whole number' if key.kind == 'integer' else 'number'}")
 
 

@@ -318,7 +318,7 @@ def test_settings_of_a_bookie() -> None:
         "nonsense=1",
         "gc_interval_s",
         "segment_bytes=1.5",
-        "seal_idle_ms=-1",
+        "seal_idle_s=-1",
         "gc_interval_s=nan",
     ],
 )

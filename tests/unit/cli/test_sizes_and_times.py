@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from quire.cli.common.options import Duration, Size
 from quire.errors import UsageError
 from quire.http.server.api import Field
-from quire.streams.namespace.settings import parse_value
+from quire.streams.namespace.settings import parse_setting
 
 
 @click.command()
@@ -65,10 +65,13 @@ def test_what_an_option_cannot_be_is_refused(option: str, text: str, problem: st
         ("bytes_max", "1t", 1 << 40),
         ("entry_bytes", "8k", 8 << 10),
         ("streams_max", "7", 7),
+        ("retention_s", "1d", 86_400.0),
+        ("retention_s", "90", 90.0),
+        ("roll_interval_s", "1ms", 0.001),
     ],
 )
 def test_a_setting_of_streams_takes_a_unit(name: str, text: str, value: object) -> None:
-    assert parse_value(name, text) == value
+    assert parse_setting(name, text) == (name, value)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +79,16 @@ def test_a_setting_of_streams_takes_a_unit(name: str, text: str, value: object) 
     [
         ("roll_bytes", "much", "setting roll_bytes: 'much' is not a size"),
         ("retention_bytes", "-1", "must not be negative"),
+        ("retention_s", "-1h", "must not be negative"),
+        ("retention_s", "0.1ms", "less than 0.001"),
+        ("roll_interval_s", "0", "must be at least 0.001"),
+        ("retention_ms", "soon", "setting retention_s: 'soon' is not a duration: use milliseconds"),
         ("streams_max", "1k", "setting streams_max: '1k' is not a whole number"),
     ],
 )
 def test_what_a_setting_cannot_be_is_refused(name: str, text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        parse_value(name, text)
+        parse_setting(name, text)
 
 
 def test_a_field_of_the_http_api_takes_a_number_or_a_unit() -> None:

@@ -172,7 +172,7 @@ async def test_when_all_have_left_nobody_asks() -> None:
         assert len(w.client._feeds) == 0
         asked = len(bookie.requests)
         await w.client.bookies()
-        await asyncio.sleep(3 * CONFIG.long_poll_ms / 1000)
+        await asyncio.sleep(3 * CONFIG.long_poll_s)
         assert len(bookie.requests) == asked
 
 

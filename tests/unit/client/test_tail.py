@@ -34,7 +34,7 @@ from tests.support.bookies.scripted_bookie import Answer, ScriptedBookie, lac_an
 from tests.support.waiting import until
 
 CONFIG = ClientConfig(
-    long_poll_ms=100, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
+    long_poll_s=0.1, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
 )
 LEDGER = 7
 PIGGYBACK = v3.ReadFlag.PIGGYBACK
@@ -422,7 +422,7 @@ async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
             assert await coming == [1]
 
 
-PATIENT = ClientConfig(long_poll_ms=60_000, read_timeout_s=70.0)
+PATIENT = ClientConfig(long_poll_s=60.0, read_timeout_s=70.0)
 
 
 async def polling(bookie: Honest) -> None:

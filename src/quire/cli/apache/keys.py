@@ -97,7 +97,7 @@ def _metadata() -> None:
         zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass
         """,
     )
-    _add(key("bookie.session_timeout_ms", whole), "zkTimeout")
+    _add(seconds_of_ms("bookie.session_timeout_s"), "zkTimeout")
     _add(
         Rule("implied", "`true`: refused: set QUIRE_ZOOKEEPER_AUTH_FILE", rules.zookeeper_acls),
         "zkEnableSecurity",

@@ -16,8 +16,9 @@ import click
 
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
-    EXPLICIT_LAC_MAX_MS,
+    EXPLICIT_LAC_MAX_S,
     LEDGER_ID_MAX,
+    Duration,
     FiniteRange,
     Size,
     check_quorums,
@@ -263,8 +264,8 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     ),
     click.option(
         "--explicit-lac",
-        "explicit_lac_ms",
-        type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+        "explicit_lac_s",
+        type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
         default=0,
         show_default=True,
         help="The writer tells the LAC by itself after so many milliseconds without an append.",
@@ -273,7 +274,7 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     _WARM_UP,
 )
 def tail(
-    rate: float, readers: int, clients: int | None, explicit_lac_ms: int, **given: Any
+    rate: float, readers: int, clients: int | None, explicit_lac_s: float, **given: Any
 ) -> None:
     """Time from an append, and from its acknowledgement, to its delivery at readers that follow the
     ledger."""
@@ -282,7 +283,7 @@ def tail(
     clients = readers if clients is None else clients
     if clients > readers:
         raise click.UsageError(f"--clients {clients}: more than --readers {readers}")
-    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_ms))
+    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_s))
 
 
 @click.command()
@@ -348,14 +349,14 @@ async def _latency(work: Work, rate: float | None) -> None:
         await _rounds(work, round_)
 
 
-async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_ms: int) -> None:
+async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_s: float) -> None:
     from contextlib import AsyncExitStack
 
     from quire._runtime.heap import collect_on_demand
     from quire.cli.bench import core as bench_core
     from quire.cli.bench import tail as bench_tail
 
-    writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
+    writing = connect(work.uri, explicit_lac_interval_s=explicit_lac_s)
     async with writing as client, AsyncExitStack() as stack:
         await _warm_up(client, work)
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]

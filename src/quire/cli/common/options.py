@@ -28,7 +28,7 @@ WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
-EXPLICIT_LAC_MAX_MS = 3_600_000
+EXPLICIT_LAC_MAX_S = 3_600
 LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
@@ -57,22 +57,32 @@ def _configured_uri() -> str:
 def checked(
     check: Callable[[str], object],
 ) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return an option callback that runs `check` on the value, or on each of several values.
+    """Return an option callback that gives the value as `check` returns it, or each of several.
 
-    A UsageError from `check` ends the command before it does anything.
+    A check that returns None leaves the value as it is. A UsageError from `check` ends the command
+    before it does anything.
     """
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         from quire.errors import UsageError
 
+        def one(text: str) -> Any:
+            found = check(text)
+            return text if found is None else found
+
         try:
-            for text in (value,) if isinstance(value, str) else value or ():
-                check(text)
+            if value is None or isinstance(value, str):
+                return None if value is None else one(value)
+            return tuple(one(text) for text in value)
         except UsageError as error:
             raise click.BadParameter(str(error), context, parameter) from None
-        return value
 
     return callback
+
+
+def warn(text: str) -> None:
+    """Print one line of warning on standard error."""
+    click.echo(f"warning: {text}", err=True)
 
 
 class FiniteRange(click.FloatRange):

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import json_option
+from quire.cli.common.options import json_option, warn
 from quire.cli.common.output import print_json
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@json_option("One JSON object: file, problems.")
+@json_option("One JSON object: file, problems, warnings.")
 def check(file: str, as_json: bool) -> int | None:
     """Say what is wrong with a configuration file: one line for each problem, and status 1.
 
@@ -21,10 +21,13 @@ def check(file: str, as_json: bool) -> int | None:
     """
     from quire.configuration.layers import file_layer, merged
 
-    problems = merged([file_layer(Path(file))]).problems
+    found = merged([file_layer(Path(file))])
+    problems = found.problems
     if as_json:
-        print_json({"file": file, "problems": list(problems)})
+        print_json({"file": file, "problems": list(problems), "warnings": list(found.warnings)})
         return EXIT_ERROR if problems else None
+    for warning in found.warnings:
+        warn(warning)
     for problem in problems:
         fail(problem)
     if problems:

@@ -29,12 +29,17 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
     found = configured()
     path = configuration_file(os.environ)
     if as_json:
+        from quire.configuration.fields import IN_MILLISECONDS
+
         names = [name for name in found.values if _wanted(found, name, changed)]
+        former = {old: new for old, new in IN_MILLISECONDS.items() if new in names}
         print_json(
             {
                 "file": None if path is None else str(path),
-                "values": {name: found.values[name] for name in names},
-                "origins": {name: found.origins[name] for name in names},
+                "values": {name: found.values[name] for name in names}
+                | {old: round(1000 * found.values[new]) for old, new in former.items()},
+                "origins": {name: found.origins[name] for name in names}
+                | {old: found.origins[new] for old, new in former.items()},
             }
         )
         return

@@ -14,7 +14,8 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
-    EXPLICIT_LAC_MAX_MS,
+    EXPLICIT_LAC_MAX_S,
+    Duration,
     check_quorums,
     metadata_option,
     password_option,
@@ -83,9 +84,9 @@ def _custom(
 )
 @click.option(
     "--explicit-lac",
-    "explicit_lac_ms",
+    "explicit_lac_s",
     metavar="MS",
-    type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+    type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
     default=EXPLICIT_LAC_MS,
     show_default=True,
     help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
@@ -100,7 +101,7 @@ def write(
     password: bytes,
     custom: dict[str, bytes],
     deferred_sync: bool,
-    explicit_lac_ms: int,
+    explicit_lac_s: float,
 ) -> int:
     """Append the lines of standard input to a new ledger, one entry a line, and close it.
 
@@ -111,15 +112,15 @@ def write(
     check_quorums(ensemble, write_quorum, ack_quorum)
     quorums = ensemble, write_quorum, ack_quorum
     shape = _Shape(*quorums, digest, password, custom, deferred_sync)
-    return run_async(_write(uri, shape, explicit_lac_ms))
+    return run_async(_write(uri, shape, explicit_lac_s))
 
 
-async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
+async def _write(uri: str, shape: _Shape, explicit_lac_s: float) -> int:
     import quire
     from quire.cli.common.lines import LineSource, signals_to
     from quire.codec.entry.entry import max_payload_bytes
 
-    async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
+    async with connect(uri, explicit_lac_interval_s=explicit_lac_s) as client:
         writer = await client.create_ledger(
             ensemble_size=shape.ensemble,
             write_quorum=shape.write_quorum,

@@ -39,7 +39,7 @@ async def _described(uri: str, path: str) -> Values:
         return {
             "path": path,
             "streams": len(await opened.streams()),
-            "settings": sources(opened.settings.as_dict(), own, given, "namespace"),
+            "settings": sources(opened.settings.as_json(), own, given, "namespace"),
         }
 
 

@@ -15,6 +15,7 @@ from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Size,
     check_quorums,
+    checked,
     json_option,
     metadata_option,
     placement_option,
@@ -24,7 +25,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import Progress
 from quire.cli.common.tls import connect, tls_options
-from quire.cli.object.options import bucket_option, checked, object_as_json
+from quire.cli.object.options import bucket_option, check_name, object_as_json
 
 if TYPE_CHECKING:
     from quire.cli.common.lines import InputSource
@@ -55,7 +56,7 @@ def _pairs(
 @tls_options
 @bucket_option
 @click.argument("path", metavar="FILE")
-@click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
+@click.argument("name", metavar="[NAME]", required=False, callback=checked(check_name))
 @click.option("--replace", is_flag=True, help="Take the place of what has the name.")
 @click.option(
     "--meta",

@@ -66,7 +66,7 @@ async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
             **found.as_json(),
             "segments": [segment_as_json(fact) for fact in found.facts],
             "lost": found.lost_as_json(),
-            "settings": sources(found.settings.as_dict(), own, opened.given_settings, "stream"),
+            "settings": sources(found.settings.as_json(), own, opened.given_settings, "stream"),
             "subscriptions": subscriptions,
         }
 

@@ -323,8 +323,8 @@ class Tail:
         pass what the reader knows it lets it wait for the time-out. So one that may be behind is
         asked again soon."""
         if self._levels.get(bookie, -2) >= known:
-            return self._config.long_poll_ms
-        return min(self._config.long_poll_ms, LEVEL_POLL_MS)
+            return round(1000 * self._config.long_poll_s)
+        return min(round(1000 * self._config.long_poll_s), LEVEL_POLL_MS)
 
     async def _proven(
         self, channel: ControlChannel, ahead: bool = False, wait: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -196,7 +195,7 @@ class OurRoutes:
             facts = await stream_facts(opened, call.query["name"], b"")
             return {
                 **facts.as_json(),
-                "settings": asdict(facts.settings),
+                "settings": facts.settings.as_json(),
                 "segments": [segment_as_json(one) for one in facts.facts],
                 "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),

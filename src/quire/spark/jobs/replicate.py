@@ -39,6 +39,7 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.left import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
 from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.settings import current_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +49,7 @@ PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
 """Between two looks for what the source gave up, and for streams that are new."""
-EXPLICIT_LAC_MS = 200
+EXPLICIT_LAC_S = 0.2
 """A record at the end of the source can be read in the copy this much later, at most."""
 STREAMS_AT_ONCE = 64
 """Of a run that ends; one that goes on follows all."""
@@ -151,11 +152,11 @@ def replicate(
         do = functools.partial(copy_piece, source, target)
         return run_pieces(spark, pieces, do, what="copying segments")
 
-    config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
+    config = ClientConfig(tls=target.tls, explicit_lac_interval_s=EXPLICIT_LAC_S)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
         ends = Ends(read.aio, source.password, path), Ends(written.aio, target.password, to_path)
         job = _Job(
-            *ends, streams, truncation, on_gap, dict(settings or {}), patience_s,
+            *ends, streams, truncation, on_gap, current_names(settings or {}), patience_s,
             stop or threading.Event(), for_s, report, progress,
         )  # fmt: skip
         call(check_ends(*ends))

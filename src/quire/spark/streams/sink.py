@@ -355,7 +355,7 @@ class Committer:
                 first = min(one.ledger_id for one in built)
                 kept = [segment.ledger_id for segment in segments]
                 await publishing.sweep_job(streams, name, batch.key, kept, first)
-        limited = batch.settings["retention_ms"] or batch.settings["retention_bytes"]
+        limited = batch.settings["retention_s"] or batch.settings["retention_bytes"]
         if limited and batch.key.number % RETAIN_EVERY_BATCHES == 0:
             await streams.retain(name)
 

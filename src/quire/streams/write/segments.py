@@ -262,7 +262,7 @@ class Segments:
     def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:
         self._spare = None
         compression = Compression[self._settings.compression.upper()]
-        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_ms / 1_000
+        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_s
         self.open = SegmentWriter(segment, ledger, compression, self.taken.next_sequence, due_s)
         opening = self.opening()
         if opening is not None:
