@@ -28,7 +28,7 @@ from quire.replication.explain.status import (
 )
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import Marks
-from tests.conformance.conftest import Backend, tree
+from tests.support.metadata.backends import Backend, tree
 from tests.support.waiting import until
 
 LIMIT_S = 30

@@ -12,7 +12,7 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks import running
 from quire.replication.marks.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs
-from tests.conformance.conftest import Backend
+from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 
 LIMIT_S = 30

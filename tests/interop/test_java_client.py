@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conftest import MakeCluster
 from tests.support.interop import operations
 from tests.support.interop.apache_java import FEATURES, ApacheClient
 from tests.support.interop.checks import Pair
+from tests.support.interop.make_cluster import MakeCluster
 from tests.support.interop.operations import Operation, possible
 from tests.support.interop.quire_side import QuireClient
 from tests.support.interop.sides import STRIPED, Shape, payloads

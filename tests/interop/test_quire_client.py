@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.interop.conftest import MakeCluster
 from tests.support.interop import operations
 from tests.support.interop.apache_java import ApacheClient
 from tests.support.interop.checks import Pair
+from tests.support.interop.make_cluster import MakeCluster
 from tests.support.interop.operations import Operation, possible
 from tests.support.interop.quire_side import QuireClient
 from tests.support.interop.sides import STRIPED, Shape, payloads

@@ -16,7 +16,7 @@ from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
-from tests.processes.test_http import Http, url_in
+from tests.support.processes.http import Http, url_in
 
 NAMESPACE = "/streams"
 

@@ -20,10 +20,10 @@ from quire.config import TlsClientConfig
 from quire.errors import LedgerFencedError
 from quire.metadata import open_metadata
 from quire.testing.cluster import LocalCluster
-from tests.processes.test_protocol import Peer
+from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED
 from tests.support.network.certificates import LOOPBACK, Authority, Files
 from tests.support.processes.cli import Quire
-from tests.unit.bookie.test_tls_bookie import GRANTED, READ, REQUEST, UNAUTHORIZED
+from tests.support.processes.protocol import Peer
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES, payload
+from tests.support.sim.cluster import BOOKIES, payload
 from tests.support.waiting import until
 
 SEEDS = range(12)

@@ -18,7 +18,6 @@ from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
 from quire.metadata.bookies.directories import read_directories
 from quire.metadata.bookies.orders import What, order_path, read_order
-from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
@@ -26,8 +25,10 @@ from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_booki
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.repair.ledger import Work, take_out
 from quire_simulator import simulate
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
-from tests.sim.test_replication import (
+from tests.support.sim.jobs import filled, names
+from tests.support.sim.replication import (
     PLAIN,
     STRIPED,
     audited,
@@ -53,24 +54,6 @@ async def retire(world: World, client: Client, bookie: str, **how: Any) -> Decom
     return await decommission(
         client, locks_of(world, client), bookie, owner="operator", now_ms=client.clock.now_ms, **how
     )
-
-
-async def names(client: Client, bookie: str) -> list[int]:
-    """The ledgers whose metadata names the bookie."""
-    found = []
-    async for ledger_id in client.list_ledgers():
-        metadata = await client.ledger_metadata(ledger_id)
-        if any(bookie in segment.ensemble for segment in metadata.segments):
-            found.append(ledger_id)
-    return found
-
-
-async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PLAIN) -> list[int]:
-    """Closed ledgers, of which several are on this bookie."""
-    ids: list[int] = []
-    while len(await names(client, bookie)) < 3:
-        ids.append((await write(client, 60 + len(ids), quorums)).ledger_id)
-    return ids
 
 
 # -- recover ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from quire.replication.repair.ledger import Work, take_out
 from quire.replication.repair.opened import open_for_repair
 from quire.replication.repair.repair import repair_ledger
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_replication import (
+from tests.support.sim.replication import (
     audited,
     locks_of,
     name_of,

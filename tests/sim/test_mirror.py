@@ -22,7 +22,7 @@ from quire.streams.mirror.mirror import Mirror
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.ownership.orphans import find_orphans
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES
+from tests.support.sim.cluster import BOOKIES
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 SOURCE, COPY, NAME = "/from", "/to", "events"

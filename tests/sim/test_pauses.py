@@ -14,8 +14,8 @@ from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Gate, Pause
 from quire.replication.moves.move import MoveOptions, Silent, recover_bookie
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_jobs import filled, names
-from tests.sim.test_replication import audited, locks_of, simulated, start
+from tests.support.sim.jobs import filled, names
+from tests.support.sim.replication import audited, locks_of, simulated, start
 
 ONE_AT_A_TIME = MoveOptions(open_grace_s=1.0, parallel=1)
 LONG_S = 100 * LOOK_INTERVAL_S

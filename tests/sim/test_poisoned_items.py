@@ -627,13 +627,13 @@ def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
 Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
-    "cli/autorecovery.py _list": (autorecovery_lists_go_on,),
+    "cli/servers/autorecovery.py list_marked": (autorecovery_lists_go_on,),
     "cli/bookie/cookie.py _cluster_s": (cookies_are_kept,),
-    "cli/bookie/disk_replace.py _loss": (bookies_that_are_named_are_found,),
+    "cli/bookie/replace.py _loss": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py ledgers_naming": (cookies_are_kept,),
     "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
-    "cli/ledger/list.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
+    "cli/ledger/manage.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
     "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
     "cli/shell/ledgers.py list_ledgers.work": (
         shell_lists_go_on,
@@ -689,9 +689,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
 """The functions that list items and read them, and what is played for each."""
 
 NAMES_ONLY = {
-    "cli/cluster/erase.py erase_now": "it deletes nodes by name, and reads none",
-    "cli/demo.py Watch.__init__": "the demo lists ids of its own cluster",
-    "cli/demo.py entries_of": "the demo reads what it wrote itself",
+    "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
     "cli/shell/cluster.py list_bookies.work": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",

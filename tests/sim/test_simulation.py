@@ -54,9 +54,9 @@ def test_the_laws_hold_in_each_workload(workload: str) -> None:
 
 @pytest.mark.parametrize("seed", [2, 7])
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
-    one, other = simulate(seed, story=True), simulate(seed, story=True)
+    one, other = simulate(seed, trace=True), simulate(seed, trace=True)
     assert one == other
-    assert one.story
+    assert one.trace
     assert simulate(seed + 1).trace_digest != one.trace_digest
 
 

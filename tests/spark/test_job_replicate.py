@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from quire import blocking
-from quire.cli.cluster.init import init as cluster_init
+from quire.cli.cluster.metadata import init as cluster_init
 from quire.cli.pipeline.replicate import replicate as command
 from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN

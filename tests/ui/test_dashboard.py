@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quire.cli.pipeline.running import told
+from quire.cli.pipeline.job import told
 from quire.config import ClientConfig
 from quire.http.server.static_files import POLICY
 from quire.replication.marks.running import Far
 from tests.support.processes.cli import Quire
 from tests.support.ui.browser import expect
+from tests.support.ui.dashboard import (
+    HOSTILE,
+    HOSTILE_NAME,
+    READ,
+    RECORDS,
+    STREAM,
+    TEAM,
+    Dashboard,
+    Tab,
+)
 from tests.support.waiting import wait_for
-from tests.ui.conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -18,8 +18,8 @@ from quire.client.background import call
 from quire.client.cluster.quarantine import Suspect
 from quire.client.read.reader import LedgerReader as AsyncReader
 from quire.client.write.caller_ids import CallerIdWriter as AsyncCallerIdWriter
-from quire.client.write.write_handle import WriteHandle
 from quire.client.write.writer import LedgerWriter as AsyncWriter
+from quire.client.write.writer import WriteHandle
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import Entry, EntryRun
 from quire.codec.metadata.ledger_metadata import LedgerMetadata

@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from quire._runtime.clock import SystemClock
+from quire.bookie.event_log import EventLog
 from quire.bookie.server import Address, Bookie
-from quire.bookie.service import EventLog
 from quire.config import BookieConfig
 from quire.metadata.interface import MetadataStore
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 
 ANSWER_S = 20.0
 SMALL = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)

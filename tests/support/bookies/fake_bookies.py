@@ -27,14 +27,14 @@ from quire.config import ClientConfig
 from quire.core.append.quorum import write_set
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.metadata.interface import BookieAddress, Registration
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.answer_codes import error_of
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 from quire.net.network import AsyncioNetwork
 from quire_simulator.machine import SimClock, SimulatedLoop
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

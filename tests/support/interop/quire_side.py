@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import quire
 from quire.client.background import call
 from quire.client.write.caller_ids import CallerIdWriter
-from quire.client.write.write_handle import WriteHandle
+from quire.client.write.writer import WriteHandle
 from quire.codec.entry.digest import DigestType
 from tests.support.interop.sides import (
     CALL_LIMIT_S,

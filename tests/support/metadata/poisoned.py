@@ -20,11 +20,11 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.underreplication import mark_path
 from quire.metadata.interface import MetadataStore
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Create
 from quire.metadata.uri import replication_root
 from quire.replication.marks.locks import ReplicationLocks
 from quire_simulator.machine.clock import SimClock
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.world.world import World, bookie_id
 from tests.support.metadata.metadata import in_store
 

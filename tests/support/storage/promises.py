@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from quire._runtime.clock import SystemClock
 from quire.bookie.directories import identity
 from quire.errors import StorageError
-from quire.metadata.memory.cluster import MemoryCluster, Node
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.config import StorageConfig
 from quire.storage.recovery.recovery import RecoveryReport
 from quire_simulator.machine.disk import SimDisk
+from quire_simulator.metadata.cluster import MemoryCluster, StoredItem
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.storage.storage import Entries, StoreOnDisk, key_of, run
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Promises:
     """Those of which that is durable: they may not."""
     refused: set[int] = field(default_factory=set)
     """Fenced, and durably deleted: from then on refused, or there and fenced."""
-    cookies: dict[str, Node] = field(default_factory=dict)
+    cookies: dict[str, StoredItem] = field(default_factory=dict)
     """Of the metadata store, which does not crash."""
     seen: Entries = field(default_factory=dict)
     """Written or promised at any time: nothing else may ever be read."""

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.bookie.protocol.connection import Connection
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig

@@ -18,7 +18,7 @@ from quire.bookie.protocol import v2 as protocol_v2
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.connection_limits import ConnectionLimits
 from quire.bookie.protocol.long_polls import LongPolls
-from quire.bookie.service import Counters
+from quire.bookie.protocol.service import Counters
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames

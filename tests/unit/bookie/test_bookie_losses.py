@@ -11,7 +11,7 @@ import pytest
 
 from quire.bookie.background.whole import is_whole
 from quire.bookie.protocol.answer_budget import Account
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig

@@ -11,7 +11,7 @@ import pytest
 from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 TIMEOUT_S = 30.0

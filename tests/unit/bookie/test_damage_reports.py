@@ -29,10 +29,10 @@ from quire.errors import (
     UnreadableMetadataError,
 )
 from quire.metadata.interface import LedgerRange
-from quire.metadata.memory import store as memory
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
+from quire_simulator.metadata import store as memory
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import Unguarded, memory_metadata
 from tests.support.storage.scrubbed_store import filled
 from tests.support.storage.storage import HandClock, StoreOnDisk, sealed, sim_disk

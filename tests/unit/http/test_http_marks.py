@@ -16,9 +16,9 @@ from quire.http.watch import mark_counts
 from quire.http.watch.mark_counts import COUNT_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
-from quire.metadata.memory.store import forget_memory
 from quire.replication.explain import status
 from quire.replication.explain.status import LastFailure, MarkCount, note_failure, overview
+from quire_simulator.metadata.store import forget_memory
 
 URI = "memory://marks"
 LONG_S = 30.0

@@ -8,7 +8,7 @@ import pytest
 
 from quire.client import Client
 from quire.errors import CookieError, UsageError
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 

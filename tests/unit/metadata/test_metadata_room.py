@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.rejoin import REJOIN_DELAY_S
+from quire.client.write.ensemble_changes import REJOIN_DELAY_S
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import Code

@@ -19,10 +19,10 @@ from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedEr
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.update import update_ledger
-from quire.metadata.memory.store import MemoryStore
 from quire.replication.repair.fragment import Outcome, replicate_fragment
 from quire.replication.repair.ledger import Seen
 from quire.replication.repair.opened import open_for_repair
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 from tests.support.bookies.fake_bookies import (
     CONFIG,

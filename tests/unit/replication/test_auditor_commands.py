@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire._runtime.clock import SystemClock
-from quire.cli.autorecovery import default_name
+from quire.cli.common.options import default_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore

@@ -11,7 +11,7 @@ from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary, DurableDict, follow, lead
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.state_machine import BUCKET
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 
 def test_what_was_executed_survives() -> None:

@@ -30,7 +30,7 @@ from quire.streams.read.records import Gap
 from quire.streams.statemachine.state_machine import BUCKET, Objects
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
 

@@ -6,7 +6,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import dry_run_option
-from quire.cli.pipeline.common import Job, job_options
+from quire.cli.pipeline.job import Job, job_options
 from quire.cli.stream.options import name_argument, namespace_option, stream_callback
 
 

@@ -15,7 +15,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import Duration, dry_run_option
-from quire.cli.pipeline.common import Job, cluster_options, job_options
+from quire.cli.pipeline.job import Job, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
 if TYPE_CHECKING:

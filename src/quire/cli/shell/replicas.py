@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.job_progress import JobBar
-from quire.cli.common.move_options import (
+from quire.cli.common.moves import (
     done_text,
     planned_text,
     run_job,
@@ -18,6 +17,7 @@ from quire.cli.common.move_options import (
 )
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
+from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.options import (
