@@ -16,7 +16,7 @@ from quire.replication.autorecovery import worker as worker_module
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
 from quire.replication.repair import fragment as fragment_module
-from quire.replication.repair.scan import Scan, scan
+from quire.replication.repair.scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 from tests.support.sim.autorecovery import (
@@ -338,7 +338,7 @@ def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
         lacking = (await there.ensemble(writer.ledger_id))[2]
         closed = asyncio.Event()
 
-        async def closed_meanwhile(*arguments: Any, **options: Any) -> Scan:
+        async def closed_meanwhile(*arguments: Any, **options: Any) -> ReplicaScan:
             result = await scan(*arguments, **options)
             if not closed.is_set():
                 closed.set()

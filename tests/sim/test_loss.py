@@ -12,7 +12,7 @@ import pytest
 from quire.bookie.background import damage
 from quire.bookie.background.damage import DamageReports
 from quire.errors import LedgerFencedError
-from quire.replication.autorecovery.worker import Worker
+from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.storage.directory import read_identity
 from quire.storage.recovery.scan import read_segment_header, scan_groups
 from quire.storage.segment.sealer import Sealer
@@ -138,7 +138,7 @@ def the_loss_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_ledgers_are_left_open(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Worker, "_cannot_tell", ("if newest.closed", "if True"))
+    edit(patch, ReplicationWorker, "_cannot_tell", ("if newest.closed", "if True"))
 
 
 def what_is_left_of_a_lost_group_stays(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError, StreamFencedError
 from quire.streams import DLSN, Record
 from quire.streams.mirror.copy import Piece, copy_ledger
-from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import Mirror
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.ownership.orphans import find_orphans

@@ -16,8 +16,7 @@ from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
-from quire.spark.jobs.compact import Key, compacted
-from quire.spark.jobs.previews.compact import CompactPreview
+from quire.spark.jobs.compact import CompactPreview, Key, compacted
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

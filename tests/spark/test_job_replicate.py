@@ -42,8 +42,7 @@ from quire.errors import (
 )
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
-from quire.spark.jobs.previews.replicate import ReplicatePreview
-from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult, replicate
 from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

@@ -12,7 +12,7 @@ from quire.client import Client, blocking
 from quire.client.background import call
 from quire.errors import MetadataError
 from quire.metadata.tree import Put
-from quire.replication import Move
+from quire.replication import LedgerMove
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.audit import stream_ledgers
 from quire.streams.blocking import Namespace
@@ -67,7 +67,9 @@ def test_the_preview_of_offload(cluster: LocalCluster, poisoned: Namespace, tmp_
 def test_the_look_of_recover(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that cannot be read may name the bookie: it is told as left."""
 
-    async def move_of(client: Client, ledger: int, bookie: str, *, password: bytes) -> Move | None:
+    async def move_of(
+        client: Client, ledger: int, bookie: str, *, password: bytes
+    ) -> LedgerMove | None:
         if ledger == 7:
             raise MetadataError("it cannot be understood")
         return None

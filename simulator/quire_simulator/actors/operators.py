@@ -20,7 +20,7 @@ from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves import decommission as taking_away
 from quire.replication.moves import rebalance as balancing
-from quire.replication.moves.move import MoveOptions, OpenLedgers
+from quire.replication.moves.recover import MoveOptions, OpenLedgers
 from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.plans import JobPlan
 from quire_simulator.world.stage import Stage

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.views.cluster_view import View
     from quire.http.views.problems import Problem
-    from quire.replication.explain.explain import Explained, Replica, SegmentView
+    from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
 
 CONNECT_TIMEOUT_S = 3.0
 """A metadata store that takes longer is what is wrong."""
@@ -215,7 +215,7 @@ def _segment(segment: SegmentView) -> str:
     return f"segment {entries}{'' if segment.closed else ', still open'}"
 
 
-def _replica(one: Replica, width: int) -> str:
+def _replica(one: ReplicaReport, width: int) -> str:
     where = "not registered" if one.host is None else f"{one.registered} on {one.host}"
     text = f"{one.bookie:{width}}  {one.state:11}  {counted(one.entries, 'entry')}  {where}"
     ranges = [

@@ -8,7 +8,7 @@ from typing import Any
 from quire.client import Client
 from quire.core.fragments import stored_by
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.world.world import World
@@ -34,7 +34,7 @@ class Scene:
         self.world = world
         self.client = world.client("client")
         self.locks = ReplicationLocks(self.client.metadata, "tester", SimClock(world.loop))
-        self.marks = Marks(self.client.metadata)
+        self.marks = ReplicationMarks(self.client.metadata)
         self._running: dict[str, tuple[Client, SimTask[None]]] = {}
 
     def begin(self, name: str, *, worker: bool = True, **settings: Any) -> Autorecovery:

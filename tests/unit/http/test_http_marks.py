@@ -42,13 +42,13 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One for each walk over all marks, counted in twos."""
     begun: list[int] = []
     monkeypatch.setattr(status, "COUNTED_AT_ONCE", 2)
-    walk = status.Marks.walk
+    walk = status.ReplicationMarks.walk
 
-    def counted(self: status.Marks, **how: Any) -> AsyncIterator[int]:
+    def counted(self: status.ReplicationMarks, **how: Any) -> AsyncIterator[int]:
         begun.append(1)
         return walk(self, **how)
 
-    monkeypatch.setattr(status.Marks, "walk", counted)
+    monkeypatch.setattr(status.ReplicationMarks, "walk", counted)
     return begun
 
 

@@ -21,7 +21,7 @@ from quire.replication.explain.status import (
     note_placement,
 )
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from tests.support.metadata.metadata import in_store
 
 
@@ -73,7 +73,7 @@ def test_the_delay_is_set_and_shown(uri: str) -> None:
     autorecovery(uri, "trigger")
 
     async def look(store: MetadataStore) -> None:
-        found = await store.tree.read(f"{Marks(store).root}/lostBookieRecoveryDelay")
+        found = await store.tree.read(f"{ReplicationMarks(store).root}/lostBookieRecoveryDelay")
         assert (found.value, found.version) == (b"600", 1)
 
     in_store(uri, look)

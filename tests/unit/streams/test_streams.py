@@ -551,10 +551,10 @@ def test_a_token_may_come_before_the_first_record() -> None:
 
 def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.streams.namespace import namespace
-    from quire.streams.write import pump
+    from quire.streams.write import writer_task
 
     monkeypatch.setattr(namespace, "ALL_BUFFERED_BYTES_MAX", 20_000)
-    monkeypatch.setattr(pump, "BUFFERED_BYTES_MAX", 5_000)
+    monkeypatch.setattr(writer_task, "BUFFERED_BYTES_MAX", 5_000)
 
     async def scene(b: Bench) -> None:
         streams = await Namespace.open(b.client, "/acme/test")
@@ -577,7 +577,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         writers[0].abandon()
         for writer in writers[1:]:
             await writer.close()
-        assert streams._room.used_bytes == 0
+        assert streams._budget.used_bytes == 0
         await streams.close()
 
     run(scene)

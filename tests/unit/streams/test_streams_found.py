@@ -637,14 +637,14 @@ def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
 
             async def ended(
                 note: Callable[[], Awaitable[Any]] = note_marks,
-                pump: Any = writer._pump,
+                task: Any = writer._writer_task,
                 ends: str = ends,
             ) -> Any:
                 noted = await note()
                 if ends == "fenced":
-                    pump._fail(StreamFencedError("taken over"))
+                    task._fail(StreamFencedError("taken over"))
                 else:
-                    pump.abandon()
+                    task.abandon()
                 return noted
 
             metadata.note_marks = ended  # type: ignore[method-assign]

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
-    from quire.replication.moves.move import MoveOptions
-    from quire.replication.moves.move_result import RecoverResult
+    from quire.replication.moves.recover import MoveOptions, RecoverResult
 
 
 # -- recover ----------------------------------------------------------------------------------
@@ -43,7 +42,7 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
-        from quire.replication.moves.move import recover_bookie
+        from quire.replication.moves.recover import recover_bookie
 
         return await recover_bookie(
             client, locks, bookie, dry_run=dry_run, options=options, progress=progress

@@ -171,7 +171,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
     """
     target = _target(kind, bookie) if kind is not None else None
     import quire
-    from quire.replication.moves.move_result import check_known
+    from quire.replication.moves.recover import check_known
 
     changed = None
     async with quire.connect(uri) as client:

@@ -28,7 +28,7 @@ from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.moves.move_result import Left, RecoverResult
+    from quire.replication.moves.recover import RecoverResult, RemainingLedger
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         password: bytes,
         **more: Any,
     ) -> Any:
-        from quire.replication.moves.move import MoveOptions, OpenLedgers
+        from quire.replication.moves.recover import MoveOptions, OpenLedgers
 
         options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
         return command(*arguments, options=options, **more)
@@ -121,14 +121,14 @@ def run_job(
     async def job() -> T:
         from quire.cli.common.options import default_name
         from quire.replication import ReplicationLocks
-        from quire.replication.marks.pauses import Gate
+        from quire.replication.marks.pauses import PauseGate
         from quire.replication.marks.running import announced
 
         async with connect(uri) as client:
             store, clock = client.metadata, client.clock
             locks = ReplicationLocks(store, socket.gethostname(), clock)
             with JobBar(counted, shown=not as_json) as progress:
-                progress.gate = Gate(store, kind, target, progress.paused)
+                progress.gate = PauseGate(store, kind, target, progress.paused)
                 name = default_name()
                 async with announced(store, kind, target, name, clock.now_ms, progress.far):
                     return await work(client, locks, progress)
@@ -152,7 +152,7 @@ def say_what_is_left(result: RecoverResult) -> None:
         say(f"they may name {result.bookie}. {REMEDY}")
 
 
-def say_what_was_skipped(named: Sequence[Left], count: int) -> None:
+def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
     """Print a line for each of the first ledgers that could not be read, and the number of the
     others."""
     for one in named:

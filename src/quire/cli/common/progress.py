@@ -11,8 +11,8 @@ from quire.cli.common.groups import say
 if TYPE_CHECKING:
     from rich import progress
 
-    from quire.replication.marks.pauses import Gate, Pause
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.pauses import Pause, PauseGate
+    from quire.replication.marks.running import JobStatus
 
 REFRESHES_PER_S = 4
 REFRESHES_PER_S = 4
@@ -105,7 +105,7 @@ class JobBar:
         self._bytes = self._bytes_total = 0
         self._step = ""
         self._paused = False
-        self.gate: Gate | None = None
+        self.gate: PauseGate | None = None
         """Where the job waits while it is paused."""
 
     def __enter__(self) -> JobBar:
@@ -160,11 +160,13 @@ class JobBar:
                 + ("" if found.kind == "rebalance" else f" {found.target}")
             )
 
-    def far(self) -> Far:
-        from quire.replication.marks.running import Far
+    def far(self) -> JobStatus:
+        from quire.replication.marks.running import JobStatus
 
-        return Far(self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
-                   self._paused)  # fmt: skip
+        return JobStatus(
+            self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
+            self._paused,
+        )  # fmt: skip
 
     def _text(self) -> str:
         text = f"{self._ledgers:,}"

@@ -57,8 +57,7 @@ def compact(
 
     A run brings it up to what is acknowledged now, and reads what is new only.
     """
-    from quire.spark.jobs.compact import Key, compact
-    from quire.spark.jobs.previews.compact import preview_compact
+    from quire.spark.jobs.compact import Key, compact, preview_compact
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("where to? Give --to DIR or --to-stream NAME")

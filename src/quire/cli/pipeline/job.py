@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rich import progress
 
     from quire.config import ClientConfig
-    from quire.replication.marks.running import Far
+    from quire.replication.marks.running import JobStatus
     from quire.spark.jobs import ClusterOptions
 
 T = TypeVar("T")
@@ -240,12 +240,12 @@ class Bar:
                 self._task, description=what, completed=done, total=total, counted=counted
             )
 
-    def far(self) -> Far:
+    def far(self) -> JobStatus:
         """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.marks.running import Far
+        from quire.replication.marks.running import JobStatus
 
         with self._lock:
-            return Far(self._step)
+            return JobStatus(self._step)
 
     def __exit__(
         self,
@@ -264,7 +264,7 @@ class Bar:
 
 @contextmanager
 def told(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> Iterator[None]:
     """While this is open, the job is among those that run on this cluster. On the loop behind the
     blocking client and with a client of its own, because the job has this thread. The job neither
@@ -288,7 +288,7 @@ def told(
 
 
 async def _tell(
-    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> None:
     import quire
     from quire.cli.common.options import default_name

@@ -237,10 +237,10 @@ async def disable(uri: str) -> None:
 
 
 async def _switch(uri: str, *, on: bool) -> bool:
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         return await (marks.enable() if on else marks.disable())
 
 
@@ -255,10 +255,10 @@ async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
     The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
     at a time are not waited for.
     """
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        marks = Marks(client.metadata)
+        marks = ReplicationMarks(client.metadata)
         if seconds is not None:
             await marks.set_delay(seconds)
         found = await marks.delay_s()
@@ -274,7 +274,7 @@ async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 async def trigger(uri: str) -> None:
     """Make the auditor look for lost bookies now, without waiting for any of them."""
 
-    from quire.replication.marks.marks import Marks
+    from quire.replication.marks.marks import ReplicationMarks
 
     async with _store(uri) as client:
-        await Marks(client.metadata).trigger()
+        await ReplicationMarks(client.metadata).trigger()

@@ -1,8 +1,10 @@
-"""What a stream writer has to wait for: one task, one thing after the other.
+"""The writer task: it takes pending entries to acknowledged ones, in order, for one stream writer.
 
-It begins, rolls and completes segments, hears of acknowledgements, and goes on with a new segment
-where a ledger fails. Drafts are sent at the end of a turn of the event loop while fewer than
-`entries_in_flight` are under way: alone a record does not wait, under load records gather.
+The task waits for one thing after the other. It begins, rolls and completes segments, receives
+acknowledgements, and continues with a new segment if a ledger fails. Entries are sent at the end of
+an event-loop iteration while fewer than `entries_in_flight` are outstanding: a single record does
+not wait, and under load records gather in entries. A byte budget bounds what is appended and not
+acknowledged, for one writer and for all writers of a namespace.
 """
 
 from __future__ import annotations
@@ -21,11 +23,9 @@ from quire.errors import (
     UsageError,
 )
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.write.drafts import Draft
+from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.producers import Marks
-from quire.streams.write.room import Room
-from quire.streams.write.segment_writer import SegmentWriter
-from quire.streams.write.segments import Segments
+from quire.streams.write.segments import Segments, SegmentWriter
 
 T = TypeVar("T")
 
@@ -44,28 +44,66 @@ GIVE_UP_S = 60.0
 FINAL = (StreamFencedError, UnauthorizedError, UsageError)
 
 
-class Pump:
-    """From drafts to acknowledged entries, in order."""
+class ByteBudget:
+    """Bytes in use under a limit. More than the limit is used when something large comes: who asks
+    waits before, not for its own size."""
+
+    def __init__(self, limit_bytes: int, outer: ByteBudget | None = None) -> None:
+        """What is used here is used in `outer` as well."""
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._outer = outer
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def take(self, size_bytes: int) -> None:
+        self.used_bytes += size_bytes
+        if self.used_bytes >= self.limit_bytes:
+            self._free.clear()
+        if self._outer is not None:
+            self._outer.take(size_bytes)
+
+    def give_back(self, size_bytes: int) -> None:
+        self.used_bytes -= size_bytes
+        if self.used_bytes < self.limit_bytes:
+            self._free.set()
+        if self._outer is not None:
+            self._outer.give_back(size_bytes)
+
+    @property
+    def full(self) -> bool:
+        return not self._free.is_set() or (self._outer is not None and self._outer.full)
+
+    async def wait(self) -> None:
+        """Until there is room, here and in `outer`. Cancel-safe."""
+        while self.full:
+            await self._free.wait()
+            if self._outer is not None:
+                await self._outer.wait()
+
+
+class WriterTask:
+    """From pending entries to acknowledged entries, in order."""
 
     def __init__(
-        self, segments: Segments, settings: StreamSettings, tasks: TaskSet, room: Room
+        self, segments: Segments, settings: StreamSettings, tasks: TaskSet, budget: ByteBudget
     ) -> None:
-        """`room`: that all writers share."""
+        """`budget`: that all writers share."""
         self.name = segments.metadata.paths.name
         self.segments = segments
         self.settings = settings
-        self.room = Room(BUFFERED_BYTES_MAX, room)
+        self.budget = ByteBudget(BUFFERED_BYTES_MAX, budget)
         """For what is appended and not acknowledged."""
         self.failure: QuireError | None = None
         self.closing = False
         self.on_end: Callable[[], object] = lambda: None
         """Called once, when the writer is closed or has failed."""
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Draft] = deque()
+        self._queue: deque[PendingEntry] = deque()
         """Not sent yet; only the last one still takes records."""
         self._work = asyncio.Event()
         """Something may have to be done that the task waits for."""
-        self._turn_planned = False
+        self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
         """Of somebody who waits for the open segment to be completed."""
         self._settled: Marks = segments.taken.marks.copy()
@@ -75,23 +113,23 @@ class Pump:
 
     # -- for the writer -----------------------------------------------------------------------
 
-    def open_draft(self, sequence: int) -> Draft:
+    def open_entry(self, sequence: int) -> PendingEntry:
         """The one that takes the next record; `sequence` is the id of that."""
-        return self._queue[-1] if self._queue else self.new_draft(sequence)
+        return self._queue[-1] if self._queue else self.new_entry(sequence)
 
-    def new_draft(self, sequence: int) -> Draft:
-        draft = Draft(sequence)
-        self._queue.append(draft)
-        return draft
+    def new_entry(self, sequence: int) -> PendingEntry:
+        entry = PendingEntry(sequence)
+        self._queue.append(entry)
+        return entry
 
     @property
     def queued_bytes(self) -> int:
-        return sum(draft.size_bytes for draft in self._queue)
+        return sum(entry.size_bytes for entry in self._queue)
 
     def appended(self, size_bytes: int) -> None:
-        """So many bytes of records were put into drafts."""
-        self.room.take(size_bytes)
-        self.plan_turn()
+        """So many bytes of records were put into pending entries."""
+        self.budget.take(size_bytes)
+        self.schedule_send()
 
     async def roll(self) -> None:
         if self._rolled is None:
@@ -104,7 +142,7 @@ class Pump:
     async def close(self) -> None:
         if self.failure is None:
             self.closing = True
-            self.plan_turn()
+            self.schedule_send()
             self._work.set()
         await asyncio.wait([self._task])
         if self.failure is not None and not isinstance(self.failure, StreamClosedError):
@@ -116,13 +154,13 @@ class Pump:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def plan_turn(self) -> None:
-        if not self._turn_planned:
-            self._turn_planned = True
-            self._loop.call_soon(self._turn)
+    def schedule_send(self) -> None:
+        if not self._send_scheduled:
+            self._send_scheduled = True
+            self._loop.call_soon(self._send_and_wake)
 
-    def _turn(self) -> None:
-        self._turn_planned = False
+    def _send_and_wake(self) -> None:
+        self._send_scheduled = False
         self._send()
         self._work.set()
 
@@ -251,14 +289,14 @@ class Pump:
         except TimeoutError:
             pass
 
-    def _settle(self, drafts: Sequence[Draft]) -> None:
-        for draft in drafts:
-            self.room.give_back(draft.record_bytes)
-            for producer_id, sequence, index in draft.sent_by:
-                self._settled.sent(producer_id, sequence, draft.position(index))
-            if draft.token is not None:
-                self._settled.token = draft.token
-            draft.settle()
+    def _settle(self, entries: Sequence[PendingEntry]) -> None:
+        for entry in entries:
+            self.budget.give_back(entry.record_bytes)
+            for producer_id, sequence, index in entry.sent_by:
+                self._settled.sent(producer_id, sequence, entry.position(index))
+            if entry.token is not None:
+                self._settled.token = entry.token
+            entry.settle()
 
     def _fail(self, error: QuireError) -> None:
         """The end: whatever is not acknowledged by now learns why."""
@@ -268,12 +306,12 @@ class Pump:
         segment = self.segments.open
         if segment is not None:
             segment.ledger.abandon()
-            for draft in segment.in_flight:
-                draft.settle(error)
-        for draft in self._queue:
-            draft.settle(error)
+            for entry in segment.in_flight:
+                entry.settle(error)
+        for entry in self._queue:
+            entry.settle(error)
         if self._rolled is not None and not self._rolled.done():
             self._rolled.set_exception(error)
             self._rolled.exception()
-        self.room.give_back(self.room.used_bytes)
+        self.budget.give_back(self.budget.used_bytes)
         self.on_end()

@@ -1,8 +1,8 @@
-"""Records on their way into entries: a draft is what will be one entry.
+"""A pending entry: records that will be one entry of a ledger, and the positions that they get.
 
-Drafts are filled in the order of the appends, sent in that order, and settled in that order. A
-draft that was sent to a segment which failed may be sent again to the next: only then, and only
-if its recovery proved that the entry is not part of it.
+Pending entries are filled in the order of the appends, sent in that order, and acknowledged in that
+order. One that was sent to a segment which failed may be sent again to the next segment, but only
+if recovery of the failed one proved that the entry is not part of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.codec.distributedlog.record import HEAD_BYTES
 from quire.codec.wire.v2 import Buffer
 
 
-class Draft:
+class PendingEntry:
     """The records of one entry, and the marks (control records) between them."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Draft:
         self.size_bytes += HEAD_BYTES + len(payload)
 
     def position(self, index: int) -> DLSN:
-        """Of a record, once the draft was sent."""
+        """Of a record, once the pending entry was sent."""
         before = sum(1 for at, _ in self.marks if at <= index)
         return DLSN(self.lssn, self.entry_id, index + before)
 
@@ -90,8 +90,8 @@ class Appended(Sequence[DLSN]):
 
     __slots__ = ("_parts", "_starts")
 
-    def __init__(self, parts: Sequence[tuple[Draft, int, int]]) -> None:
-        """(draft, index of the first record, how many) of each draft they went to."""
+    def __init__(self, parts: Sequence[tuple[PendingEntry, int, int]]) -> None:
+        """Each part is (pending entry, index of its first record, number of records)."""
         self._parts = parts
         self._starts = list(accumulate((count for _, _, count in parts), initial=0))
 
@@ -103,9 +103,9 @@ class Appended(Sequence[DLSN]):
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        for start, (draft, first, count) in zip(self._starts, self._parts):
+        for start, (entry, first, count) in zip(self._starts, self._parts):
             if index < start + count:
-                return draft.position(first + index - start)
+                return entry.position(first + index - start)
         raise AssertionError("unreachable")  # pragma: no cover
 
     @property
@@ -118,5 +118,5 @@ class Appended(Sequence[DLSN]):
 
     async def wait(self) -> None:
         """Until all are acknowledged. Cancel-safe."""
-        for draft, _, _ in self._parts:
-            await asyncio.shield(draft.waiter())
+        for entry, _, _ in self._parts:
+            await asyncio.shield(entry.waiter())
