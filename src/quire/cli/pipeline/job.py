@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from quire._runtime.retry import Backoff, Retry
 from quire.cli.common.options import json_option, key_values, metadata_option
 from quire.cli.common.output import diverted, print_json
 from quire.cli.common.tls import client_config, tls_options
@@ -52,7 +54,7 @@ PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
 REFRESHES_PER_S = 4
 LOG_NAME = "spark.log"
-RETRY_S = 10.0
+RETRY_BACKOFF = Backoff(10.0, 10.0)
 """Between two attempts to reach a metadata store that cannot be reached."""
 END_TIMEOUT_S = 5.0
 """A job that has ended waits so long to be told of no more; else that goes with its session."""
@@ -294,6 +296,7 @@ async def _tell(
     from quire.cli.common.options import default_name
     from quire.replication.marks.running import announced
 
+    retry = Retry(RETRY_BACKOFF, random.Random())
     while True:
         try:
             async with (
@@ -302,4 +305,4 @@ async def _tell(
             ):
                 await asyncio.Event().wait()
         except QuireError:
-            await asyncio.sleep(RETRY_S)
+            await retry.pause()

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quire._runtime.retry import Backoff
 from quire.client.cluster.pool import BookiePool
 from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
@@ -70,10 +71,9 @@ PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
 """Of a batch read. A bookie answers so little in one turn of its event loop, where it has it at
 hand, as it has the end of a ledger; it hands what may be megabytes on to its threads."""
-ASK_DELAY_S = 0.005
-"""When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
-ASK_DELAY_MAX_S = 0.25
-EMPTY_DELAY_MAX_S = 0.05
+ASK_BACKOFF = Backoff(0.01, 0.25)
+"""The pauses before the bookies of an ensemble are asked again, none of which had an answer."""
+EMPTY_BACKOFF = Backoff(0.01, 0.05)
 """The same, where a bookie answers that it knows nothing of the ledger: the first entry is still to
 come, and no bookie can be asked to wait for it."""
 
@@ -192,9 +192,8 @@ class Tail:
         self._at += 1
         if self._misses // metadata.ensemble_size > rounds:
             rounds = self._misses // metadata.ensemble_size
-            limit = EMPTY_DELAY_MAX_S if self._empty else ASK_DELAY_MAX_S
-            delay_s = min(ASK_DELAY_S * 2 ** min(rounds, 10), limit)
-            await asyncio.wait((changed,), timeout=delay_s)
+            backoff = EMPTY_BACKOFF if self._empty else ASK_BACKOFF
+            await asyncio.wait((changed,), timeout=backoff.pause_s(rounds, self._pool.rng))
 
     def _index(self, metadata: LedgerMetadata) -> int:
         if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self.upcoming:

@@ -390,4 +390,4 @@ def built_for(name: str, written: Sequence[StreamMessage]) -> list[Built]:
 
 
 def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
-    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name))
+    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name), client.rng)

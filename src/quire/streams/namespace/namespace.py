@@ -413,7 +413,9 @@ class Namespace:
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
-        return StreamMetadata(self._tree, StreamPaths(self.path, stream_name(name)))
+        return StreamMetadata(
+            self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
+        )
 
 
 def namespace_path(path: str) -> str:

@@ -170,6 +170,7 @@ class Segments:
         """`lock`: released with the rest, when the writer is closed."""
         self.metadata = metadata
         self.taken = taken
+        self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
         """What is to stand in a control record at the beginning of each segment."""
