@@ -11,7 +11,7 @@ import click
 
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import FiniteRange, run_async
+from quire.cli.common.options import Duration, run_async
 from quire.cli.common.tls import connect
 from quire.cli.shell.options import Shell, dry_run, flag, pass_shell, value
 
@@ -94,7 +94,7 @@ def bookie_format(
 @click.command("bookiesanity")
 @value("entries", "e", "entries", type=click.IntRange(1, 1_000_000), default=10, help="Entries to "
        "write. [default: 10]")  # fmt: skip
-@value("timeout_s", "t", "timeout", type=FiniteRange(min=0.001), default=1.0, help="Seconds "
+@value("timeout_s", "t", "timeout", type=Duration(0.001), default=1.0, help="Seconds "
        "for a write or a read. [default: 1]")  # fmt: skip
 @pass_shell
 def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> int:

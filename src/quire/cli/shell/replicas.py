@@ -15,7 +15,7 @@ from quire.cli.common.moves import (
     run_job,
     say_what_is_left,
 )
-from quire.cli.common.options import run_async
+from quire.cli.common.options import Duration, Size, run_async
 from quire.cli.common.output import time_text
 from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect
@@ -94,7 +94,7 @@ def who_is_auditor(shell: Shell) -> int:
 
 @click.command("lostbookierecoverydelay")
 @flag("asked", "g", "get", help="Print it.")
-@value("seconds", "s", "set", type=click.IntRange(0, DELAY_MAX_S), help="Set it, in seconds.")
+@value("seconds", "s", "set", type=Duration(0, DELAY_MAX_S, whole=True), help="Set it, in seconds.")
 @pass_shell
 def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     """Print or set how many seconds a single lost bookie is waited for."""
@@ -298,7 +298,7 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
 @flag("delete_cookie", "d", "deleteCookie", help="Then remove the bookies' cookies.")
 @flag("skip_failed", "sku", "skipUnrecoverableLedgers", help="Ledgers that cannot be recovered do "
       "not count as a failure.")  # fmt: skip
-@value("rate", "rate", "replicationRate", type=click.IntRange(min=1), metavar="BYTES",
+@value("rate", "rate", "replicationRate", type=Size(1), metavar="BYTES",
        help="Write at most so many bytes a second.")  # fmt: skip
 @dry_run
 @pass_shell
