@@ -32,7 +32,7 @@ class DriverOpener(Protocol):
         create: bool,
         clock: Clock,
         rng: random.Random,
-        session_timeout_ms: int,
+        session_timeout_s: float,
     ) -> MetadataStore: ...
 
 
@@ -75,10 +75,10 @@ async def open_metadata(
     where what is there cannot be used, UsageError for an identity that cannot be read. Cancelling
     leaves nothing open.
     """
-    if session_timeout_ms is None:
-        session_timeout_ms = round(1000 * session_timeout_s)
-    else:
+    if session_timeout_ms is not None:
         warn_renamed("session_timeout_ms", "session_timeout_s")
+        session_timeout_s = session_timeout_ms / 1000
+    session_timeout_ms = round(1000 * session_timeout_s)
     where = parse_uri(uri)
     clock = clock or SystemClock()
     rng = rng or random.Random()
@@ -92,7 +92,7 @@ async def open_metadata(
                 "sqlite:/// URI",
             )
         return await opener(
-            where, create=create, clock=clock, rng=rng, session_timeout_ms=session_timeout_ms
+            where, create=create, clock=clock, rng=rng, session_timeout_s=session_timeout_s
         )
     if where.driver is Driver.SQLITE:
         from quire.metadata.sqlite.store import SqliteStore
