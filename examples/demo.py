@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quire.cli.common.output import diverted
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets.datasets import OWNER_KEY
@@ -199,7 +199,7 @@ class Watch(threading.Thread):
 
     def _watch(self) -> None:
         seen = 0
-        with Progress("writing", total=self._rows) as progress:
+        with ProgressBar("writing", total=self._rows) as progress:
             while not self._over.wait(WATCH_INTERVAL_S):
                 acknowledged = entries_of(self._client, self._before)
                 entries = sum(acknowledged.values())

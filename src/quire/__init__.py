@@ -19,7 +19,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
-    from quire.client.cluster.quarantine import Suspect
+    from quire.client.cluster.health import UnhealthyBookie
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
     from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -52,14 +52,15 @@ else:
             "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
             "Segment": "quire.codec.metadata.ledger_metadata:Segment",
-            "Suspect": "quire.client.cluster.quarantine:Suspect",
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",
+            "UnhealthyBookie": "quire.client.cluster.health:UnhealthyBookie",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
             "blocking": "quire.client.blocking",
             "connect": "quire.client:connect",
             "load_config": "quire.configuration.load:load_config",
         },
+        former={"Suspect": "UnhealthyBookie"},
     )
 
 __version__ = "0.1.0"
@@ -81,9 +82,9 @@ __all__ = [
     "PlacementConfig",
     "QuireError",
     "Segment",
-    "Suspect",
     "TlsClientConfig",
     "TlsServerConfig",
+    "UnhealthyBookie",
     "ZooKeeperOptions",
     "blocking",
     "connect",

@@ -1,4 +1,8 @@
-"""Every limit of a client and of a bookie, with its unit. Values are frozen; pass your own."""
+"""Every limit of a client and of a bookie, with its unit. Values are frozen; pass your own.
+
+All rooms import this module. `quire.configuration` reads these values from the configuration file,
+the environment and options.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire._runtime.deprecated import was_in_milliseconds
+from quire._runtime.former_names import was_in_milliseconds
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, overload
 
 from quire.client import client as asynchronous
 from quire.client.background import call
-from quire.client.cluster.quarantine import Suspect
+from quire.client.cluster.health import UnhealthyBookie
 from quire.client.read.reader import LedgerReader as AsyncReader
 from quire.client.write.caller_ids import CallerIdWriter as AsyncCallerIdWriter
 from quire.client.write.writer import LedgerWriter as AsyncWriter
@@ -163,7 +163,7 @@ class Client:
         """See `quire.Client.open_ledger`."""
         return LedgerReader(self, ledger_id, password, recover, assume_liars, unverified_password)
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[UnhealthyBookie]:
         """See `quire.Client.suspects`."""
         return self.aio.suspects()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.deprecated import warn_renamed
+from quire._runtime.former_names import warn_renamed
 from quire.errors import MetadataURIError, UsageError
 from quire.metadata.common import SESSION_TIMEOUT_MS
 from quire.metadata.interface import MetadataStore

@@ -1,4 +1,4 @@
-"""What the command at hand is configured to do: its options, the environment, and the one file that
+"""The configuration of the current command: its options, the environment, and the one file that
 counts."""
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _TOLD = "quire.configuration.told"
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
-    """Of an option NAME=VALUE for the keys of one table. `click.UsageError`."""
+    """Return the layer of an option NAME=VALUE for the keys of one table. Raises
+    `click.UsageError`."""
     layer = Layer()
     for setting in settings:
         last, equals, text = setting.partition("=")
@@ -82,8 +83,10 @@ def _base() -> list[Layer]:
 
 
 def configured(*options: Layer) -> Configuration:
-    """What the command at hand is to do; its options count most. `click.UsageError`, and
-    `OSError` for a file that cannot be read."""
+    """Return the configuration of the current command, whose options count most.
+
+    Raises `click.UsageError`, and `OSError` for a file that cannot be read.
+    """
     found = checked(merged([*_base(), *options]))
     context = click.get_current_context(silent=True)
     told = context.meta.setdefault(_TOLD, set()) if context is not None else set()

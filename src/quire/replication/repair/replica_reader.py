@@ -66,7 +66,7 @@ class Unreachable(Exception):
     """The bookie does not answer; the message says how."""
 
 
-class Attempts:
+class ReadAttempts:
     """Of one question to a bookie, that have failed."""
 
     def __init__(self) -> None:
@@ -199,10 +199,11 @@ class ReplicaReader:
                 raise
             self._batches = False
             return []
-        run = check_batch(
-            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
-        )
-        if not run:
+        try:
+            run = check_batch(
+                self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+            )
+        except BadEntryError:
             return []
         return [Copies(range(first, run.last + 1), run.payloads(), run.ledger_lengths)]
 
@@ -284,7 +285,7 @@ class ReplicaReader:
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
         busy = Retry(BUSY_BACKOFF, self._client.rng, attempts=BUSY_ATTEMPTS)
-        attempts = Attempts()
+        attempts = ReadAttempts()
         while True:
             try:
                 return await self._in_time(ask)
@@ -336,7 +337,7 @@ LAG_S = 2.0
 async def answers(client: Client, bookie: str) -> str:
     """Return '' if the bookie answers at all, over an existing connection or a new one, or else the
     reason. Takes at most six times `read_timeout_s`. Cancel-safe."""
-    attempts = Attempts()
+    attempts = ReadAttempts()
     while True:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
