@@ -107,7 +107,7 @@ class World:
     metadata_caller: str = ""
     """Whose call the metadata store carries out, while it does."""
     lies: dict[str, float] = field(default_factory=dict)
-    """Which lies the bookie that lies tells now, and how often (`liars`)."""
+    """Which lies the bookie that lies tells now, and how often (`byzantine`)."""
     racks: dict[str, str] = field(default_factory=dict)
     """Where each bookie stands, by its id; empty: nobody knows."""
     placement: Callable[[dict[str, str]], PlacementConfig] = lambda racks: PlacementConfig()

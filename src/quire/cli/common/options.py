@@ -58,9 +58,7 @@ def _configured_uri() -> str:
     return configured().metadata
 
 
-def checked(
-    check: Callable[[str], object],
-) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return an option callback that gives the value as `check` returns it, or each of several.
 
     A check that returns None leaves the value as it is. A UsageError from `check` ends the command
