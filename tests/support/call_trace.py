@@ -18,7 +18,7 @@ Function = tuple[str, str]
 
 
 class CallTrace:
-    """Records calls in the thread that enters it, and in all threads that start while it is entered.
+    """Records calls in the thread that enters it, and in threads that start while it is entered.
 
     A thread that is already running takes part once it has called `follow_this_thread`.
     """
