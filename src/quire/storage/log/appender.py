@@ -59,6 +59,7 @@ class Appender:
         self._config = config
         self._preallocated = preallocated
         self._writer = writer
+        writer.on_written, writer.on_failed = self.on_written, self.on_failed
         self._schedule = schedule
         self._closed = closed
         self._times = times
