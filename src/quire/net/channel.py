@@ -39,7 +39,7 @@ _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, en
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
 _LEDGER_AT, _ENTRY_AT = 12, 20
 AHEAD_ANSWERS = 1024
-"""In so many the next one that is expected is looked for at once."""
+"""The number of answers among which the next expected one is searched for at once."""
 
 
 class BookieChannel(Link):
@@ -130,7 +130,7 @@ class BookieChannel(Link):
         return at
 
     def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
-        """As many ADD answers as stand here back to back."""
+        """Handle the ADD answers that follow each other here; the offset after them."""
         count = (end - at) // ADD_RESPONSE_BYTES
         if self._expected:
             expected, others = self._parse_expected(buffer, at, count)
@@ -199,7 +199,7 @@ class BookieChannel(Link):
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1
         more: list[int] = []
-        """What follows `first` in the same ledger."""
+        """The entries that follow `first` in the same ledger."""
         rest = 0
         for head, upcoming, entry in answers:
             if head != _OK_HEAD:

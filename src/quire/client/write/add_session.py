@@ -62,7 +62,7 @@ class Encoder(Protocol):
 
 
 class HowToAdd(TypedDict):
-    """What every session is made of."""
+    """The arguments that every session takes."""
 
     codec: EntryCodec
     key: bytes
@@ -138,7 +138,7 @@ class AddSession:
         self._row_encoder: AddEncoder | None = None
         """None: no entry may be a row of coalesced adds."""
         self._reached: asyncio.Future[None] | None = None
-        """Once this is made, members that fail are not replaced any more."""
+        """The future of `reached`. From then on, members that fail are not replaced any more."""
         self._changes: EnsembleChanges | None = None
         """There are none before the first member fails."""
         self.met = False
@@ -307,11 +307,11 @@ class AddSession:
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
-        """The last call before `stop`, when all is confirmed: until what was pushed is on its way
-        to every member that can be had, `REACH_S` at most. Cancel-safe.
+        """Wait until everything pushed was sent to every reachable member, for `REACH_S` at most.
 
-        An ack quorum has it; but a member whose connection is still being made would never hear of
-        these entries, and they would be a copy short for as long as nobody audits the ledger.
+        This is the last call before `stop`, when all entries are confirmed. An ack quorum has them,
+        but a member whose connection is still being made would never get them. They would lack a
+        copy for as long as nobody audits the ledger. Cancel-safe.
         """
         self._reached = self._loop.create_future()
         self.look_who_is_reached()
@@ -651,7 +651,7 @@ class AddTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class SharedByWriters:
-    """What all writers of one client do once for all their ledgers."""
+    """The flush and the timer, of which one client has one each for all its writers."""
 
     flush: Flush
     timeouts: AddTimeouts

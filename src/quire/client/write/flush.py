@@ -17,7 +17,7 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.net.link import Link
 
 COALESCED_ROWS_MIN = 2
-"""Fewer do not pay."""
+"""The number of rows from which on coalescing is worth its cost."""
 FLUSHES_ALONE = 100
 """The number of flushes that a group makes without coalesced adds after answers came in another
 order than what was sent: this bookie has several logs."""
@@ -42,8 +42,8 @@ class Flush:
         """The groups that hold something. Who puts the first piece into a group adds it."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when what runs now has come to its end, in the order of these requests. It sees
-        the context of whoever asked first."""
+        """Call this function at the end of the event-loop iteration, in the order of these
+        requests. It runs in the context of the first one."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(call)
@@ -93,7 +93,7 @@ class ConnectionGroup:
         self.links = links
         self._flush = flush
         self._pieces: list[Buffer] = []
-        """What leaves with the next flush. Each writer bounds its part (`max_turn_bytes`)."""
+        """The frames of the next flush. Each writer bounds its part (`max_turn_bytes`)."""
         self._leaving: list[CoalescedAdds] = []
         """The coalesced adds of the next flush. The frames of each are contiguous."""
         self._filling: CoalescedAdds | None = None
