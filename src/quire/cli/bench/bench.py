@@ -411,13 +411,7 @@ async def _recover(work: BenchOptions, count: int) -> None:
         await _rounds(
             work,
             partial(
-                bench_core.recover_each,
-                client,
-                other,
-                work.shape,
-                work.load,
-                count,
-                keep=work.keep,
+                bench_core.recover_each, client, other, work.shape, work.load, count, keep=work.keep
             ),
         )
 
@@ -427,8 +421,7 @@ async def _rereplicate(work: BenchOptions, count: int) -> None:
 
     async with connect(work.uri) as client, connect(work.uri) as other:
         await _rounds(
-            work,
-            partial(measured, client, other, work.shape, work.load, count, keep=work.keep),
+            work, partial(measured, client, other, work.shape, work.load, count, keep=work.keep)
         )
 
 

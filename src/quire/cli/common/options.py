@@ -58,9 +58,7 @@ def _configured_uri() -> str:
     return configured().metadata
 
 
-def checked(
-    check: Callable[[str], object],
-) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return an option callback that runs `check` on the value, or on each of several values.
 
     A UsageError from `check` ends the command before it does anything.

@@ -127,11 +127,7 @@ def _preview(
     failed = [one for one in found if one.error]
     readable = len(found) - len(failed)
     lines.append(f"{_count(readable, 'stream')}: {copied:,} bytes would be copied")
-    result = {
-        "dry_run": True,
-        "ledger_bytes": copied,
-        "streams": [one.as_json() for one in found],
-    }
+    result = {"dry_run": True, "ledger_bytes": copied, "streams": [one.as_json() for one in found]}
     job.show(result, "\n".join(lines))
     for one in failed:
         fail(f"stream {one.stream}: {one.error}")
@@ -157,9 +153,7 @@ def _count(number: int, what: str) -> str:
     "--check", "action", flag_value="check", help="Read every file and compare it with its digests."
 )
 @click.option(
-    "--output",
-    metavar="DIR",
-    help="Write the records to Parquet files here; DIR must not exist.",
+    "--output", metavar="DIR", help="Write the records to Parquet files here; DIR must not exist."
 )
 def history(
     job: PipelineJob,

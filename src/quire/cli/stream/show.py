@@ -8,13 +8,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.options import (
-    LEDGER_ID_MAX,
-    asynchronous,
-    flag,
-    json_option,
-    metadata_option,
-)
+from quire.cli.common.options import LEDGER_ID_MAX, asynchronous, flag, json_option, metadata_option
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.tls import connect, tls_options
 from quire.cli.stream.options import (

@@ -1,10 +1,11 @@
-"""What becomes of the members of an ensemble that fail while a ledger is written.
+"""Changes of the ensemble of a ledger while it is written: members that fail return, are replaced,
+or are done without.
 
 One change runs at a time, and nothing is confirmed meanwhile (replication spec, 4.2):
 
     only its connection is lost   the member returns over a new connection, if that is made at once
-    another bookie can be had     it replaces the member, once the metadata names it
-    no other bookie can be had    the session continues without the member while every write set has
+    another bookie is available   it replaces the member, once the metadata names it
+    no bookie is available        the session continues without the member while every write set has
                                   its ack quorum; else nothing is acknowledged for a while
 
 A member that is absent is tried again until it rejoins or another bookie replaces it. Connections
@@ -66,7 +67,7 @@ class EnsembleMember(Protocol):
 
 
 class ChangingSession(Protocol):
-    """What the changes of an ensemble need of the session that writes the ledger."""
+    """The session that writes the ledger, as far as the changes of its ensemble need it."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -204,7 +205,7 @@ class EnsembleChanges:
             session.tasks.start(self._run())
 
     async def _run(self) -> None:
-        """Until none is left that failed (replication spec, 4.2 and 4.3)."""
+        """Handle failed members until none is left (replication spec, 4.2 and 4.3)."""
         session = self._session
         try:
             while self._failed and session.failure is None:
@@ -319,7 +320,7 @@ class EnsembleChanges:
     # -- going on with fewer ------------------------------------------------------------------
 
     def _go_on_without(self, indexes: Collection[int]) -> None:
-        """Continue without these members, which cannot be had, nor others in their places. Raises
+        """Continue without these members, for which no bookie is available. Raises
         NotEnoughBookiesError."""
         session = self._session
         if not self._patience_s and not self.bearable(indexes):
@@ -361,13 +362,13 @@ class EnsembleChanges:
             self._late = session.owes and self._progress == self._done
 
     def stop(self) -> None:
-        """The session has ended: wait for nobody."""
+        """Wait for no member any more, because the session has ended."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
 
     async def _bring_back(self, index: int) -> None:
-        """Replace the member, or have it back, as soon as a bookie can be had."""
+        """Replace the member, or let it rejoin, as soon as a bookie is available."""
         session = self._session
         member, pool = session.member(index), session.pool
         await self._pause(index, longer=True)
@@ -407,7 +408,7 @@ class EnsembleChanges:
         await self._session.pool.changed(asyncio.get_running_loop().time() + delay)
 
     def _nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
-        """These members cannot be had, nor others in their places."""
+        """Return the error for members for which no bookie is available."""
         session = self._session
         lost = {index: session.ensemble[index] for index in sorted(indexes)}
         placement = session.pool.placement

@@ -36,7 +36,7 @@ async def truncate(
     """Mark everything before the position; the segments that changed. The segment in progress and
     what follows are left alone. Never goes back. Durable on return; no space is freed yet (`free`).
 
-    `life`: the stream that is meant (`Life.path`), where another one may have got its name.
+    `life`: the stream that is meant (`StreamLife.path`), where another one may have got its name.
     NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()

@@ -172,14 +172,14 @@ class Segments:
         self.taken = taken
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
-        """What is to stand in a control record at the beginning of each segment."""
+        """Returns the control record that each segment begins with, if there is one."""
         self._client = client
         self._settings = settings
         self._tasks = tasks
         self._password = password
         self._lock = lock
         self._stored_bytes = stored_bytes
-        """Of completed segments."""
+        """The stored bytes of completed segments."""
         self._spare: LedgerWriter | None = None
         self._made: LedgerWriter | None = None
         """Made, but not certainly noted: the next attempt to note one takes it."""

@@ -30,7 +30,7 @@ BACKWARD_ENTRIES = 8
 
 @dataclass(slots=True)
 class TakenStream:
-    """A stream that is ours: what came before."""
+    """A stream that was taken over, and what its former writers left."""
 
     claim: WriterClaim
     last_txid: int
@@ -47,7 +47,7 @@ class TakenStream:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """Of a segment: the last one of any kind."""
+    """The last record of a segment, of any kind."""
 
     txid: int
     count: int
