@@ -96,9 +96,9 @@ class WriteHandle:
         self._flush = how["shared"].flush
         self._traced = self._session.traced
         self._explicit_lac: ExplicitLac | None = None
-        if config.explicit_lac_interval_ms > 0:
-            interval_ms = config.explicit_lac_interval_ms
-            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_ms)
+        if config.explicit_lac_interval_s > 0:
+            interval_s = config.explicit_lac_interval_s
+            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_s)
             self._explicit_lac.start()
         self._watch: Watch | None = None
         if config.watch_written_ledgers:

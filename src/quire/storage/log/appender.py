@@ -347,7 +347,7 @@ class Appender:
     def _arm(self) -> None:
         if self._timer is None and not self.closing and self.failed is None:
             self._idle_sequence = self._sequence
-            self._timer = self._schedule(self._config.seal_idle_ms / 1000, self._on_idle)
+            self._timer = self._schedule(self._config.seal_idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
         """An empty group behind the last one proves that the last one was synced."""
