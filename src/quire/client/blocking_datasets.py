@@ -20,7 +20,8 @@ class BlockingDatasets:
     @property
     def aio(self) -> Datasets:
         """The asyncio twin, of this process."""
-        return Datasets(self._client.aio.metadata, clock=self._clock)
+        client = self._client.aio
+        return Datasets(client.metadata, clock=self._clock, rng=client.rng)
 
     def read(self, name: str) -> Dataset:
         """See `Datasets.read`."""

@@ -34,6 +34,7 @@ from quire.streams.namespace.settings import (
     DEFAULTS,
     StreamSettings,
     check_values,
+    current_names,
     decode_settings,
     encode_settings,
 )
@@ -98,7 +99,8 @@ class Namespace:
         On ZooKeeper it is bound to the client's cluster, which Java's tools go by."""
         path = namespace_path(path)
         check_new_path(path, client.metadata.uri)
-        check_values(settings or {})
+        settings = current_names(settings or {})
+        check_values(settings)
         tree = client.metadata.tree
         if settings:
             above = await _inherited(client, path)
@@ -182,8 +184,9 @@ class Namespace:
                 f"namespace {self.path} may have {limit} streams: {name} was not created",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
-        encoded = encode_settings(settings or {})
-        DEFAULTS.with_values({**self._values, **(settings or {})})
+        settings = current_names(settings or {})
+        encoded = encode_settings(settings)
+        DEFAULTS.with_values({**self._values, **settings})
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def streams(self, prefix: str = "") -> list[str]:
@@ -410,7 +413,9 @@ class Namespace:
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
-        return StreamMetadata(self._tree, StreamPaths(self.path, stream_name(name)))
+        return StreamMetadata(
+            self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
+        )
 
 
 def namespace_path(path: str) -> str:
@@ -499,6 +504,7 @@ async def _add_settings(
 ) -> None:
     """UsageError for what cannot be, together with what is inherited."""
     tree = client.metadata.tree
+    values = current_names(values)
     check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
     while True:
         node = await tree.read(path)
