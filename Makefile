@@ -35,13 +35,13 @@ demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie kille
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
 
-check: $(STAMP) ## format, lint, types, import rule, mutants that fit the code, documents
+check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the code, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py examples/demo.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
-	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py
+	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
 	@$(BIN)/python scripts/check-docs
 
