@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from quire._runtime.opening import opening
 from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import PARTITION, StreamPaths
@@ -92,6 +93,7 @@ class StreamStage:
         node = task.node
         create = client.create_ledger
 
+        @opening
         async def create_ledger(**how: Any) -> Any:
             handle = await create(**how)
             self.makers[handle.ledger_id] = node

@@ -146,10 +146,14 @@ class Client:
                 custom=custom,
                 ledger_id=ledger_id,
                 deferred_sync=deferred_sync,
-                caller_ids=caller_ids,  # type: ignore[call-overload]
+                caller_ids=caller_ids,
             )
         )
-        return CallerIdWriter(writer) if caller_ids else LedgerWriter(writer)
+        return (
+            CallerIdWriter(writer)
+            if isinstance(writer, AsyncCallerIdWriter)
+            else LedgerWriter(writer)
+        )
 
     def open_ledger(
         self,

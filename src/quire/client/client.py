@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.metrics import exposition
+from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
 from quire.client.checks import check_config, check_format, check_new_ledger
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Client")
 
 DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
@@ -91,7 +93,7 @@ class Client:
     # -- ledgers ------------------------------------------------------------------------------
 
     @overload
-    async def create_ledger(
+    def create_ledger(
         self,
         *,
         ensemble_size: int = ...,
@@ -103,10 +105,10 @@ class Client:
         ledger_id: int | None = ...,
         deferred_sync: bool = ...,
         caller_ids: Literal[False] = ...,
-    ) -> LedgerWriter: ...
+    ) -> Opening[LedgerWriter]: ...
 
     @overload
-    async def create_ledger(
+    def create_ledger(
         self,
         *,
         ensemble_size: int = ...,
@@ -118,8 +120,24 @@ class Client:
         ledger_id: int | None = ...,
         deferred_sync: bool = ...,
         caller_ids: Literal[True],
-    ) -> CallerIdWriter: ...
+    ) -> Opening[CallerIdWriter]: ...
 
+    @overload
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: bool,
+    ) -> Opening[LedgerWriter | CallerIdWriter]: ...
+
+    @opening
     async def create_ledger(
         self,
         *,
@@ -184,6 +202,7 @@ class Client:
                 deferred_sync=deferred_sync,
             )
 
+    @opening
     async def open_ledger(
         self,
         ledger_id: int,
@@ -424,7 +443,14 @@ class Client:
             raise UsageError(str(error)) from None
 
 
-class connect:
+@opening
+async def connect(
+    uri: str,
+    *,
+    config: ClientConfig | None = None,
+    zookeeper: ZooKeeperOptions | None = None,
+    tracer: Tracer | None = None,
+) -> Client:
     """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
 
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
@@ -433,43 +459,23 @@ class connect:
     (docs/observability.md). Raises MetadataURIError, MetadataUnavailableError,
     MetadataDeniedError, ClusterNotInitialisedError.
     """
+    return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)
 
-    def __init__(
-        self,
-        uri: str,
-        *,
-        config: ClientConfig | None = None,
-        zookeeper: ZooKeeperOptions | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self._uri = uri
-        self._config = config
-        self._zookeeper = zookeeper
-        self._tracer = tracer
-        self._client: Client | None = None
 
-    async def _connect(self) -> Client:
-        check_config(self._config or ClientConfig())
-        metadata = await open_metadata(self._uri, zookeeper=self._zookeeper)
-        try:
-            await metadata.instance_id()
-            return Client(metadata, config=self._config, tracer=self._tracer)
-        except BaseException:
-            await metadata.close()
-            raise
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
+async def connected(
+    kind: type[C],
+    uri: str,
+    *,
+    config: ClientConfig | None,
+    zookeeper: ZooKeeperOptions | None,
+    tracer: Tracer | None,
+) -> C:
+    """Return a client of the given class. See `connect`."""
+    check_config(config or ClientConfig())
+    metadata = await open_metadata(uri, zookeeper=zookeeper)
+    try:
+        await metadata.instance_id()
+        return kind(metadata, config=config, tracer=tracer)
+    except BaseException:
+        await metadata.close()
+        raise

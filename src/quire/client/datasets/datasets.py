@@ -23,6 +23,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.opening import Ready
 from quire._runtime.tasks import each
 from quire.client.datasets.format import (
     CONDEMNED_MAX,
@@ -110,7 +111,7 @@ class Sweep:
     """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
 
 
-class Datasets:
+class Datasets(Ready):
     """The datasets of one cluster: `Datasets(client.metadata)`.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise

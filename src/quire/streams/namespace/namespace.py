@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from quire._runtime.opening import opening
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.codec.distributedlog.binding import NamespaceBinding
@@ -47,7 +48,7 @@ from quire.streams.namespace.truncation import (
     would_retain,
 )
 from quire.streams.read.positions import EARLIEST, Start, find
-from quire.streams.read.reader import StreamReader
+from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.lock import StreamLock
 from quire.streams.write.room import Room
@@ -86,6 +87,7 @@ class Namespace:
     # -- namespaces ---------------------------------------------------------------------------
 
     @classmethod
+    @opening
     async def create(
         cls,
         client: Client,
@@ -118,6 +120,7 @@ class Namespace:
         return await cls.open(client, path, password=password)
 
     @classmethod
+    @opening
     async def open(cls, client: Client, path: str, *, password: bytes = b"") -> Namespace:
         """NoSuchNamespaceError. A namespace that Java made is opened as well, unless it is
         federated or bound to another cluster than the client's (UsageError). `password`: of the
@@ -296,6 +299,7 @@ class Namespace:
 
     # -- reading and writing ------------------------------------------------------------------
 
+    @opening
     async def open_writer(
         self, name: str, *, create: bool = False, lock: float | None = None
     ) -> StreamWriter:
@@ -352,7 +356,7 @@ class Namespace:
         if lock is not None:
             self._tasks.start(lock.release())
 
-    async def open_reader(
+    def open_reader(
         self,
         name: str,
         *,
@@ -360,15 +364,21 @@ class Namespace:
         end: DLSN | None = None,
         follow: bool = False,
         on_gap: str = "raise",
-    ) -> StreamReader:
+    ) -> OpeningReader:
         """A reader from `start` on: to before `end`, or to what is acknowledged when it gets there;
-        with `follow`, on and on. NoSuchStreamError."""
-        metadata = self.metadata(name)
-        await metadata.require()
-        return StreamReader(
-            self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
-            password=self.password,
-        )  # fmt: skip
+        with `follow`, on and on. NoSuchStreamError.
+
+        `async for record in streams.open_reader(name)` reads without a handle of its own."""
+
+        async def opened() -> StreamReader:
+            metadata = self.metadata(name)
+            await metadata.require()
+            return StreamReader(
+                self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
+                password=self.password,
+            )  # fmt: skip
+
+        return OpeningReader(opened, "open_reader")
 
     async def find(self, name: str, start: Start) -> DLSN:
         """The position that `start` means now."""

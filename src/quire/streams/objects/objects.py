@@ -3,7 +3,7 @@ compare-and-swap.
 
     objects = Objects(client)
     await objects.put("jobs/42/checkpoint-7", data)
-    async with await objects.get("jobs/42/checkpoint-7") as found:
+    async with objects.get("jobs/42/checkpoint-7") as found:
         data = await found.read_all()
 
 A reader sees a whole object or none: the ledger is written and closed first, and the head that
@@ -34,6 +34,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
+from quire._runtime.opening import Ready, opening
 from quire._runtime.tasks import each
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
@@ -100,7 +101,7 @@ class Orphan:
     """0 where it was never closed."""
 
 
-class Objects:
+class Objects(Ready):
     """The objects of one bucket of a cluster.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
@@ -246,6 +247,7 @@ class Objects:
             )
         return head
 
+    @opening
     async def get(self, name: str) -> ObjectReader:
         """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Cancel-safe.
         The reader stays with this version, see there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire._runtime.opening import Ready
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
@@ -29,7 +30,7 @@ def check_subscription_name(name: str) -> str:
     return name
 
 
-class Subscription:
+class Subscription(Ready):
     """The stored position of a named reader.
 
     Any number of processes may share it; the position only moves forward. A subscription belongs to

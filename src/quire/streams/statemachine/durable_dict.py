@@ -1,6 +1,6 @@
 """A dictionary that survives: the smallest useful replicated state machine.
 
-    async with await DurableDict.open(streams, "settings") as settings:
+    async with DurableDict.open(streams, "settings") as settings:
         await settings.set("colour", "blue")
         settings["colour"]
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from quire._runtime.opening import opening
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
@@ -56,6 +57,7 @@ class DurableDict(Mapping[str, Any]):
         self.leader = leader
 
     @classmethod
+    @opening
     async def open(
         cls, streams: Namespace, name: str, *, snapshot_every: int = SNAPSHOT_EVERY
     ) -> DurableDict:

@@ -1,6 +1,6 @@
 """Replicated state machines: a log of commands in a stream, and snapshots as objects.
 
-    async with await lead(streams, "accounts", Accounts()) as leader:
+    async with lead(streams, "accounts", Accounts()) as leader:
         balance = await leader.execute(b"deposit 5")
 
 There is one leader. Whoever calls `lead` becomes it: the leader before is fenced by the stream, so
@@ -21,6 +21,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from quire._runtime.opening import opening
 from quire._runtime.tasks import TaskSet
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
@@ -374,6 +375,7 @@ def _position(snapshot: ObjectInfo) -> DLSN:
     return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 
+@opening
 async def lead(
     streams: Namespace,
     name: str,
@@ -390,6 +392,7 @@ async def lead(
     return leader
 
 
+@opening
 async def follow(
     streams: Namespace, name: str, machine: StateMachine[ResultT]
 ) -> Follower[ResultT]:
