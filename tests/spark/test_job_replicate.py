@@ -45,8 +45,8 @@ from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
 from quire.spark.jobs.previews.replicate import ReplicatePreview
 from quire.spark.jobs.replicate import ReplicateResult, replicate
-from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -534,7 +534,7 @@ class Reader:
         )
 
     async def _read(self, side: Side, path: str, name: str) -> None:
-        async with await AsyncNamespace.open(side.client.aio, path) as streams:
+        async with await open_namespace(side.client.aio, path) as streams:
             async for record in await streams.open_reader(name, follow=True):
                 self.numbers.append(int(record.payload.split()[0]))
 

@@ -15,7 +15,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
 from quire.metadata.memory.nodes import Change
 from quire.streams import Namespace, Record
-from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE
+from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, open_namespace
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION
@@ -102,7 +102,7 @@ class StreamStage:
             return handle
 
         client.create_ledger = create_ledger  # type: ignore[method-assign]
-        return await self.insist(lambda: Namespace.create(client, NAMESPACE))
+        return await self.insist(lambda: open_namespace(client, NAMESPACE, create=True))
 
     async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
         """Do it again while it fails."""

@@ -26,6 +26,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
 from quire.streams.namespace import namespace as asynchronous
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.read.positions import EARLIEST, Start
 from quire.streams.read.reader import StreamReader as AsyncReader
@@ -58,22 +59,20 @@ class Namespace:
         password: bytes = b"",
     ) -> Namespace:
         """See `quire.streams.Namespace.create`."""
-        made = asynchronous.Namespace.create(client.aio, path, settings=settings, password=password)
+        made = open_namespace(client.aio, path, settings=settings, password=password, create=True)
         return cls(client, call(made), password)
 
     @classmethod
     def open(cls, client: Client, path: str, *, password: bytes = b"") -> Namespace:
         """See `quire.streams.Namespace.open`."""
-        opened = asynchronous.Namespace.open(client.aio, path, password=password)
+        opened = open_namespace(client.aio, path, password=password)
         return cls(client, call(opened), password)
 
     @property
     def aio(self) -> asynchronous.Namespace:
         """The asyncio twin, of this process."""
         if self._pid != os.getpid():
-            again = asynchronous.Namespace.open(
-                self._client.aio, self.path, password=self._password
-            )
+            again = open_namespace(self._client.aio, self.path, password=self._password)
             self._opened = call(again)
             self._pid = os.getpid()
         return self._opened

@@ -20,6 +20,7 @@ from quire.metadata import open_metadata
 from quire.streams import DLSN, LATEST, AtSequence, Gap, RecordBatch
 from quire.streams import blocking as twin
 from quire.streams.namespace import namespace as asynchronous
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read import reader as reading
 from quire.streams.read import subscriptions
 from quire.streams.write import writer as writing
@@ -53,7 +54,7 @@ def client(tmp_path: Path) -> Iterator[blocking.Client]:
 
 @pytest.fixture
 def streams(client: blocking.Client) -> Iterator[twin.Namespace]:
-    with twin.Namespace.create(client, "/test") as streams:
+    with open_namespace(client, "/test", create=True) as streams:
         yield streams
 
 
@@ -181,7 +182,7 @@ def test_settings_and_names(client: blocking.Client, streams: twin.Namespace) ->
     streams.rename_stream("a", "b")
     assert streams.streams("b") == ["b"]
     streams.delete_stream("b")
-    with twin.Namespace.open(client, "/test") as again:
+    with open_namespace(client, "/test") as again:
         assert (again.path, again.streams()) == ("/test", [])
 
 

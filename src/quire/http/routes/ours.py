@@ -25,7 +25,7 @@ from quire.replication.marks.running import running_jobs
 from quire.replication.moves.move_result import check_known
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.streams import Namespace
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.ownership.owners import missed
 
 PREFIX = "/api/v1/quire"
@@ -182,7 +182,7 @@ class OurRoutes:
 
     async def _namespace(self, call: Call) -> Namespace:
         path = namespace_path(call.query.get("namespace", DEFAULT_NAMESPACE))
-        return await Namespace.open(await self._connect(), path)
+        return await open_namespace(await self._connect(), path)
 
     async def streams(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:

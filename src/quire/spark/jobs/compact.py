@@ -26,7 +26,8 @@ from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
 from quire.spark.streams.offsets import Reached
 from quire.spark.streams.plan import lay_out
 from quire.spark.streams.view import StreamView, lost
-from quire.streams import DLSN, Namespace
+from quire.streams import DLSN
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish.published import read_published
 from quire.streams.publish.publishing import BatchKey
 
@@ -237,7 +238,7 @@ class Source:
         """Another one, if the stream was deleted and made again."""
 
     async def _life(self, aio: Client) -> str:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, self.namespace, password=self.cluster.password
         ) as streams:
             metadata = streams.metadata(self.stream)
@@ -254,7 +255,7 @@ class Source:
             return call(self._span(client.aio, since))
 
     async def _span(self, aio: Client, since: Reached | None) -> Span:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, self.namespace, password=self.cluster.password
         ) as streams:
             view = StreamView(streams, self.stream)
@@ -461,7 +462,7 @@ def _records(source: Source, target: str, txn: str) -> int:
     with source.cluster.client() as client:
 
         async def count(aio: Client) -> int:
-            async with await Namespace.open(
+            async with await open_namespace(
                 aio, source.namespace, password=source.cluster.password
             ) as streams:
                 return sum(
@@ -475,7 +476,7 @@ def _records(source: Source, target: str, txn: str) -> int:
 
 def _jobs(source: Source, target: str) -> list[tuple[str, int, int]]:
     async def look(aio: Client) -> list[tuple[str, int, int]]:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, source.namespace, password=source.cluster.password
         ) as streams:
             metadata = streams.metadata(target)

@@ -22,7 +22,7 @@ from quire.client import Client
 from quire.client.background import call
 from quire.errors import JobError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BatchKey
 
@@ -189,7 +189,7 @@ def _published(
 
     async def look(aio: Client) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, target.namespace, password=cluster.password
         ) as streams:
             there = set(await streams.streams())
@@ -254,7 +254,7 @@ def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: Ta
     if target.create and target.namespace == NAMESPACE:
 
         async def make(aio: Client) -> None:
-            async with await Namespace.create(aio, NAMESPACE, password=cluster.password):
+            async with await open_namespace(aio, NAMESPACE, password=cluster.password, create=True):
                 pass
 
         call(make(client.aio))
@@ -266,7 +266,7 @@ async def _make_sure(
     """That the streams are there: a query that waits for files would not tell."""
     from quire.spark.streams.sink import make_sure
 
-    async with await Namespace.open(aio, target.namespace, password=cluster.password) as streams:
+    async with await open_namespace(aio, target.namespace, password=cluster.password) as streams:
         for name in names:
             if not any(sign in name for sign in "*?["):
                 await make_sure(streams, name, target.create)

@@ -47,7 +47,8 @@ from quire.spark.jobs.archive.plan import (
 from quire.spark.jobs.archive.store import Store
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.spark.streams.plan import lay_out
-from quire.streams import DLSN, Gap, Namespace, StreamSegment
+from quire.streams import DLSN, Gap, StreamSegment
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, truncate, would_free
 from quire.streams.read.positions import oldest_position
@@ -190,7 +191,7 @@ async def _names(
 ) -> tuple[list[str], bool]:
     """The streams that are meant; whether it is one that was named."""
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
-    async with await Namespace.open(client, namespace, password=cluster.password) as opened:
+    async with await open_namespace(client, namespace, password=cluster.password) as opened:
         # A name may look like a pattern, and then it is the name.
         named = [
             text
@@ -230,7 +231,7 @@ def _run_of(
 
     async def opened() -> _Run:
         streams = await stack.enter_async_context(
-            await Namespace.open(client, namespace, password=cluster.password)
+            await open_namespace(client, namespace, password=cluster.password)
         )
         stack.push_async_callback(tasks.close)
         if locked:

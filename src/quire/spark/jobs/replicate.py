@@ -38,7 +38,7 @@ from quire.streams import Namespace
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.left import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,7 +180,7 @@ class Ends:
     path: str
 
     async def open(self) -> Namespace:
-        return await Namespace.open(self.client, self.path, password=self.password)
+        return await open_namespace(self.client, self.path, password=self.password)
 
 
 async def check_ends(source: Ends, target: Ends) -> None:
@@ -269,10 +269,9 @@ class _Job:
             return await self._target.open()
         except NoSuchNamespaceError:
             given = {**source.given_settings, **self._settings}
-            return await Namespace.create(
+            return await open_namespace(
                 self._target.client, self._target.path, settings=given,
-                password=self._target.password,
-            )  # fmt: skip
+                password=self._target.password, create=True)  # fmt: skip
 
     # -- streams ------------------------------------------------------------------------------
 
