@@ -18,8 +18,9 @@ from quire._runtime.lazy import lazily
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
+    from quire import blocking
     from quire.api import Client, connect
-    from quire.client import CallerIdWriter, LedgerReader, LedgerWriter, blocking
+    from quire.client import CallerIdWriter, LedgerReader, LedgerWriter
     from quire.client.cluster.quarantine import Suspect
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
@@ -57,7 +58,7 @@ else:
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
-            "blocking": "quire.client.blocking",
+            "blocking": "quire.blocking",
             "connect": "quire.api:connect",
             "load_config": "quire.configuration.load:load_config",
         },

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import quire
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.namespace.namespace import Namespace, open_namespace

@@ -14,11 +14,10 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from workers import write_python
 
+from quire import blocking
+from quire.blocking import Datasets, Namespace
 from quire.cli.main import cli
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
 from quire.spark import local_session, worker
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 # The workers cannot import the modules of the tests.
@@ -81,7 +80,7 @@ def client(cluster: LocalCluster) -> Iterator[blocking.Client]:
 @pytest.fixture
 def streams(client: blocking.Client, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """The NAMESPACE of the test's module."""
-    with Namespace.create(client, request.module.NAMESPACE) as opened:
+    with client.namespace(request.module.NAMESPACE, create=True) as opened:
         yield opened
 
 
@@ -94,8 +93,8 @@ def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def datasets(client: blocking.Client) -> BlockingDatasets:
-    return BlockingDatasets(client)
+def datasets(client: blocking.Client) -> Datasets:
+    return client.datasets
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.support.waiting import wait_for
 
+from quire.blocking.background import call
 from quire.client import Client, blocking
-from quire.client.background import call
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
 from quire.metadata.ledgers.update import update_ledger

@@ -17,8 +17,7 @@ import pytest
 from where import KEYS, RECORDS
 
 import quire
-from quire.client import blocking
-from quire.streams.blocking import Namespace
+from quire import blocking
 from quire.testing.cluster import LocalCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -103,7 +102,7 @@ def test_executors_that_are_sent_the_package(
 
 def forget(client: blocking.Client, stream: str) -> None:
     """Of a former test of this cluster, which both leave streams of the same names."""
-    with Namespace.create(client, "/streams", password=SECRET.encode()) as streams:
+    with client.namespace("/streams", password=SECRET.encode(), create=True) as streams:
         if streams.exists(stream):
             streams.delete_stream(stream)
 

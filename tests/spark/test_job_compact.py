@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from streams import append, values
 
+from quire.blocking import Namespace
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
@@ -20,7 +21,6 @@ from quire.spark.jobs.archive.versions import Versions
 from quire.spark.jobs.compact import Key, compacted
 from quire.spark.jobs.previews.compact import CompactPreview
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from streams import values as values_of
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import NoSuchStreamError, UsageError
 from quire.spark.jobs import ClusterOptions, follow, ingest
 from quire.spark.jobs.ingest import (
@@ -25,7 +25,6 @@ from quire.spark.jobs.ingest import (
     list_files,
     read_files,
 )
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -36,7 +35,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def options(cluster: LocalCluster, client: blocking.Client) -> ClusterOptions:
-    Namespace.create(client, NAMESPACE).close()
+    client.namespace(NAMESPACE, create=True).close()
     return ClusterOptions(cluster.uri)
 
 

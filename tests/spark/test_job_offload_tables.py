@@ -12,12 +12,12 @@ from offloads import NAMESPACE, facts, facts_of_rows
 from pyspark.sql import SparkSession
 from streams import append, numbered
 
+from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive import tables as parquet_tables
 from quire.spark.jobs.archive.manifest import History, HistoryFile
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

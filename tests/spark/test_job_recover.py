@@ -10,8 +10,8 @@ from damage import BOOKIE_ARGS, PASSWORD, ensemble, payload, process_of, write
 from pyspark.sql import SparkSession
 from tests.support.waiting import wait_for
 
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking.background import call
 from quire.errors import UsageError
 from quire.replication import ReplicationLocks
 from quire.spark import worker

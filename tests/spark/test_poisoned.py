@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from streams import append, numbered
 
+from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.client import Client, blocking
-from quire.client.background import call
 from quire.errors import MetadataError
 from quire.metadata.tree import Put
 from quire.replication import Move
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.audit import stream_ledgers
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ PATH = "/spark/poisoned"
 @pytest.fixture
 def poisoned(client: blocking.Client) -> Iterator[Namespace]:
     """Three streams; the segment of the second cannot be understood."""
-    with Namespace.create(client, PATH) as streams:
+    with client.namespace(PATH, create=True) as streams:
         for name in ("apple", "melon", "pear"):
             append(streams, name, numbered(0, 10))
         tree = client.aio.metadata.tree

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, Row, SparkSession
 from streams import data_source, message_of
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
 

@@ -12,11 +12,11 @@ import pytest
 from streams import NAMESPACE as NAMESPACE
 from streams import append, batches, numbered, rows, stream_reader, values
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import StreamGapError
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.streams import query as stream_query
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

@@ -16,9 +16,9 @@ import pytest
 from streams import NAMESPACE as NAMESPACE
 from streams import append, batches, numbered, stream_reader
 
+from quire.blocking import Namespace
 from quire.errors import StreamGapError
 from quire.spark.streams.source import QuireStreamSource
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

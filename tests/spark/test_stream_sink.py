@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from streams import data_source, message_of
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import QuireError
 from quire.spark import sweep_orphans
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

@@ -10,6 +10,7 @@ nor does a command load what its neighbours need.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -34,3 +35,27 @@ def lazily(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return get, names
+
+
+def moved(
+    module: str, homes: Mapping[str, str], instead: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module whose names moved, and are kept for one release.
+
+    Homes are those of `lazily`. Each use warns, and names what to use `instead`.
+    """
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(
+            f"{module} is deprecated and will be removed in the next release. Use {instead} "
+            "instead",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        home, _, attribute = homes[name].partition(":")
+        found: object = getattr(import_module(home), attribute)
+        return found
+
+    return get, lambda: sorted(homes)

@@ -1,4 +1,4 @@
-"""The ledger client: asyncio first, with a blocking twin of the same names in `blocking`."""
+"""The ledger client, for asyncio. The same names without `await` are in `quire.blocking`."""
 
 from quire.client.client import Client, connect
 from quire.client.read.reader import LedgerReader

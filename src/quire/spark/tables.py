@@ -40,8 +40,8 @@ from pyspark.sql.types import (
 )
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     BookieError,
     ClientClosedError,

@@ -39,8 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": {"codec", "core", "metadata", "client"},
     "statemachine": {"streams"},
     "api": {"metadata", "client", "streams"},
-    ROOT: {*WIRED, "client", "configuration", "api"},
-    "spark": {"client", "replication", "streams", ROOT},
+    "blocking": {"codec", "metadata", "net", "client", "streams", "api"},
+    ROOT: {*WIRED, "client", "configuration", "api", "blocking"},
+    "spark": {"client", "replication", "streams", "blocking", ROOT},
     "http": {*WIRED, "bookie", "client", "replication", "streams", ROOT},
 }
 MAY_IMPORT["__main__"] = {"cli"}  # `python -m quire`
@@ -63,11 +64,7 @@ NOT_SIMULATED = {
     "net/tls.py",
     "bookie/main.py",
     "bookie/__main__.py",
-    "client/blocking.py",
-    "client/_blocking.py",
     "client/cluster/location_files.py",
-    "streams/blocking.py",
-    "streams/blocking_objects.py",
 }
 """What stands below the seams, or outside an event loop, in rooms that are simulated."""
 
@@ -286,7 +283,7 @@ ACCEPTED = [
     ("client/x.py", "import random\ndef f(rng: random.Random): rng.random()\nrandom.Random(7)"),
     ("client/x.py", "async def open(ledger): ...\nawait_ = open"),
     ("client/x.py", "disk.open('a'); self.time.time(); time = 3"),
-    ("client/blocking.py", "import time\ntime.sleep(1)"),
+    ("client/cluster/location_files.py", "import time\ntime.sleep(1)"),
     ("replication/x.py", "from quire.client import api\nfrom quire.storage import log"),
     ("streams/x.py", "from quire.client import Client\nfrom quire.metadata import update"),
     ("spark/x.py", "import pyspark.sql\nfrom quire.client import api\nimport quire"),

@@ -26,7 +26,7 @@ def told(
     """While this is open, the job is among those that run on this cluster. On the loop behind the
     blocking client and with a client of its own, because the job has this thread. The job neither
     waits for it nor fails with it: a store that cannot be reached is asked again."""
-    from quire.client.background import call
+    from quire.blocking.background import call
 
     async def begin() -> asyncio.Task[None]:
         return asyncio.create_task(_tell(uri, config, kind, target, far))

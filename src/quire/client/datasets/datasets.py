@@ -1,6 +1,6 @@
 """Datasets: named sets of ledgers, published in one compare-and-swap.
 
-    datasets = Datasets(client.metadata)
+    datasets = client.datasets
     await datasets.publish("flights", [DatasetLedger(7, 0, 99, 100, 5120)], txn="2026-11-03")
     for ledger in (await datasets.read("flights")).ledgers: ...
 
@@ -13,7 +13,7 @@ publishes, the sweep deletes. Therefore ledgers are *condemned* first, by a comp
 same head that a publication swaps: a condemned ledger cannot be published any more, and one that is
 published cannot be condemned.
 
-The blocking twin is `quire.client.blocking_datasets.BlockingDatasets`.
+The blocking form is `quire.blocking.Datasets`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Sweep:
 
 
 class Datasets(Ready):
-    """The datasets of one cluster: `Datasets(client.metadata)`.
+    """The datasets of one cluster: `client.datasets`.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
     the outcome of a change is unknown then.

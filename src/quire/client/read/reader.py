@@ -34,6 +34,9 @@ class LedgerReader:
     cancel-safe. Use as `async with`, or call `close`.
     """
 
+    ledger_id: int
+    """The id of the ledger."""
+
     def __init__(
         self,
         *,
@@ -68,6 +71,7 @@ class LedgerReader:
 
     @property
     def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
         return self.metadata.custom
 
     @property

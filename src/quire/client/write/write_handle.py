@@ -63,6 +63,11 @@ class HowToWrite(TypedDict):
 class WriteHandle:
     """A ledger that is open for writing; how entries are handed over is up to those who derive."""
 
+    ledger_id: int
+    """The id of the ledger."""
+    deferred_sync: bool
+    """Whether entries are acknowledged before they are durable."""
+
     def __init__(self, **how: Unpack[HowToWrite]) -> None:
         ledger_id, config, password = how["ledger_id"], how["config"], how["password"]
         self.ledger_id = ledger_id
@@ -106,10 +111,12 @@ class WriteHandle:
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The metadata of the ledger, as this writer last knew it."""
         return self._metadata.value
 
     @property
     def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
         return self._metadata.value.custom
 
     @property
@@ -130,6 +137,7 @@ class WriteHandle:
 
     @property
     def closed(self) -> bool:
+        """Whether this handle can append no more."""
         return self._closing is not None or self._session.failure is not None
 
     # -- waiting ------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,

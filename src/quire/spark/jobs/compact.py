@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import MetadataError, StreamGapError, UsageError
 from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile, Manifest
 from quire.spark.jobs.archive.parquet_files import read_file, verify_piece

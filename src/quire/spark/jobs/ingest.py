@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import JobError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
 from quire.streams.namespace.namespace import open_namespace

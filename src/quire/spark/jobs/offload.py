@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from quire._runtime.tasks import TaskSet, each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,

@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import MetadataError, MetadataUnavailableError
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
 from quire.replication.autorecovery.settings import OPEN_GRACE_S

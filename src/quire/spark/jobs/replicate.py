@@ -22,8 +22,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.config import ClientConfig
 from quire.errors import (
     NoSuchKeyError,

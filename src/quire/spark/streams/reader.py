@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from quire import QuireError, blocking
 from quire._runtime.tasks import each
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column

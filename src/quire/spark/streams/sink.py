@@ -21,8 +21,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegralType, StringType, StructType
 
 from quire import blocking
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
 from quire.spark.ledgers.writer import payloads, task, value_column

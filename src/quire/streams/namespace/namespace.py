@@ -134,6 +134,7 @@ class Namespace:
         self._values = await _inherited(self.client, self.path)
 
     async def close(self) -> None:
+        """Abandon the writers that are open, and release their locks."""
         writers = dict(self._writers)
         for writer in writers:
             writer.abandon()
@@ -188,6 +189,7 @@ class Namespace:
         return [f"{above}/{n}" if above else n for n in names if not is_reserved(n)]
 
     async def exists(self, name: str) -> bool:
+        """Whether there is a stream of this name."""
         return await self.metadata(name).exists()
 
     async def stream_settings(self, name: str) -> StreamSettings:

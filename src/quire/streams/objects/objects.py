@@ -1,7 +1,7 @@
 """Objects: immutable blobs under a name, each in one sealed ledger, published in one
 compare-and-swap.
 
-    objects = Objects(client)
+    objects = client.objects()
     await objects.put("jobs/42/checkpoint-7", data)
     async with objects.get("jobs/42/checkpoint-7") as found:
         data = await found.read_all()
@@ -19,7 +19,7 @@ sees the other: the object of a put that succeeded has its ledger. (One case is 
 limit of sweeps: a put that replaces sleeps right before its swap, while its ledger is swept and the
 name is deleted and put again until its head has the same version.)
 
-The blocking twin is `quire.streams.blocking_objects.BlockingObjects`.
+The blocking form is `quire.blocking.Objects`.
 """
 
 from __future__ import annotations
@@ -107,6 +107,9 @@ class Objects(Ready):
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
     the outcome of a change is unknown then.
     """
+
+    bucket: str
+    """The name of the bucket."""
 
     def __init__(
         self, client: Client, bucket: str = DEFAULT_BUCKET, *, clock: Clock | None = None

@@ -50,6 +50,11 @@ class StreamReader:
     delivered is delivered the next time.
     """
 
+    name: str
+    """The name of the stream."""
+    ended: bool
+    """Whether the end of the stream was reached, so that nothing will ever follow."""
+
     def __init__(
         self,
         client: Client,
@@ -75,7 +80,6 @@ class StreamReader:
         self._life: str | None = None
         """The life that the position belongs to."""
         self.ended = False
-        """The end of the stream was reached: nothing will ever follow."""
         self._closed = False
 
     @property

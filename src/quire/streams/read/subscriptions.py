@@ -38,6 +38,9 @@ class Subscription(Ready):
     gets its name, all calls raise NoSuchStreamError.
     """
 
+    name: str
+    """The name of the reader."""
+
     def __init__(self, metadata: StreamMetadata, name: str) -> None:
         self.name = check_subscription_name(name)
         self._metadata = metadata

@@ -51,7 +51,14 @@ class Dictionary:
 
 
 class DurableDict(Mapping[str, Any]):
-    """See the module. Calls that change it raise as `Leader.execute` does."""
+    """A dictionary that survives. Made by `Client.durable_dict`.
+
+    Reading is from memory. Calls that change it are durable when they return, and raise what
+    `Leader.execute` raises. Use as `async with`, or call `close`.
+    """
+
+    leader: Leader[bool]
+    """The leader of the state machine behind it."""
 
     def __init__(self, machine: Dictionary, leader: Leader[bool]) -> None:
         self._machine = machine

@@ -76,11 +76,17 @@ class StateMachine(Protocol[ResultT_co]):
 class _Replica(Generic[ResultT]):
     """A machine, and how far it has come along the log."""
 
+    name: str
+    """The name of the stream that holds the commands."""
+    machine: StateMachine[ResultT]
+    """The machine itself."""
+    applied: int
+    """The number of commands so far, those that a snapshot stands for included."""
+
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         self.name = name
         self.machine = machine
         self.applied = 0
-        """Commands so far, those that a snapshot stands for included."""
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
         # Check the name of the snapshots now, not at the first snapshot.
@@ -317,10 +323,12 @@ class Follower(_Replica[ResultT]):
     """A replica that applies what leaders have executed, as it comes. Made by
     `Client.state_machine(follow=True)`."""
 
+    failure: QuireError | None
+    """The error that ended it, if one did."""
+
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         super().__init__(streams, name, machine)
-        self.failure: QuireError | None = None
-        """What ended it."""
+        self.failure = None
         self._moved = asyncio.Condition()
 
     async def _begin(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire import blocking
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.config import ClientConfig
 from quire.errors import NoSuchNamespaceError, QuireError, StreamGapError
 from quire.spark.jobs.replicate import Ends, check_ends, matching, none_matches
