@@ -30,7 +30,7 @@ chromium:
 	@scripts/ensure-chromium
 
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
-	@$(BIN)/python -m quire.cli.demo
+	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, import rule, mutants that fit the code, 
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py examples/demo.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
@@ -63,7 +63,7 @@ soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MI
 	@scripts/soak $(MINUTES)
 
 soak-disk: $(STAMP) ## bookies on small disks, filled, compacted and killed, for MINUTES minutes
-	@$(BIN)/python -m tests.processes.disk_soak $(MINUTES)
+	@$(BIN)/python -m tests.support.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## the long tests of jobs on Spark
 	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
@@ -90,7 +90,7 @@ bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 l
 	@$(BIN)/python bench/ui.py $(ARGS)
 
 bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alone; it installs from the package index
-	@$(BIN)/python -m tests.docs.new_user
+	@$(BIN)/python -m tests.support.docs.new_user
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto

@@ -24,6 +24,7 @@ import urllib.request
 from contextlib import AsyncExitStack
 
 import quire
+import quire_simulator.metadata  # noqa: F401 - the driver of memory://
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, exposition
 from quire.bookie.metrics import bookie_metrics

@@ -25,7 +25,7 @@ from storage import KEY, InlineWorker, NoTimer, NullDisk, frame
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import Histogram
 from quire.bookie.protocol.connection import Connection
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.config import BookieConfig
 from quire.net.network import AsyncioNetwork
 from quire.storage.config import StorageConfig

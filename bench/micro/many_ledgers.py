@@ -32,10 +32,10 @@ from quire.cli.bench.core import Load, Shape
 from quire.client import Client, LedgerWriter
 from quire.codec.wire.v2 import ADD_WORD, RESPONSE, add_columns, equal_frames
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.frame_buffer import FrameBuffer, frame_size
 from quire.net.network import AsyncioNetwork, Network
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 
 BOOKIES = 3
 SIZE_BYTES = 1024

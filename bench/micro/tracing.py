@@ -29,9 +29,7 @@ from quire.client.cluster.pool import BookiePool
 from quire.client.observability.metrics import ClientCounters
 from quire.client.observability.tracing import Tracing
 from quire.client.write import add_session
-from quire.client.write.add_session import AddSession
-from quire.client.write.add_timeouts import AddTimeouts
-from quire.client.write.flush import Turns
+from quire.client.write.add_session import AddSession, SharedByWriters
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
@@ -61,9 +59,7 @@ class Link:
 class Pool(BookiePool):
     def __init__(self, tracer: Tracer | None) -> None:
         self.counters = ClientCounters()
-        self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
         self.tracing = Tracing(tracer)
-        self.turns = Turns()
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> Any:
         return Link()
@@ -73,14 +69,14 @@ class Pool(BookiePool):
 
 
 class _CutOut(ast.NodeTransformer):
-    """Removes what is done `if self._spans is not None`."""
+    """Removes what is done `if self.spans is not None`."""
 
     def __init__(self) -> None:
         self.found = 0
 
     def visit_If(self, node: ast.If) -> Any:
         self.generic_visit(node)
-        if ast.unparse(node.test) == "self._spans is not None":
+        if ast.unparse(node.test) == "self.spans is not None":
             self.found += 1
             return None
         return node
@@ -112,11 +108,13 @@ async def no_change(failed: Any, replacements: Any, first: int) -> tuple[str, ..
 
 
 def session(kind: type[AddSession], tasks: TaskSet, tracer: Tracer | None) -> AddSession:
+    pool, config = Pool(tracer), ClientConfig()
     return kind(
         codec=EntryCodec(1, DigestType.CRC32C, b""),
         key=master_key(b""),
-        pool=Pool(tracer),
-        config=ClientConfig(),
+        pool=pool,
+        shared=SharedByWriters.of_client(config, pool.counters),
+        config=config,
         tasks=tasks,
         ensemble=MEMBERS,
         write_quorum=3,

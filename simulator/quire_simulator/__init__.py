@@ -13,12 +13,14 @@ from quire_simulator.plans.file import describe_plan, dump_plan, load_plan, plan
 from quire_simulator.plans.plans import LedgerPlan, Plan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.diagram import as_mermaid
+from quire_simulator.report.result import RunFailure, RunResult
 from quire_simulator.report.shrink import Shrunk, shrink
-from quire_simulator.report.story import Moment, as_text
-from quire_simulator.run import Failure, Result, run_plan, simulate
+from quire_simulator.report.steps import TraceStep
+from quire_simulator.report.text import as_text
+from quire_simulator.run import run_plan, simulate
 
 __all__ = [
-    "WORKLOADS", "Failure", "Fault", "LedgerPlan", "Moment", "Plan", "Result", "Shrunk",
+    "WORKLOADS", "Fault", "LedgerPlan", "Plan", "RunFailure", "RunResult", "Shrunk", "TraceStep",
     "as_mermaid", "as_text", "describe_plan", "dump_plan", "load_plan", "plan_as_data",
     "run_plan", "shrink", "simulate",
 ]  # fmt: skip

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire_simulator.actors import healers, operators, publishers, racks
 from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
-from quire_simulator.faults import bit_rot as rotten
-from quire_simulator.faults import byzantine as liars
-from quire_simulator.faults import replacements
+from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.nemesis import Nemesis
-from quire_simulator.invariants import early_answers, space
+from quire_simulator.invariants import bit_rot, early_answers, space
 from quire_simulator.invariants.checker import Checker, LawError
 from quire_simulator.invariants.history import History
 from quire_simulator.machine.loop import SimulationError
-from quire_simulator.plans.faults import Fault
 from quire_simulator.plans.plans import Plan
 from quire_simulator.plans.workloads import WORKLOADS
-from quire_simulator.report.story import Moment, Recorder
+from quire_simulator.report.recorder import TraceRecorder
+from quire_simulator.report.result import RunFailure, RunResult
 from quire_simulator.streams.judge import judge_streams
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
@@ -36,39 +33,16 @@ SLOW_DISK_MAX = 30.0
 """So many times slower than the fastest are some disks of an uneven cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    law: str
-    """The name of the law that did not hold."""
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """`story` is what clients, bookies, metadata and faults did, where it was asked for: `as_text`
-    and `as_mermaid` make it readable."""
-
-    seed: int
-    workload: str
-    trace_digest: str
-    simulated_s: float
-    events: int
-    checks: int
-    failure: Failure | None
-    schedule: tuple[Fault, ...]
-    story: tuple[Moment, ...] = ()
-
-
-def simulate(seed: int, workload: str = "all", *, story: bool = False) -> Result:
+def simulate(seed: int, workload: str = "all", *, trace: bool = False) -> RunResult:
     """Run the cluster on this seed. Never raises for what it finds: that is `failure`.
 
     UsageError for a workload that does not exist."""
     if workload not in WORKLOADS:
         raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
-    return run_plan(Plan.make(seed, workload), story=story)
+    return run_plan(Plan.make(seed, workload), trace=trace)
 
 
-def run_plan(plan: Plan, *, story: bool = False) -> Result:
+def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
     """The same for a plan that was made before, or changed: one without a fault, say."""
     world = World.make(
         plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
@@ -81,22 +55,22 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
             broken.set_result(None)
 
     checker = Checker(world, history, on_broken)
-    recorder = Recorder(world, history, plan.schedule) if story else None
+    recorder = TraceRecorder(world, history, plan.schedule) if trace else None
     begin_s = world.loop.time()
-    failure: Failure | None = None
+    failure: RunFailure | None = None
     try:
         world.loop.run(_main(world, plan, history, checker, broken))
     except LawError as error:
-        failure = Failure(error.law, error.what)
+        failure = RunFailure(error.law, error.what)
     except SimulationError as error:
-        failure = Failure("the_run_comes_to_its_end", str(error))
+        failure = RunFailure("the_run_comes_to_its_end", str(error))
     except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
-        failure = Failure("the_run_comes_to_its_end", repr(error))
+        failure = RunFailure("the_run_comes_to_its_end", repr(error))
     finally:
         world.slow_starts.end()
     if checker.broken is not None:
-        failure = Failure(checker.broken.law, checker.broken.what)
-    return Result(
+        failure = RunFailure(checker.broken.law, checker.broken.what)
+    return RunResult(
         seed=plan.seed,
         workload=plan.workload,
         trace_digest=world.trace.hexdigest(),
@@ -105,7 +79,7 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
         checks=checker.checks,
         failure=failure,
         schedule=plan.schedule,
-        story=recorder.moments() if recorder is not None else (),
+        trace=recorder.steps() if recorder is not None else (),
     )
 
 
@@ -177,7 +151,7 @@ async def _scenes(stage: Stage) -> None:
     if plan.compact_ratio:
         await space.judge(stage)
     if plan.scrub_interval_s:
-        await rotten.judge(stage)
+        await bit_rot.judge(stage)
     await operators.collect_copies(stage)
     checker.check_all()
     await checker.replicated()
@@ -212,12 +186,12 @@ async def _judge(stage: Stage) -> None:
             if ledger_id in stage.world.cluster.ledgers:
                 await _recover(stage, judge, client, ledger_id)
         if stage.plan.liars:
-            liars.hear(stage, judge, client)
+            byzantine.hear(stage, judge, client)
         await client.close()
 
 
 async def _judge_datasets(stage: Stage) -> None:
-    if stage.shelves:
+    if stage.datasets:
         client = stage.world.client("judge-2", stage.plan.client_config)
         await publishers.judge(stage, client)
         await client.close()

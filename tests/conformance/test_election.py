@@ -27,8 +27,8 @@ from quire.replication.explain.status import (
     why_not,
 )
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
-from tests.conformance.conftest import Backend, tree
+from quire.replication.marks.marks import ReplicationMarks
+from tests.support.metadata.backends import Backend, tree
 from tests.support.waiting import until
 
 LIMIT_S = 30
@@ -136,7 +136,7 @@ def test_an_auditor_is_named_as_a_bookie() -> None:
 
 
 async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     await marks.prepare()
     await marks.prepare()
     await marks.begin_delay(0)
@@ -163,14 +163,14 @@ async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataS
 
 
 async def test_a_tree_of_another_form_is_refused(store: MetadataStore) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     await store.tree.make_path(f"{marks.root}/LAYOUT", b'type: "OTHER"\nversion: 2\n')
     with pytest.raises(MetadataError, match="the layout is OTHER 2"):
         await marks.prepare()
 
 
 async def test_it_is_switched_off_and_on(store: MetadataStore) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     seen: asyncio.Queue[bool] = asyncio.Queue()
     watch = marks.watch_enabled(seen.put_nowait)
     async with asyncio.timeout(LIMIT_S):
@@ -187,7 +187,7 @@ async def test_it_is_switched_off_and_on(store: MetadataStore) -> None:
 
 
 async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: MetadataStore) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     assert await marks.delay_s(7) == 7
     seen: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
     watch = marks.watch_delay(lambda seconds, version: seen.put_nowait((seconds, version)))
@@ -209,7 +209,7 @@ async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: Metadat
 async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     commit, tries = store.tree.commit, 0
 
     async def commit_behind_others(*operations: Any) -> Any:
@@ -234,7 +234,7 @@ async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
 
 
 async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataStore) -> None:
-    marks, locks = Marks(store), ReplicationLocks(store, "host-1", SystemClock())
+    marks, locks = ReplicationMarks(store), ReplicationLocks(store, "host-1", SystemClock())
     assert [one async for one in marks.walk()] == []
     ids = [0, 1, 0xFFFF, 0x1_0000, 0x1_0001, 2**40, 2**62 + 1]
     for ledger_id in ids:
@@ -254,7 +254,7 @@ async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataSt
 
 
 async def test_when_a_check_was_done_is_kept(store: MetadataStore) -> None:
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     assert await marks.checked_ms(CHECKED_LEDGERS) is None
     await marks.set_checked(CHECKED_LEDGERS, 5)
     await marks.set_checked(CHECKED_LEDGERS, 1_750_000_000_000)
@@ -287,7 +287,7 @@ async def test_why_a_ledger_is_not_repaired_is_told(store: MetadataStore) -> Non
     assert (seen.marked, seen.failing, seen.enabled, seen.auditor) == (1, 1, True, None)
     await forget_failure(store, 7)
     await forget_failure(store, 7)
-    await Marks(store).disable()
+    await ReplicationMarks(store).disable()
     found = await why_not(store, 7)
     assert found is not None
     assert found.failure is None

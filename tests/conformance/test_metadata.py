@@ -27,9 +27,9 @@ from quire.metadata import common as _common
 from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
 from quire.metadata.ledgers.update import update_ledger
-from quire.metadata.memory import store as memory
 from quire.metadata.sqlite import store as sqlite
-from tests.conformance.conftest import Backend
+from quire_simulator.metadata import store as memory
+from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))

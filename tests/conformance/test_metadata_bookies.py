@@ -10,7 +10,7 @@ import pytest
 from quire.codec.metadata.registration import Endpoint
 from quire.errors import ClientClosedError, KeyExistsError, UsageError
 from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend
+from tests.support.metadata.backends import PATIENCE_S, SESSION_TIMEOUT_MS, Backend
 from tests.support.waiting import until
 
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})

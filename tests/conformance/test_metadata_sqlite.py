@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quire._runtime.clock import SystemClock
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
@@ -34,63 +32,23 @@ from quire.metadata.interface import BookieAddress, Bookies
 from quire.metadata.sqlite.file import QUEUED_CALLS_MAX, SqliteFile
 from quire.metadata.sqlite.lease import ProcessId, ThisMachine
 from quire.metadata.sqlite.store import SqliteStore
-from tests.conformance.conftest import Backend, ids_of
+from tests.support.metadata.backends import Backend, ids_of
+from tests.support.metadata.sqlite import (
+    LONG_MS,
+    FakeMachine,
+    next_line,
+    open_store,
+    path_of,
+    process,
+)
 from tests.support.waiting import until
 
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
-LONG_MS = 3_600_000
-"""A session time-out that no test waits for: only the death of the process ends such a lease."""
-
-
-class FakeMachine:
-    """A machine whose clock and processes the test decides on."""
-
-    def __init__(self) -> None:
-        self.boot = "boot-1"
-        self.time_ms = 1_000
-        self.gone: set[int] = set()
-        self.process = ProcessId(100, "ns", 7)
-
-    def boot_id(self) -> str:
-        return self.boot
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def this_process(self) -> ProcessId:
-        return self.process
-
-    def exists(self, process: ProcessId) -> bool:
-        return process.pid not in self.gone
-
-
-async def open_store(
-    backend: Backend,
-    *,
-    session_timeout_ms: int = 4_000,
-    busy_timeout_ms: int = 5_000,
-    machine: FakeMachine | None = None,
-    create: bool = False,
-) -> SqliteStore:
-    return await SqliteStore.open(
-        path_of(backend),
-        create=create,
-        clock=SystemClock(),
-        rng=random.Random(),
-        session_timeout_ms=session_timeout_ms,
-        busy_timeout_ms=busy_timeout_ms,
-        machine=machine,
-        watch_poll_s=0.02,
-    )
 
 
 def names_in(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
-
-
-def path_of(backend: Backend) -> Path:
-    return Path(backend.uri.removeprefix("sqlite:///"))
 
 
 # -- other processes --------------------------------------------------------------------------
@@ -128,27 +86,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@contextmanager
-def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Killed in the end, and waited for."""
-    running = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.communicate()
-
-
-async def next_line(running: subprocess.Popen[str]) -> str:
-    assert running.stdout is not None
-    return (await asyncio.to_thread(running.stdout.readline)).strip()
 
 
 async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from quire.errors import KeyExistsError, NoSuchKeyError, UsageError, VersionConflictError
 from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
-from tests.conformance.conftest import Backend
+from tests.support.metadata.backends import Backend
 
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
 TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)

@@ -33,7 +33,7 @@ from quire.metadata.zookeeper import server as zookeeper_server
 from quire.metadata.zookeeper.kazoo_adapter import LostConnectionError, ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import (
+from tests.support.metadata.backends import (
     SESSION_TIMEOUT_MS,
     Backend,
     connect,

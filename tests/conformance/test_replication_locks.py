@@ -12,7 +12,7 @@ from quire.metadata.tree import Operation, Result
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication import LockHeldError, ReplicationLocks
-from tests.conformance.conftest import Backend, tree
+from tests.support.metadata.backends import Backend, tree
 from tests.support.waiting import until
 
 LEDGER = 12_345

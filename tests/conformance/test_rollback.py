@@ -11,8 +11,8 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import v2 as frames
 from quire.metadata.bookies.directories import LogMark, forget_bookie, read_directories
 from quire.metadata.interface import MetadataStore
-from tests.conformance.conftest import Backend
-from tests.support.bookie import peer_of, running_bookie
+from tests.support.bookies.bookie import peer_of, running_bookie
+from tests.support.metadata.backends import Backend
 
 KEY = master_key(b"")
 

@@ -11,8 +11,14 @@ import pytest
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks import running
-from quire.replication.marks.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs
-from tests.conformance.conftest import Backend
+from quire.replication.marks.running import (
+    RUNNING_MAX,
+    JobStatus,
+    RunningJob,
+    announced,
+    running_jobs,
+)
+from tests.support.metadata.backends import Backend
 from tests.support.waiting import until
 
 LIMIT_S = 30
@@ -25,7 +31,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(
-    store: MetadataStore, far: Callable[[], Far] = Far, by: str = "host/a.1"
+    store: MetadataStore, far: Callable[[], JobStatus] = JobStatus, by: str = "host/a.1"
 ) -> AbstractAsyncContextManager[None]:
     return announced(store, "recover", BOOKIE, by, lambda: 7, far)
 
@@ -37,12 +43,12 @@ async def told(
 
 
 async def test_a_job_is_told_of_while_it_runs(backend: Backend, store: MetadataStore) -> None:
-    other, far = await backend.store(), Far()
+    other, far = await backend.store(), JobStatus()
     assert await running_jobs(other) == []
     async with job(store, lambda: far):
         [found] = await told(other, bool)
-        assert found == RunningJob("recover", BOOKIE, "host/a.1", 7, 7, Far())
-        far = Far("replicating", 10, 3, 4_000_000, 1_000_000, paused=True)
+        assert found == RunningJob("recover", BOOKIE, "host/a.1", 7, 7, JobStatus())
+        far = JobStatus("replicating", 10, 3, 4_000_000, 1_000_000, paused=True)
         [found] = await told(other, lambda jobs: jobs[0].far.ledgers == 10)
         assert found.far == far
         assert found.as_json()["ledgers_done"] == 3
@@ -74,10 +80,10 @@ async def test_one_whose_node_went_is_told_of_again(store: MetadataStore) -> Non
 async def test_nothing_is_written_while_nothing_changes(store: MetadataStore) -> None:
     looked = 0
 
-    def far() -> Far:
+    def far() -> JobStatus:
         nonlocal looked
         looked += 1
-        return Far("waiting")
+        return JobStatus("waiting")
 
     async with job(store, far):
         await told(store, bool)

@@ -15,8 +15,8 @@ from quire.errors import StreamLockedError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree
 from quire.streams.write.lock import StreamLock
-from tests.conformance.conftest import PATIENCE_S, Backend
-from tests.conformance.test_tree import lose_session
+from tests.support.metadata.backends import PATIENCE_S, Backend
+from tests.support.metadata.tree import lose_session
 from tests.support.waiting import until
 
 _paths = itertools.count()

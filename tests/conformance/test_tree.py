@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sqlite3
 from collections.abc import Callable
 
 import pytest
@@ -22,12 +21,9 @@ from quire.errors import (
 from quire.metadata import tree as limits
 from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.interface import MetadataStore, Versioned
-from quire.metadata.memory.store import MemoryStore
-from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
-from quire.metadata.uri import parse_uri
-from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import NOT_A_FILE, Backend, end_session
+from tests.support.metadata.backends import NOT_A_FILE, Backend
+from tests.support.metadata.tree import lose_session
 from tests.support.waiting import until
 
 _bases = itertools.count()
@@ -44,24 +40,6 @@ async def base(tree: Tree) -> str:
     path = f"/tree-{os.getpid()}-{next(_bases)}"
     await tree.make_path(path)
     return path
-
-
-async def lose_session(backend: Backend, store: MetadataStore) -> None:
-    """The session of `store` ends, as the cluster sees it; the store is to find out."""
-    if isinstance(store, MemoryStore):
-        store.expire_session()
-    elif isinstance(store, SqliteStore):
-        connection = sqlite3.connect(parse_uri(backend.uri).path, isolation_level=None)
-        try:
-            connection.execute(
-                "UPDATE sessions SET deadline_ms = 0 WHERE session_id = ?",
-                (store.tree.session_id,),
-            )
-        finally:
-            connection.close()
-    else:
-        assert isinstance(store, ZooKeeperStore)
-        await asyncio.to_thread(end_session, store)
 
 
 # -- nodes ------------------------------------------------------------------------------------

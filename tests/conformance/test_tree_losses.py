@@ -15,7 +15,6 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.errors import KeyExistsError, MetadataUnavailableError, VersionConflictError
 from quire.metadata.interface import Versioned
-from quire.metadata.memory.store import MemoryCluster, MemoryStore
 from quire.metadata.tree import Check, Create, Delete, Put, Tree
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import commits as zookeeper_commits
@@ -23,8 +22,9 @@ from quire.metadata.zookeeper.commits import COMMITS_AT_ONCE_MAX
 from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, connect
-from tests.conformance.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
+from quire_simulator.metadata.store import MemoryCluster, MemoryStore
+from tests.support.metadata.backends import SESSION_TIMEOUT_MS, Backend, connect
+from tests.support.metadata.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
 from tests.support.waiting import until
 
 zookeeper_test = pytest.mark.zookeeper

@@ -16,8 +16,8 @@ from quire.errors import KeyExistsError, NoSuchKeyError
 from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
 from quire.metadata.tree import Check, Create, Put
-from tests.conformance.conftest import Backend
-from tests.conformance.test_metadata_sqlite import (
+from tests.support.metadata.backends import Backend
+from tests.support.metadata.sqlite import (
     LONG_MS,
     FakeMachine,
     next_line,

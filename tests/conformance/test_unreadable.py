@@ -11,11 +11,11 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import LedgerExistsError, UnreadableMetadataError
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import ids_of
-from tests.support.poisoned import POISON
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.metadata.backends import ids_of
+from tests.support.metadata.poisoned import POISON
 from tests.support.waiting import until
 
 WELL = LedgerMetadata(2, 2, 1, (Segment(0, ("a:1", "b:1")),)).with_close(9, 100)

@@ -24,8 +24,8 @@ from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.options import ACL_VARIABLE, AUTH_FILE_VARIABLE, AUTH_VARIABLE
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, next_root
-from tests.conformance.zookeeper_proxy import Proxy
+from tests.support.metadata.backends import PATIENCE_S, SESSION_TIMEOUT_MS, next_root
+from tests.support.metadata.zookeeper_proxy import Proxy
 
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)

@@ -28,8 +28,8 @@ from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, connect, ids_of
-from tests.conformance.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
+from tests.support.metadata.backends import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, connect, ids_of
+from tests.support.metadata.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper

@@ -16,7 +16,7 @@ from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ids as zookeeper_ids
 from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.conformance.conftest import Backend, connect, ids_of, tree
+from tests.support.metadata.backends import Backend, connect, ids_of, tree
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper

@@ -17,8 +17,8 @@ from quire.metadata import open_metadata
 from quire.metadata.bookies.collection import accept
 from quire.metadata.interface import MetadataStore
 from quire.metadata.zookeeper.server import ZooKeeperServer
-from tests.conformance.conftest import ids_of
-from tests.support.bookie import free_port
+from tests.support.bookies.bookie import free_port
+from tests.support.metadata.backends import ids_of
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,7 +13,7 @@ from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.tolerant import UNREADABLE_BLOCKS_MAX
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger
-from tests.support.storage import EAGER, SMALL, StoreOnDisk, compact, disk_of, mixed, opened
+from tests.support.storage.storage import EAGER, SMALL, StoreOnDisk, compact, disk_of, mixed, opened
 
 FENCED = 90
 

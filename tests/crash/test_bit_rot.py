@@ -14,12 +14,12 @@ import pytest
 
 from quire.storage.read.reader import Reader
 from quire.storage.segment.segment import LOG_DIRECTORY
-from tests.crash.crash_scripts import COMPACTS, DELETES, ROLLS
 from tests.sim.mutants.mutant import Apply
 from tests.sim.mutants.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed
-from tests.support.crash_sweep import Script, SideBySide
-from tests.support.rot import sweep_rot
-from tests.support.storage import sim_disk
+from tests.support.crash.crash_scripts import COMPACTS, DELETES, ROLLS
+from tests.support.crash.crash_sweep import Script, SideBySide
+from tests.support.storage.rot import sweep_rot
+from tests.support.storage.storage import sim_disk
 
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
 BITS = int(os.environ.get("QUIRE_ROT_BITS", "1"))

@@ -14,7 +14,7 @@ from quire.errors import ReadError
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
-from tests.support.rot import bits_of
+from tests.support.storage.rot import bits_of
 
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")

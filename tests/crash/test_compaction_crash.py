@@ -15,7 +15,7 @@ import pytest
 from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, sim_disk
+from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk
 
 EAGER = replace(
     SMALL, segment_bytes=128 * 1024, compact_minor_interval_s=0.0, compact_major_interval_s=0.0

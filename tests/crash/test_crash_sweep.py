@@ -10,9 +10,9 @@ import os
 
 import pytest
 
-from tests.crash.crash_scripts import FILLS, SCRIPTS
-from tests.crash.disk_defects import DEFECTS, Defect
-from tests.support.crash_sweep import BrokenPromiseError, Counts, Script, Sweep
+from tests.support.crash.crash_scripts import FILLS, SCRIPTS
+from tests.support.crash.crash_sweep import BrokenPromiseError, Counts, Script, Sweep
+from tests.support.crash.disk_defects import DEFECTS, Defect
 
 STATES = int(os.environ.get("QUIRE_CRASH_STATES", "6"))
 SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))

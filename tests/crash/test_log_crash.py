@@ -14,7 +14,7 @@ import pytest
 from quire.errors import StorageError
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk, SimFile
-from tests.support.storage import StoreOnDisk, sim_disk
+from tests.support.storage.storage import StoreOnDisk, sim_disk
 
 Step = Callable[[StoreOnDisk], None]
 

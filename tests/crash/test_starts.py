@@ -8,10 +8,10 @@ from collections.abc import Callable
 from quire.storage.segment.segment import Segment, SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.power_loss import PowerLoss
-from tests.crash.crash_scripts import TINY, Writer
-from tests.support.crash_sweep import go_on
-from tests.support.promises import PromisingStore
-from tests.support.storage import sim_disk
+from tests.support.crash.crash_scripts import TINY, Writer
+from tests.support.crash.crash_sweep import go_on
+from tests.support.storage.promises import PromisingStore
+from tests.support.storage.storage import sim_disk
 
 
 class Killed(BaseException):

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from .new_user import NewUserError, copy_source, follow, kind_of, not_installed, quickstart
+from tests.support.docs.new_user import (
+    NewUserError,
+    copy_source,
+    follow,
+    kind_of,
+    not_installed,
+    quickstart,
+)
 
 pytestmark = pytest.mark.slow
 

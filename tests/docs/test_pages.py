@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import LocalCluster
-
-from ..support import page_runner
-from ..support.page_runner import PageError, PageRunner, matches
-from ..support.pages import ROOT, SPARK_PAGES, all_pages, blocks, typed
+from tests.support.docs import page_runner
+from tests.support.docs.page_runner import PageError, PageRunner, matches
+from tests.support.docs.pages import ROOT, SPARK_PAGES, all_pages, blocks, typed
 
 NOT_RUN_MAX = 18
 """Blocks that are only read, because they need root, Apache's servers, a package index ... One

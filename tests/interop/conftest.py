@@ -5,15 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import jpype
 import pytest
 
-from tests.interop.apache_cluster import Cluster
-from tests.interop.stream_place import Place
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.interop.make_cluster import MakeCluster
+from tests.support.interop.stream_place import Place
 
 SAID_LINES = 15
 
@@ -51,9 +52,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Empty, for one test."""
     with Cluster(tmp_path) as cluster:
         yield cluster
-
-
-MakeCluster = Callable[[str], Cluster]
 
 
 @pytest.fixture(scope="module")

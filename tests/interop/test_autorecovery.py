@@ -9,12 +9,21 @@ import signal
 import pytest
 
 from quire.codec.metadata.underreplication import Holder
-from tests.interop.apache_cluster import LOOPBACK, Bookie, Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import check_closed, refused
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import DIGESTS, PLAIN, STRIPED, Client, Code, Reader, Shape, payloads
-from tests.processes.cli import Quire, Running
+from tests.support.interop.apache_cluster import LOOPBACK, Bookie, Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import check_closed, refused
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import (
+    DIGESTS,
+    PLAIN,
+    STRIPED,
+    Client,
+    Code,
+    Reader,
+    Shape,
+    payloads,
+)
+from tests.support.processes.cli import Quire, Running
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

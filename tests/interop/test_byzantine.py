@@ -9,10 +9,17 @@ import pytest
 
 from quire import DigestType
 from quire.testing.cluster import free_ports
-from tests.interop.apache_cluster import Cluster
-from tests.processes import test_byzantine as table
-from tests.processes.test_byzantine import LIAR, LOOPBACK, ROWS, Place, Row
-from tests.support.byzantine_proxy import ByzantineProxy
+from tests.support.bookies.byzantine_proxy import ByzantineProxy
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.processes.byzantine import (
+    LIAR,
+    LOOPBACK,
+    ROWS,
+    Place,
+    Row,
+    check_readers_audit_and_repair,
+    check_second_opener,
+)
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -48,13 +55,11 @@ def place(whole_place: Place) -> Iterator[Place]:
 async def test_what_readers_and_an_audit_see_of_a_liar_and_what_a_repair_does(
     place: Place, row: Row, digest: DigestType
 ) -> None:
-    await table.test_what_readers_and_an_audit_see_of_a_liar_and_what_a_repair_does(
-        place, row, digest
-    )
+    await check_readers_audit_and_repair(place, row, digest)
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
 async def test_what_a_second_opener_recovers_beside_a_liar(
     place: Place, row: Row, digest: DigestType
 ) -> None:
-    await table.test_what_a_second_opener_recovers_beside_a_liar(place, row, digest)
+    await check_second_opener(place, row, digest)

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from tests.interop.apache_cluster import Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import check_closed
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, ClientError, Code, payloads
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import check_closed
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, Client, ClientError, Code, payloads
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

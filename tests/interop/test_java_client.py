@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.interop import operations
-from tests.interop.apache_java import FEATURES, ApacheClient
-from tests.interop.checks import Pair
-from tests.interop.conftest import MakeCluster
-from tests.interop.operations import Operation, possible
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import STRIPED, Shape, payloads
+from tests.support.interop import operations
+from tests.support.interop.apache_java import FEATURES, ApacheClient
+from tests.support.interop.checks import Pair
+from tests.support.interop.make_cluster import MakeCluster
+from tests.support.interop.operations import Operation, possible
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import STRIPED, Shape, payloads
 
 pytestmark = pytest.mark.interop
 

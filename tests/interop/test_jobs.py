@@ -9,11 +9,11 @@ import pytest
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves import decommission as jobs
-from tests.interop.apache_cluster import Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import check_closed
-from tests.interop.quire_side import QuireClient, run
-from tests.interop.sides import PLAIN, STRIPED, Client, ClientError, payloads
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import check_closed
+from tests.support.interop.quire_side import QuireClient, run
+from tests.support.interop.sides import PLAIN, STRIPED, Client, ClientError, payloads
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -19,8 +19,8 @@ from quire.metadata.interface import BookieAddress
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from tests.interop.apache_java import ApacheClient
-from tests.interop.sides import Shape
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.sides import Shape
 
 pytestmark = pytest.mark.interop
 

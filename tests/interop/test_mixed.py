@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.interop import operations
-from tests.interop.apache_cluster import ApacheBookie, Bookie, Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import Pair, Stream, check_closed, wait_confirmed
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, Code, Shape
+from tests.support.interop import operations
+from tests.support.interop.apache_cluster import ApacheBookie, Bookie, Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import Pair, Stream, check_closed, wait_confirmed
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, Client, Code, Shape
 
 pytestmark = pytest.mark.interop
 

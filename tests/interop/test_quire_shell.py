@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import quire
 from quire.cli.main import cli
-from tests.interop.apache_cluster import Cluster
+from tests.support.interop.apache_cluster import Cluster
 
 pytestmark = pytest.mark.interop
 

@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 
 from quire.testing.cluster import free_ports
-from tests.interop.apache_cluster import LOOPBACK, Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import check_closed, refused
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, ClientError, Code, Shape, Writer, payloads
+from tests.support.interop.apache_cluster import LOOPBACK, Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import check_closed, refused
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, Client, ClientError, Code, Shape, Writer, payloads
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

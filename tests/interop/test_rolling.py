@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.interop.apache_cluster import Bookie, Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import POLL_MS, Stream, check_closed
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, STRIPED, Client, Reader, Shape, payloads
+from tests.support.interop.apache_cluster import Bookie, Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import POLL_MS, Stream, check_closed
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, STRIPED, Client, Reader, Shape, payloads
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

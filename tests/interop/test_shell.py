@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from quire.testing.cluster import BookieProcess
-from tests.interop.apache_cluster import Cluster
-from tests.interop.apache_java import ApacheClient
-from tests.interop.checks import check_closed
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, Shape, payloads
+from tests.support.interop.apache_cluster import Cluster
+from tests.support.interop.apache_java import ApacheClient
+from tests.support.interop.checks import check_closed
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, Client, Shape, payloads
 
 pytestmark = pytest.mark.interop
 

@@ -10,10 +10,10 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
-from tests.interop.apache_streams import ApacheStreams, bind
-from tests.interop.quire_streams import QuireStreams
-from tests.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
-from tests.interop.stream_sides import Got, Sent, StreamError, Streams, pairs, records
+from tests.support.interop.apache_streams import ApacheStreams, bind
+from tests.support.interop.quire_streams import QuireStreams
+from tests.support.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
+from tests.support.interop.stream_sides import Got, Sent, StreamError, Streams, pairs, records
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop

@@ -38,10 +38,10 @@ from quire.codec.distributedlog.record import (
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.namespace.namespace import Namespace
 from quire.testing._process import with_parent
-from tests.interop.apache_streams import result as java_result
-from tests.interop.quire_streams import QuireStreams, run
-from tests.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
-from tests.interop.stream_sides import Sent, StreamError, Streams, pairs, records
+from tests.support.interop.apache_streams import result as java_result
+from tests.support.interop.quire_streams import QuireStreams, run
+from tests.support.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
+from tests.support.interop.stream_sides import Sent, StreamError, Streams, pairs, records
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
@@ -64,7 +64,7 @@ def numbered(count: int, first: int = 0) -> list[Sent]:
 def writes_until_killed(place: Place, side: str, name: str, first: int, count: int) -> int:
     """A process that writes; SIGKILL after so many records. How many it was told of."""
     where = [place.uri()] if side == "apache" else [place.cluster.uri, BY_QUIRE]
-    command = [*with_parent(), sys.executable, "-m", "tests.interop.stream_writer_program"]
+    command = [*with_parent(), sys.executable, "-m", "tests.support.interop.stream_writer_program"]
     with subprocess.Popen(
         [*command, side, *where, name, str(first)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,

@@ -17,14 +17,14 @@ import pytest
 import quire
 from quire.config import TlsClientConfig
 from quire.testing.cluster import BookieProcess
-from tests.interop import operations
-from tests.interop.apache_cluster import ApacheBookie, Bookie, Cluster
-from tests.interop.apache_java import FEATURES, ApacheClient, java
-from tests.interop.checks import Pair, Stream, check_closed, refused
-from tests.interop.operations import Operation, possible
-from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, ClientError, Code, Shape, payloads
-from tests.support.certificates import LOOPBACK, Authority, Files
+from tests.support.interop import operations
+from tests.support.interop.apache_cluster import ApacheBookie, Bookie, Cluster
+from tests.support.interop.apache_java import FEATURES, ApacheClient, java
+from tests.support.interop.checks import Pair, Stream, check_closed, refused
+from tests.support.interop.operations import Operation, possible
+from tests.support.interop.quire_side import QuireClient
+from tests.support.interop.sides import PLAIN, Client, ClientError, Code, Shape, payloads
+from tests.support.network.certificates import LOOPBACK, Authority, Files
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop

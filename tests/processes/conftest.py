@@ -3,22 +3,11 @@ kernel gives them."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pytest
 
-from tests.support import netns, small_disk
+from tests.support.processes.wanted import WANTED
 
 LEFT_OUT = pytest.StashKey[list[str]]()
-
-
-def _no_small_disk() -> str:
-    with tempfile.TemporaryDirectory() as directory:
-        return small_disk.refused(Path(directory) / "disk")
-
-
-WANTED = {"namespaces": netns.refused, "small_disk": _no_small_disk}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import quire
 from quire.testing.cluster import BookieProcess, LocalCluster
-from tests.processes.cli import Quire, Running
+from tests.support.processes.cli import Quire, Running
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -7,101 +7,48 @@ Every client is a new one: what it has learnt about the liar shall not help the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-import quire
 from quire import DigestType
 from quire._runtime.clock import SystemClock
 from quire.client.cluster.quarantine import Misbehaviour
-from quire.client.write.writer import LedgerWriter
 from quire.errors import RecoveryError
-from quire.metadata import open_metadata
-from quire.net.network import AsyncioNetwork, ProtocolFactory
-from quire.replication import Audit, Finding, Kind, ReplicationLocks, repair_ledger
-from quire.replication.audit import pieces as audit_pieces
+from quire.replication import Kind, ReplicationLocks, repair_ledger
 from quire.testing.cluster import BookieProcess, LocalCluster, free_ports
-from tests.support.byzantine_proxy import ByzantineProxy, Lie, flipped_payload
-from tests.support.fault_proxy import Address
+from tests.support.bookies.byzantine_proxy import ByzantineProxy, Lie
+from tests.support.processes.byzantine import (
+    CRC32C,
+    ENTRIES,
+    HMAC,
+    LIAR,
+    LOOPBACK,
+    PASSWORD,
+    RIGHT,
+    ROWS,
+    Place,
+    Row,
+    audited,
+    check_readers_audit_and_repair,
+    check_second_opener,
+    connected,
+    everywhere,
+    read_all,
+    write,
+    wrong_ones,
+)
 
 pytestmark = pytest.mark.slow
 
-LOOPBACK, LIAR = "127.0.0.1", "127.0.0.2"
-"""A host of its own: every ensemble has a bookie of each host, so that the liar is in all."""
-PATIENCE_S = 60
-ENTRIES = 60
-PASSWORD = b"secret"
-CONFIG = quire.ClientConfig(
-    # Whoever is asked first is waited for: on a busy machine too the liar is heard.
-    speculative_read_s=PATIENCE_S,
-    read_timeout_s=PATIENCE_S,
-    add_timeout_s=PATIENCE_S,
-    absence_recheck_s=0.0,  # the first denial counts: nobody lags here
-    long_poll_ms=500,
-    explicit_lac_interval_ms=20,
-    # Or it would be asked once, and then no more while others answer.
-    quarantine_liars=False,
-)
-CRC32, CRC32C, HMAC, DUMMY = (
-    DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC, DigestType.DUMMY,
-)  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Of the table."""
-
-    lie: Lie
-    digests: tuple[DigestType, ...]
-    sees_lies: bool
-    """Whether a client may be given a wrong byte: by a read, a tail, or after a recovery."""
-    finding: Kind | None
-    """What an audit says of the liar; nothing of anybody else."""
-    suspected: Misbehaviour | None
-    """What a client that reads the ledger says of it."""
-
-
-ROWS = (
-    Row(Lie.WRONG_BYTES, (CRC32C, CRC32, HMAC), False, Kind.DAMAGED, Misbehaviour.BAD_DIGEST),
-    Row(Lie.WRONG_BYTES, (DUMMY,), True, Kind.DIFFERENT, None),
-    Row(Lie.FORGED, (HMAC,), False, Kind.DAMAGED, Misbehaviour.BAD_DIGEST),
-    Row(Lie.FORGED, (CRC32C, CRC32, DUMMY), True, Kind.DIFFERENT, None),
-    Row(
-        Lie.WRONG_ENTRY, (CRC32C, CRC32, HMAC, DUMMY), False, Kind.DAMAGED, Misbehaviour.WRONG_ENTRY
-    ),
-    Row(Lie.DROPPED, (CRC32C, HMAC), False, Kind.MISSING, Misbehaviour.MISSING),
-    Row(Lie.DENIED, (CRC32C, HMAC), False, Kind.MISSING, Misbehaviour.MISSING),
-    Row(Lie.STALE_LAC, (CRC32C, HMAC), False, None, None),
-    Row(Lie.HIGH_LAC, (CRC32C, HMAC), False, None, None),
-)
 CASES = [
     pytest.param(row, digest, id=f"{row.lie.name.lower()}-{digest.name.lower()}")
     for row in ROWS
     for digest in row.digests
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    uri: str
-    liar: ByzantineProxy
-    bookie: str
-    """The liar's id."""
-    detours: Mapping[Address, Address] = field(default_factory=dict)
-    """What clients are to connect to, in the place of what bookies have registered."""
-
-
-class Detours(AsyncioNetwork):
-    def __init__(self, detours: Mapping[Address, Address]) -> None:
-        super().__init__()
-        self._detours = detours
-
-    async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
-        return await super().connect(*self._detours.get((host, port), (host, port)), factory)
 
 
 @pytest.fixture(scope="module")
@@ -125,110 +72,6 @@ def place(whole_place: Place) -> Iterator[Place]:
     whole_place.liar.password = b""
 
 
-def payload(entry_id: int) -> bytes:
-    return b"%d;" % entry_id * (1 + entry_id % 7)
-
-
-RIGHT = [payload(entry) for entry in range(ENTRIES)]
-
-
-@asynccontextmanager
-async def connected(place: Place) -> AsyncIterator[quire.Client]:
-    metadata = await open_metadata(place.uri)
-    client = quire.Client(metadata, config=CONFIG, network=Detours(place.detours))
-    async with asyncio.timeout(PATIENCE_S), client:
-        yield client
-
-
-async def everywhere(writer: LedgerWriter) -> None:
-    """Until all members have acknowledged what was appended."""
-    while writer._session.pipeline.unacked_bytes_max():
-        await asyncio.sleep(0.001)
-
-
-async def write(
-    place: Place,
-    digest: DigestType,
-    quorums: tuple[int, int, int] = (4, 3, 2),
-    *,
-    close: bool = True,
-    followed: bool = False,
-) -> tuple[int, list[bytes]]:
-    """A ledger of `ENTRIES`, which all honest members have, and perhaps what a reader saw that
-    followed it. Without `close` its writer is gone."""
-    seen: list[bytes] = []
-    async with connected(place) as client, connected(place) as other:
-        writer = await client.create_ledger(
-            ensemble_size=quorums[0],
-            write_quorum=quorums[1],
-            ack_quorum=quorums[2],
-            digest=digest,
-            password=PASSWORD,
-        )
-        assert place.bookie in writer.metadata.last_segment.ensemble
-
-        async def follow() -> None:
-            reader = await other.open_ledger(writer.ledger_id, password=PASSWORD)
-            async for entry in reader.tail(0):
-                seen.append(entry.payload)
-
-        async with asyncio.TaskGroup() as group:
-            if followed:
-                group.create_task(follow())
-                for entry in RIGHT:
-                    await writer.append(entry)
-            else:
-                await writer.append_many(RIGHT)  # in one turn: none of them carries a LAC
-            await everywhere(writer)
-            if close:
-                await writer.close()
-            else:
-                writer.abandon()
-        assert len(writer.metadata.segments) == 1  # no bookie was exchanged
-        return writer.ledger_id, seen
-
-
-async def read_all(
-    place: Place, ledger_id: int, *, recover: bool = False, assume_liars: int = 0
-) -> list[bytes]:
-    async with connected(place) as client:
-        reader = await client.open_ledger(
-            ledger_id, password=PASSWORD, recover=recover, assume_liars=assume_liars
-        )
-        assert reader.ledger_closed
-        return [entry.payload async for entry in reader.read()]
-
-
-async def suspects_of(place: Place, ledger_id: int) -> set[tuple[str, Misbehaviour]]:
-    async with connected(place) as client:
-        reader = await client.open_ledger(ledger_id, password=PASSWORD)
-        async for _ in reader.read():
-            pass
-        return {(one.bookie, one.kind) for one in client.suspects()}
-
-
-async def audited(place: Place, ledger_id: int) -> list[Finding]:
-    async with connected(place) as client:
-        audit = Audit()
-        for piece in audit.looking([ledger_id]):
-            audit.saw(await audit_pieces.look(client, piece, PASSWORD))
-        await audit.probe(client)
-        for turn in audit.reading():
-            for piece in turn:
-                audit.has_read(await audit_pieces.read(client, piece, PASSWORD))
-        for piece in audit.comparing():
-            audit.has_compared(await audit_pieces.compare_blocks(client, piece, PASSWORD))
-        return await audit.findings(client)
-
-
-def wrong_ones(found: list[bytes]) -> list[int]:
-    """Which entries are lies. Nothing else is wrong: every entry is there."""
-    assert len(found) == ENTRIES
-    wrong = [entry for entry in range(ENTRIES) if found[entry] != RIGHT[entry]]
-    assert [found[entry] for entry in wrong] == [flipped_payload(RIGHT[e]) for e in wrong]
-    return wrong
-
-
 # -- the table --------------------------------------------------------------------------------
 
 
@@ -236,56 +79,14 @@ def wrong_ones(found: list[bytes]) -> list[int]:
 async def test_what_readers_and_an_audit_see_of_a_liar_and_what_a_repair_does(
     place: Place, row: Row, digest: DigestType
 ) -> None:
-    liar = place.liar
-    liar.lie, liar.digest = row.lie, digest
-    told = liar.told
-    async with asyncio.timeout(PATIENCE_S):
-        while liar.told == told:  # a tail may have had no reason to ask it for a LAC
-            ledger_id, followed = await write(place, digest, followed=True)
-            assert bool(wrong_ones(followed)) is row.sees_lies
-            assert bool(wrong_ones(await read_all(place, ledger_id))) is row.sees_lies
-
-    named = await suspects_of(place, ledger_id)
-    assert named == ({(place.bookie, row.suspected)} if row.suspected else set())
-    found = await audited(place, ledger_id)
-    assert {one.kind for one in found} == ({row.finding} if row.finding else set())
-    assert {one.bookie for one in found} <= {place.bookie}
-
-    async with connected(place) as client:
-        locks = ReplicationLocks(client.metadata, "test", SystemClock())
-        done = await repair_ledger(client, locks, ledger_id, found, password=PASSWORD)
-        metadata = await client.ledger_metadata(ledger_id)
-    assert done.left == []
-    # It lies on: what is written back does not come back, so another takes its place.
-    assert done.moved == (1 if found else 0)
-    assert (place.bookie in metadata.last_segment.ensemble) is (not found)
-    assert await audited(place, ledger_id) == []
-    assert wrong_ones(await read_all(place, ledger_id)) == []
+    await check_readers_audit_and_repair(place, row, digest)
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)
 async def test_what_a_second_opener_recovers_beside_a_liar(
     place: Place, row: Row, digest: DigestType
 ) -> None:
-    """Every entry that was acknowledged is there. Where digests are forged recovery may take the
-    liar's bytes for the entry's, and write them to the others: that depends on who answers first.
-    """
-    liar = place.liar
-    liar.digest = digest
-    liar.lie = Lie.DROPPED if row.lie is Lie.DROPPED else None
-    ledger_id, _ = await write(place, digest, close=False)
-    liar.lie = row.lie
-    told = liar.told
-    async with connected(place) as client:
-        await client.open_ledger(ledger_id, password=PASSWORD, recover=True)
-        # It was asked, and perhaps not waited for.
-        while liar.told == told and row.lie not in (Lie.DROPPED, Lie.HIGH_LAC):
-            await asyncio.sleep(0.001)
-    wrong = wrong_ones(await read_all(place, ledger_id))
-    assert not wrong or row.sees_lies
-    if not row.sees_lies:
-        liar.lie = None
-        assert wrong_ones(await read_all(place, ledger_id)) == []
+    await check_second_opener(place, row, digest)
 
 
 @pytest.mark.parametrize(("row", "digest"), CASES)

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import COMMAND, TIMEOUT_S, Quire, Running
 from tests.support.waiting import wait_for
-
-from .cli import COMMAND, TIMEOUT_S, Quire, Running
 
 pytestmark = pytest.mark.slow
 

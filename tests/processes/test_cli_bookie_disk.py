@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import free_ports
-
-from .cli import Quire
+from tests.support.processes.cli import Quire
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import LocalCluster
-from tests.processes.cli import Quire
+from tests.support.processes.cli import Quire
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 from quire import blocking
 from quire.blocking import Client
 from quire.testing.cluster import LocalCluster
-from tests.processes.cli import Quire
+from tests.support.processes.cli import Quire
 from tests.support.waiting import wait_for
 
 PAYLOADS = [b"entry %d of a ledger that is moved" % n for n in range(400)]

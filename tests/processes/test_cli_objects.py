@@ -16,9 +16,8 @@ import pytest
 from quire import blocking
 from quire.errors import NoSuchObjectError, ObjectExistsError
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
-
-from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 

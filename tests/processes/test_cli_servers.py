@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import LocalCluster, free_ports
-
-from .cli import TIMEOUT_S, Quire, Running, descendants, is_running, wait_until_gone
+from tests.support.processes.cli import (
+    TIMEOUT_S,
+    Quire,
+    Running,
+    descendants,
+    is_running,
+    wait_until_gone,
+)
 
 pytestmark = pytest.mark.slow
 

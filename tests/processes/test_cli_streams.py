@@ -14,9 +14,8 @@ from quire import blocking
 from quire.blocking.background import call
 from quire.metadata.tree import Create, Put
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
-
-from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import CAN_FORK, COMMAND, TIMEOUT_S, Quire, forked_command
-from .command_server import receive
+from tests.support.processes.cli import CAN_FORK, COMMAND, TIMEOUT_S, Quire, forked_command
+from tests.support.processes.command_server import receive
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.cli import Quire, Running
+from tests.support.processes.cli import Quire, Running
 from tests.support.waiting import wait_for
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import quire
 from quire.testing.cluster import LocalCluster
-from tests.processes.cli import Quire
+from tests.support.processes.cli import Quire
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ import pytest
 
 import quire
 from quire.testing import cluster as local
-
-from .cli import Quire
+from tests.support.processes.cli import Quire
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ import quire
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code
 from quire.testing.cluster import BookieProcess, LocalCluster
-from tests.processes.cli import Quire
-from tests.support.bookie import Peer
+from tests.support.bookies.bookie import Peer
+from tests.support.processes.cli import Quire
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow

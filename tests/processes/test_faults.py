@@ -17,8 +17,7 @@ import pytest
 
 import quire
 from quire.testing.cluster import LocalCluster
-
-from . import writer_program
+from tests.support.processes import writer_program
 
 pytestmark = pytest.mark.slow
 

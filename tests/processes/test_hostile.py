@@ -13,8 +13,8 @@ import pytest
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
-from tests.processes.cli import Quire
-from tests.support.bookie import free_port
+from tests.support.bookies.bookie import free_port
+from tests.support.processes.cli import Quire
 from tests.support.waiting import wait_for
 
 MIB = 1024 * 1024

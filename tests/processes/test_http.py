@@ -7,8 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,59 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
-from tests.support.bookie import free_port
+from tests.support.bookies.bookie import free_port
+from tests.support.processes.cli import Quire
+from tests.support.processes.http import WAIT_S, Http, url_in
 from tests.support.waiting import wait_for
 
-from .cli import Quire
-
-WAIT_S = 60.0
 ENTRIES = 250
-
-
-class Http:
-    """A client of one server."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __call__(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        kind = {} if body is None else {"Content-Type": "application/json"}
-        request = urllib.request.Request(
-            self.url + path, data, {**kind, **(headers or {})}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-                status, text = answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                status, text = error.code, error.read().decode()
-        return status, json.loads(text) if text.startswith(("{", "[", '"')) else text
-
-    def get(self, path: str) -> Any:
-        status, value = self("GET", path)
-        assert status == 200, value
-        return value
-
-    def metrics(self) -> dict[str, float]:
-        """Return the samples without labels, those of a directory, and those that succeeded."""
-        found, text = {}, self.get("/metrics")
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                # The parser appends what Apache's counters do not have.
-                name = sample.name if sample.name in text else sample.name.removesuffix("_total")
-                if not sample.labels.keys() - {"directory"} or sample.labels == {"success": "true"}:
-                    found[name] = sample.value
-        return found
-
-
-def url_in(path: Path) -> str:
-    found = re.findall(r'"event": "http_serving", "url": "([^"]+)"', path.read_text())
-    assert found, path.read_text()
-    url: str = found[-1]
-    return url
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ LIMIT_S = 60.0
 
 HOOK = """
 import os
-import quire.bookie.early_store as early_store
+import quire.bookie.protocol.loading_store as loading_store
 import quire.bookie.server as server
 from quire.storage.recovery.loading import LoadProgress
 
@@ -44,7 +44,7 @@ def held(progress, segments=1):
 
 LoadProgress.advance = held
 server.SERVE_EARLY_AFTER_S = 0.0
-early_store.WAIT_S = 0.2
+loading_store.WAIT_S = 0.2
 server.LOADING_SHOWN_S = server.LOADING_TOLD_S = 0.01
 from quire.cli.main import main
 main()

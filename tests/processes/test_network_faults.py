@@ -1,9 +1,10 @@
 """Networks that are cut, in one direction or both, or slow and lossy: no acknowledged entry is
 lost, nobody writes behind a fence, and everything heals once the fault is over.
 
-Machines are network namespaces (`tests/support/netns.py`). Where the kernel refuses them, the tests
-marked `namespaces` are left out, and the end of the run says so. QUIRE_NETWORK_FAULTS=all tries
-every member of an ensemble, every direction and more faults, in some minutes.
+Machines are network namespaces (`tests/support/network/netns.py`). Where the kernel refuses them,
+the tests marked `namespaces` are left out, and the end of the run says so.
+QUIRE_NETWORK_FAULTS=all tries every member of an ensemble, every direction and more faults, in
+some minutes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from quire.replication import Audit, Finding, ReplicationLocks, repair_ledger
 from quire.replication.audit import pieces as audit_pieces
 from quire.testing._process import quire_command
 from quire.testing.cluster import BookieProcess, ServerProcess, free_ports
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.netns import Net
+from tests.support.network.fault_proxy import Fault, FaultProxy
+from tests.support.network.netns import Net
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,7 @@ import quire
 from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
 from quire.testing.cluster import LocalCluster
-
-from .test_http import Http, url_in
+from tests.support.processes.http import Http, url_in
 
 NAMESPACE = "/streams"
 

@@ -4,7 +4,6 @@ that no honest peer sends."""
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire.v3 import parse_response
 from quire.errors import EntryTooLargeError
 from quire.testing.cluster import LocalCluster
+from tests.support.processes.protocol import Peer
 
 pytestmark = pytest.mark.slow
 
 LIVE = json.loads((Path(__file__).parents[1] / "golden" / "wire-live.json").read_text())
-ANSWER_S = 20.0
 SILENCE_S = 0.2
 """How long nothing may come where nothing should."""
 
@@ -28,45 +27,6 @@ SILENCE_S = 0.2
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(bookies=1, directory=tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-
-
-class Peer:
-    """A raw connection to the bookie."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", cluster.bookies[0].port))
-        self.socket.settimeout(ANSWER_S)
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        try:
-            self.socket.sendall(data)
-        except ConnectionError:
-            pass  # closed on us while we were sending: `receive` tells
-
-    def receive(self) -> bytes:
-        """One frame; b"" when the connection was closed."""
-        head = self._exactly(4)
-        if not head:
-            return b""
-        return head + self._exactly(int.from_bytes(head, "big"))
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        try:
-            while len(data) < size:
-                more = self.socket.recv(size - len(data))
-                if not more:
-                    return b""
-                data += more
-        except ConnectionError:
-            return b""
-        return data
 
 
 def alive(cluster: LocalCluster) -> bool:

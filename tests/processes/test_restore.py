@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.cli import Quire, Running
+from tests.support.processes.cli import Quire, Running
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow

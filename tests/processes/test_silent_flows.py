@@ -22,7 +22,7 @@ from quire._runtime.clock import SystemClock
 from quire.metadata import open_metadata
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.testing.cluster import BookieProcess
-from tests.support.netns import Net
+from tests.support.network.netns import Net
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces]

@@ -13,10 +13,9 @@ import pytest
 
 import quire
 from quire.errors import NotEnoughBookiesError, QuireError
-from tests.support.small_disk import MIB, SmallDisk
+from tests.support.processes.cli import COMMAND, Quire, Running
+from tests.support.storage.small_disk import MIB, SmallDisk
 from tests.support.waiting import until, wait_for
-
-from .cli import COMMAND, Quire, Running
 
 pytestmark = [pytest.mark.slow, pytest.mark.small_disk]
 

@@ -18,9 +18,8 @@ import pytest
 import quire
 from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.testing.cluster import LocalCluster
-
-from . import stream_program
-from .stream_program import payload
+from tests.support.processes import stream_program
+from tests.support.processes.stream_program import payload
 
 pytestmark = pytest.mark.slow
 

@@ -20,11 +20,10 @@ from quire.config import TlsClientConfig
 from quire.errors import LedgerFencedError
 from quire.metadata import open_metadata
 from quire.testing.cluster import LocalCluster
-
-from ..support.certificates import LOOPBACK, Authority, Files
-from ..unit.test_tls_bookie import GRANTED, READ, REQUEST, UNAUTHORIZED
-from .cli import Quire
-from .test_protocol import Peer
+from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED
+from tests.support.network.certificates import LOOPBACK, Authority, Files
+from tests.support.processes.cli import Quire
+from tests.support.processes.protocol import Peer
 
 pytestmark = pytest.mark.slow
 

@@ -29,10 +29,9 @@ from quire.core.placement.tables import with_location
 from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.testing.cluster import BookieProcess, LocalCluster
+from tests.support.processes.cli import COMMAND, Done, Quire, Running, descendants
+from tests.support.storage.small_disk import MIB, SmallDisk
 from tests.support.waiting import wait_for
-
-from ..support.small_disk import MIB, SmallDisk
-from .cli import COMMAND, Done, Quire, Running, descendants
 
 pytestmark = pytest.mark.slow
 

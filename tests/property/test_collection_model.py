@@ -19,7 +19,7 @@ from quire.bookie.background.garbage import collect_garbage
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataWentBackError
 from quire.metadata.bookies.collection import accept
-from tests.support.bookie import memory_metadata
+from tests.support.bookies.bookie import memory_metadata
 
 ME = "127.0.0.1:3181"
 STEPS = 120

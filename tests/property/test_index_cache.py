@@ -23,8 +23,8 @@ from quire.storage.segment.segment import Segment
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
-from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, key_of, sim_disk
+from tests.support.crash.crash_sweep import contents_of
+from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, sim_disk
 
 CONFIG = replace(
     SMALL,

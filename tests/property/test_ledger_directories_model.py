@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from quire.errors import DiskFullError, StorageError
 from quire.storage.log.batch import Batch
 from quire.storage.signals import NoEntry
-from tests.support.directories import DirectoriesOnDisks
-from tests.support.storage import SMALL, key_of, make_batch, make_entry, run
+from tests.support.storage.directories import DirectoriesOnDisks
+from tests.support.storage.storage import SMALL, key_of, make_batch, make_entry, run
 
 LEDGERS = st.integers(1, 6)
 DISKS = 3

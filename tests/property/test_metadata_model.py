@@ -27,8 +27,8 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration, Versioned
-from quire.metadata.memory.store import MemoryCluster, MemoryStore
 from quire.metadata.sqlite.store import SqliteStore
+from quire_simulator.metadata.store import MemoryCluster, MemoryStore
 
 T = TypeVar("T")
 

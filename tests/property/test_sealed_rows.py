@@ -11,7 +11,7 @@ from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import equal_frames_are, frames_are
 from quire.storage.segment.ledger_ids import LedgerIds
 from quire.storage.segment.segment import LedgerInfo
-from tests.support.storage import make_batch
+from tests.support.storage.storage import make_batch
 
 SMALL_OR_LARGE = st.one_of(st.integers(0, 40), st.integers(0, 70_000), st.integers(0, 1 << 40))
 

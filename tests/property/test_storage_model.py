@@ -23,7 +23,7 @@ from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import LedgerInfo
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run
+from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run
 
 LEDGERS = st.integers(1, 4)
 EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)

@@ -27,9 +27,9 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.interface import MetadataStore, Versioned
-from quire.metadata.memory.store import MemoryCluster, MemoryStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
+from quire_simulator.metadata.store import MemoryCluster, MemoryStore
 from tests.support.waiting import until
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
-from quire.metadata.memory.cluster import Node
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import History, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, METADATA_CHANGES_MAX
+from quire_simulator.metadata.cluster import StoredItem
 from quire_simulator.world.world import World, bookie_id
 
 LEDGER = 7
@@ -40,7 +40,7 @@ class Bench:
 
     def store(self, metadata: LedgerMetadata) -> None:
         self.version += 1
-        self.world.cluster.ledgers[LEDGER] = Node(encode(metadata), self.version)
+        self.world.cluster.ledgers[LEDGER] = StoredItem(encode(metadata), self.version)
         self.world.cluster.ledger_changed(LEDGER)
 
     def close(self, last: int, length: int | None = None) -> None:
@@ -299,7 +299,7 @@ def lose_what_it_had(world: World) -> None:
         world.claims._entries.setdefault(LEDGER, {})[bookie_id(name)] = {0}
     world.claims.lose(ENSEMBLE[0], [LEDGER], 0.0)
     world.lossy.add(NAMES[0])
-    world.cluster.ledgers[LEDGER] = Node(encode(METADATA.with_close(0, SIZES[0])), 1)
+    world.cluster.ledgers[LEDGER] = StoredItem(encode(METADATA.with_close(0, SIZES[0])), 1)
     world.cluster.ledger_changed(LEDGER)
 
 

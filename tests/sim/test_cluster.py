@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 
 import pytest
 
 from quire_simulator.world.world import World
-
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
-BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
-
-
-def payload(entry_id: int) -> bytes:
-    return b"%d." % entry_id * (1 + entry_id % 40)
+from tests.support.sim.cluster import BOOKIES, SEEDS, payload
 
 
 async def scenario(world: World, chance: random.Random) -> None:

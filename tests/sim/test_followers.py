@@ -22,7 +22,7 @@ from quire.metadata.interface import Versioned, Watch
 from quire.metadata.ledgers.update import update_ledger
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel, LacAnswer, PollAnswer
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

@@ -7,9 +7,8 @@ import pytest
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
 from quire_simulator.world.world import World
+from tests.support.sim.cluster import BOOKIES, payload
 from tests.support.waiting import until
-
-from .test_cluster import BOOKIES, payload
 
 SEEDS = range(12)
 FREE_BYTES = 1 << 20

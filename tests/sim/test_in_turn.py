@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from quire.testing.simulation import simulate
 
 from quire.client.write import flush as turns
 from quire.core.append import pipeline as add_pipeline
 from quire.core.append.coalesced_adds import Sheaf
 from quire.core.append.pipeline import AddPipeline
+from quire_simulator import simulate
 from quire_simulator.actors import writers
 from tests.sim.mutants.mutant import edit
 

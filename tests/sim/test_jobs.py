@@ -18,16 +18,17 @@ from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
 from quire.metadata.bookies.directories import read_directories
 from quire.metadata.bookies.orders import What, order_path, read_order
-from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
-from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
-from quire.replication.repair.ledger import Work, take_out
+from quire.replication.moves.recover import MoveOptions, OpenLedgers, recover_bookie
+from quire.replication.repair.ledger import LedgerOutcome, take_out
 from quire_simulator import simulate
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
-from tests.sim.test_replication import (
+from tests.support.sim.jobs import filled, names
+from tests.support.sim.replication import (
     PLAIN,
     STRIPED,
     audited,
@@ -53,24 +54,6 @@ async def retire(world: World, client: Client, bookie: str, **how: Any) -> Decom
     return await decommission(
         client, locks_of(world, client), bookie, owner="operator", now_ms=client.clock.now_ms, **how
     )
-
-
-async def names(client: Client, bookie: str) -> list[int]:
-    """The ledgers whose metadata names the bookie."""
-    found = []
-    async for ledger_id in client.list_ledgers():
-        metadata = await client.ledger_metadata(ledger_id)
-        if any(bookie in segment.ensemble for segment in metadata.segments):
-            found.append(ledger_id)
-    return found
-
-
-async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PLAIN) -> list[int]:
-    """Closed ledgers, of which several are on this bookie."""
-    ids: list[int] = []
-    while len(await names(client, bookie)) < 3:
-        ids.append((await write(client, 60 + len(ids), quorums)).ledger_id)
-    return ids
 
 
 # -- recover ----------------------------------------------------------------------------------
@@ -411,7 +394,7 @@ def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
 
 
 async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str, new: str) -> None:
-    from quire.replication.repair.fragment import Outcome, replicate_fragment
+    from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
     from quire.replication.repair.opened import open_for_repair
 
     async with locks.hold(ledger_id):
@@ -419,7 +402,7 @@ async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str
         (fragment,) = ledger.fragments()
         at = fragment.ensemble.index(old)
         done = await replicate_fragment(client, ledger, fragment, {at: new})
-        assert done.outcome is Outcome.DONE
+        assert done.outcome is CopyOutcome.DONE
 
 
 def test_a_copy_that_is_being_made_is_not_dropped() -> None:
@@ -438,10 +421,10 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
         async def copy(first: int, last: int) -> None:
             from quire.replication.repair.opened import open_for_repair
             from quire.replication.repair.recovery_adds import RecoveryAdds
-            from quire.replication.repair.source import Source
+            from quire.replication.repair.source import ReplicaSource
 
             ledger = await open_for_repair(client, ledger_id, password=b"pw")
-            copies = await Source(client, ledger).read(ensemble, range(first, last + 1))
+            copies = await ReplicaSource(client, ledger).read(ensemble, range(first, last + 1))
             async with RecoveryAdds(client, ledger, spare) as adds:
                 await adds.write(copies)
 
@@ -491,7 +474,7 @@ def test_a_copy_that_was_dropped_before_it_was_named_is_made_again() -> None:
         store.write_ledger = write_late  # type: ignore[method-assign]
         world.crash(name_of(ensemble[0]))
         done = await take_out(client, locks, ledger_id, [ensemble[0]])
-        assert done.work is Work.DONE
+        assert done.work is LedgerOutcome.DONE
         assert spare in (await other.ledger_metadata(ledger_id)).segments[0].ensemble
         assert await has(other, ledger_id, spare) == list(range(200))
         assert await audited(other, [ledger_id]) == []

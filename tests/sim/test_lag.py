@@ -18,7 +18,7 @@ from quire.replication.explain.explain import explain_ledger
 from quire.replication.repair.repair import repair_ledger
 from quire.replication.repair.replica_reader import LAG_S
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_replication import audited, locks_of, payload, simulated, start, write
+from tests.support.sim.replication import audited, locks_of, payload, simulated, start, write
 from tests.support.waiting import until
 
 LATE = "bookie-2"

@@ -29,7 +29,7 @@ from quire.codec.wire.v2 import (
     read_response,
 )
 from quire.core.append.quorum import negatives_needed
-from quire.core.recovery import Doubt, RecoveryVotes
+from quire.core.recovery import RecoveryVotes, TrustModel
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, ReadError, RecoveryError
 from quire_simulator.world.world import World
 
@@ -248,7 +248,7 @@ def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.Monke
     if what == "negatives":
         monkeypatch.setattr(RecoveryVotes, "__init__", believed_too_early)
     else:
-        monkeypatch.setattr(Doubt, "copies_needed", 1)
+        monkeypatch.setattr(TrustModel, "copies_needed", 1)
     for seed in range(LOSING_SEEDS_MAX):
         try:
             acked, end, found = run(seed, TWO_OF_THREE, digest, lie, liars=1)

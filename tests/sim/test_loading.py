@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 
 import pytest
-from quire.testing.simulation import Plan, run_plan, simulate
 
 from quire.bookie.server import Bookie
+from quire_simulator import Plan, run_plan, simulate
 from quire_simulator.invariants import early_answers
 from quire_simulator.invariants.checker import Checker, LawError
 from quire_simulator.invariants.claims import Claims

@@ -23,8 +23,7 @@ from quire_simulator.machine import (
     Trace,
     current_node,
 )
-
-from .scenario import play
+from tests.support.sim.scenario import play
 
 Log = list[Any]
 

@@ -11,10 +11,8 @@ import pytest
 
 from quire.bookie.background import damage
 from quire.bookie.background.damage import DamageReports
-from quire.client import Client
 from quire.errors import LedgerFencedError
-from quire.replication import Autorecovery, AutorecoverySettings
-from quire.replication.autorecovery.worker import Worker
+from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.storage.directory import read_identity
 from quire.storage.recovery.scan import read_segment_header, scan_groups
 from quire.storage.segment.sealer import Sealer
@@ -23,7 +21,8 @@ from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 from tests.sim.mutants.mutant import edit
-from tests.sim.test_damage import SCRUBBING, Scene
+from tests.support.sim.damage import SCRUBBING, Scene
+from tests.support.sim.loss import heal
 
 PATIENT = replace(SCRUBBING, scrub_interval_s=0.0)
 
@@ -100,20 +99,6 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
         await bookie.stop()
 
 
-def heal(world: World, client: Client) -> asyncio.Task[None]:
-    """It looks at what the bookie marks, and at nothing else."""
-    healer = Autorecovery(
-        client,
-        "healer",
-        settings=AutorecoverySettings(
-            backoff_s=1.0, poll_s=1.0, open_grace_s=5.0, ledger_check_interval_s=0.0
-        ),
-        clock=client.clock,
-        rng=world.loop.derive("healer"),
-    )
-    return world.network.node("healer").node.create_task(healer.run())
-
-
 async def takes_ledgers_again(world: World, there: Scene) -> None:
     """And a start does not miss anything any more."""
     for again in range(2):
@@ -153,7 +138,7 @@ def the_loss_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_ledgers_are_left_open(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Worker, "_cannot_tell", ("if newest.closed", "if True"))
+    edit(patch, ReplicationWorker, "_cannot_tell", ("if newest.closed", "if True"))
 
 
 def what_is_left_of_a_lost_group_stays(patch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,17 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.replicas import Finding, Kind
 from quire.errors import QuireError
-from quire.replication.moves.move import Silent
-from quire.replication.moves.plan import Plan, PlannedMove
+from quire.replication.moves.plan import PlannedMove, RebalancePlan
 from quire.replication.moves.rebalance import RebalanceOptions, carry_out
+from quire.replication.moves.recover import NoProgress
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair import ledger as ledger_module
-from quire.replication.repair.fragment import Batch, Outcome
-from quire.replication.repair.ledger import Work, take_out
+from quire.replication.repair.fragment import CopyBatch, CopyOutcome
+from quire.replication.repair.ledger import LedgerOutcome, take_out
 from quire.replication.repair.opened import open_for_repair
 from quire.replication.repair.repair import repair_ledger
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_replication import (
+from tests.support.sim.replication import (
     audited,
     locks_of,
     name_of,
@@ -70,7 +70,7 @@ def test_one_write_names_the_copies_of_many_segments() -> None:
         lost = before.segments[0].ensemble[1]
         world.crash(name_of(lost))
         done = await take_out(client, locks_of(world, client), ledger_id, [lost])
-        assert (done.work, done.fragments, done.entries) == (Work.DONE, SEGMENTS, SEGMENTS)
+        assert (done.work, done.fragments, done.entries) == (LedgerOutcome.DONE, SEGMENTS, SEGMENTS)
         after, now = await looked_at(client, ledger_id)
         assert now - version == BATCHES
         assert not any(lost in one.ensemble for one in after.segments)
@@ -94,8 +94,8 @@ def test_repairs_and_moves_are_named_in_batches_too() -> None:
             PlannedMove(ledger_id, first, 1, ensemble[1], spare, 10, 1) for first in range(SEGMENTS)
         )
         options = RebalanceOptions()
-        plan = Plan(moves, {}, {})
-        done = await carry_out(client, locks, plan, options=options, progress=Silent())
+        plan = RebalancePlan(moves, {}, {})
+        done = await carry_out(client, locks, plan, options=options, progress=NoProgress())
         assert (done.moved, done.left) == (SEGMENTS, ())
         _, now = await looked_at(client, ledger_id)
         assert now - version == BATCHES
@@ -168,7 +168,7 @@ def test_whoever_dies_in_the_middle_has_named_nothing_that_is_not_durable(
         assert not [one for one in await audited(client, [ledger_id])
                     if one.kind is not Kind.UNREACHABLE]  # fmt: skip
         done = await take_out(client, locks_of(world, client), ledger_id, [ensemble[1]])
-        assert done.work is Work.DONE, done
+        assert done.work is LedgerOutcome.DONE, done
         assert await audited(client, [ledger_id]) == []
         await client.close()
 
@@ -183,12 +183,12 @@ def test_copies_on_a_bookie_that_failed_are_not_named_and_the_others_are() -> No
         opened = await open_for_repair(client, ledger_id)
         ensemble = opened.metadata.segments[0].ensemble
         good, bad = sorted({bookie_id(name) for name in world.disks} - set(ensemble))
-        async with Batch(client, opened) as batch:
+        async with CopyBatch(client, opened) as batch:
             for number, fragment in enumerate(opened.fragments()):
                 assert await batch.copy(fragment, {0: (good, bad)[number % 2]})
             world.crash(name_of(bad))
             done = await batch.name()
-        assert done.outcome is Outcome.DONE
+        assert done.outcome is CopyOutcome.DONE
         assert list(done.broken) == [bad]
         assert sorted(done.named) == list(range(0, 40, 2))
         after, _ = await looked_at(client, ledger_id)
@@ -207,7 +207,7 @@ def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smalle
         ensemble = opened.metadata.segments[0].ensemble
         [spare] = {bookie_id(name) for name in world.disks} - set(ensemble)
         first, second, *_ = opened.fragments()
-        async with Batch(client, opened, segments_max=2) as batch:
+        async with CopyBatch(client, opened, segments_max=2) as batch:
             assert await batch.copy(first, {0: spare})
             assert not await batch.copy(first, {1: spare}), "a segment is once in a batch"
             stored = await client.metadata.read_ledger(ledger_id)
@@ -216,7 +216,7 @@ def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smalle
             assert await batch.copy(second, {0: spare})
             assert batch.full
             conflict = await batch.name()
-            assert (conflict.outcome, conflict.named) == (Outcome.CONFLICT, frozenset())
+            assert (conflict.outcome, conflict.named) == (CopyOutcome.CONFLICT, frozenset())
             # The next batch goes by what is there now.
             assert await batch.copy(second, {0: spare})
             assert (await batch.name()).named == {second.first}
@@ -235,11 +235,11 @@ def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smalle
         locks = locks_of(world, client)
         for _ in range(20):
             done = await take_out(client, locks, ledger_id, [ensemble[1]])
-            if done.work is Work.DONE:
+            if done.work is LedgerOutcome.DONE:
                 break
         stop.set()
         await meddling
-        assert done.work is Work.DONE
+        assert done.work is LedgerOutcome.DONE
         assert await audited(client, [ledger_id]) == []
         await client.close()
 

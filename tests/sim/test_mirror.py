@@ -17,12 +17,12 @@ from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError, StreamFencedError
 from quire.streams import DLSN, Record
 from quire.streams.mirror.copy import Piece, copy_ledger
-from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import Mirror
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.ownership.orphans import find_orphans
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES
+from tests.support.sim.cluster import BOOKIES
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 SOURCE, COPY, NAME = "/from", "/to", "events"

@@ -10,7 +10,7 @@ import pytest
 from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectExistsError, QuireError
 from quire.streams.objects.objects import Objects
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES, SEEDS
+from tests.support.sim.cluster import BOOKIES, SEEDS
 
 NAMES = ("a", "a/b", "c/d/e")
 ROUNDS = 12

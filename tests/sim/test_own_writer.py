@@ -10,7 +10,7 @@ import pytest
 
 from quire.errors import LedgerClosedError, LedgerFencedError
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES, SEEDS, payload
+from tests.support.sim.cluster import BOOKIES, SEEDS, payload
 
 
 async def scenario(world: World, chance: random.Random) -> None:

@@ -10,23 +10,23 @@ import pytest
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, UsageError
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Gate, Pause, Pauses
-from quire.replication.moves.move import MoveOptions, Silent, recover_bookie
+from quire.replication.marks.pauses import CLUSTER, LOOK_INTERVAL_S, Pause, PauseGate, Pauses
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import MoveOptions, NoProgress, recover_bookie
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_jobs import filled, names
-from tests.sim.test_replication import audited, locks_of, simulated, start
+from tests.support.sim.jobs import filled, names
+from tests.support.sim.replication import audited, locks_of, simulated, start
 
 ONE_AT_A_TIME = MoveOptions(open_grace_s=1.0, parallel=1)
 LONG_S = 100 * LOOK_INTERVAL_S
 
 
-class Gated(Silent):
+class Gated(NoProgress):
     """Progress of a job that can be paused; `at` is set when it has ended so many ledgers."""
 
     def __init__(self, client: Client, kind: str, target: str) -> None:
         self.told: list[Pause | None] = []
-        self.gate = Gate(client.metadata, kind, target, self.told.append)
+        self.gate = PauseGate(client.metadata, kind, target, self.told.append)
         self.ledgers = 0
 
     def done(self, ledgers: int, size_bytes: int) -> None:
@@ -157,7 +157,7 @@ def test_what_is_no_pause() -> None:
             await pauses.pause(Pause("rebalance", "b:1", "", 0))
         assert not await pauses.resume("recover", "x")
         await pauses.pause(Pause("recover", "other", "", 0))
-        await Gate(store, "recover", "x").passes()
+        await PauseGate(store, "recover", "x").passes()
         # What cannot be understood pauses all the same: somebody wanted it.
         await store.write_value(("jobs", "paused", "recover x"), b"?", None)
         assert await pauses.of("recover", "x") == Pause("recover", "x", "", 0)
@@ -171,7 +171,7 @@ def test_a_part_that_is_cancelled_while_it_asks_lets_nobody_through() -> None:
         await start(world, 3)
         client = world.client("client")
         await Pauses(client.metadata).pause(Pause("recover", "x", "", 0))
-        gate = Gate(client.metadata, "recover", "x")
+        gate = PauseGate(client.metadata, "recover", "x")
         first, second = (asyncio.ensure_future(gate.passes()) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -191,7 +191,7 @@ def test_a_store_that_does_not_answer_changes_nothing() -> None:
         await start(world, 3)
         client = world.client("client")
         store = client.metadata
-        gate = Gate(store, "recover", "x")
+        gate = PauseGate(store, "recover", "x")
         read_value = store.read_value
 
         async def fails(key: object) -> object:

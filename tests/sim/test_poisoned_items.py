@@ -51,13 +51,13 @@ from quire.replication.explain.status import (
     note_failure,
     overview,
 )
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.moves.decommission import decommission
-from quire.replication.moves.move import MoveOptions, recover_bookie
 from quire.replication.moves.rebalance import rebalance
+from quire.replication.moves.recover import MoveOptions, recover_bookie
 from quire_simulator.world.world import bookie_id
-from tests.support.metadata import in_store
-from tests.support.poisoned import (
+from tests.support.metadata.metadata import in_store
+from tests.support.metadata.poisoned import (
     WHY,
     File,
     Scene,
@@ -119,7 +119,7 @@ def auditor_marks_all_others(tmp_path: Path) -> None:
         assert any(f"ledger {there.bad} cannot be read" in one and WHY in one for one in said)
         good = there.world.cluster.ledgers[there.ids[0]].data
         there.world.cluster.ledgers[there.bad].data = good
-        await Marks(there.store).trigger()
+        await ReplicationMarks(there.store).trigger()
         await until(
             lambda: last_unreadable(there.store), right=lambda note: note is None, limit_s=LIMIT_S
         )
@@ -163,7 +163,7 @@ def auditor_passes_a_broken_mark(tmp_path: Path) -> None:
 
 def auditor_begins_with_a_broken_delay(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
-        marks, stats = Marks(there.store), AutorecoveryStats()
+        marks, stats = ReplicationMarks(there.store), AutorecoveryStats()
         await marks.set_delay(1)
         path = f"{marks.root}/lostBookieRecoveryDelay"
         await there.store.tree.commit(Put(path, b"soon"))
@@ -229,7 +229,7 @@ def worker_passes_a_broken_mark(tmp_path: Path) -> None:
 def worker_does_not_spin_on_a_stray_mark(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
         await stray_mark(there.store, at=5, of=7)
-        root = Marks(there.store).root
+        root = ReplicationMarks(there.store).root
         await there.store.tree.make_path(f"{root}/ledgers/urL0000000009")
         running = await _work(there)
         await asyncio.sleep(400)
@@ -284,7 +284,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
         assert list(found) == [3, 4, 5, 6]
         assert "cannot be understood" in found[4].sentence()
         assert "belongs" in found[5].sentence()
-        root = Marks(there.store).root
+        root = ReplicationMarks(there.store).root
         await there.store.tree.make_path(f"{root}/ledgers/odd")
         whole = await overview(there.store)
         assert (whole.marked, whole.failing) == (4, 1)
@@ -316,7 +316,7 @@ async def no_fetch(*_: Any, **__: Any) -> Any:
 
 def a_vote_that_makes_no_sense(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
-        tree, root = there.store.tree, f"{Marks(there.store).root}/auditorelection"
+        tree, root = there.store.tree, f"{ReplicationMarks(there.store).root}/auditorelection"
         await tree.make_path(f"{root}/V_0000000000", b"{{{")
         found = await auditor_of(there.store)
         assert found is not None
@@ -627,13 +627,13 @@ def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
 Play = Callable[[Path], None]
 
 PASSES: dict[str, tuple[Play, ...]] = {
-    "cli/autorecovery.py _list": (autorecovery_lists_go_on,),
+    "cli/servers/autorecovery.py list_marked": (autorecovery_lists_go_on,),
     "cli/bookie/cookie.py _cluster_s": (cookies_are_kept,),
-    "cli/bookie/disk_replace.py _loss": (bookies_that_are_named_are_found,),
+    "cli/bookie/replace.py _loss": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py ledgers_naming": (cookies_are_kept,),
     "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
-    "cli/ledger/list.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
+    "cli/ledger/manage.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
     "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
     "cli/shell/ledgers.py list_ledgers.work": (
         shell_lists_go_on,
@@ -666,14 +666,17 @@ PASSES: dict[str, tuple[Play, ...]] = {
         decommission_keeps_the_cookie,
     ),
     "replication/autorecovery/election.py auditor_of": (a_vote_that_makes_no_sense,),
-    "replication/moves/move.py moves_of": (recover_does_all_others,),
-    "replication/moves/move.py recover_bookie": (recover_does_all_others, audit_reads_all_others),
+    "replication/moves/recover.py moves_of": (recover_does_all_others,),
+    "replication/moves/recover.py recover_bookie": (
+        recover_does_all_others,
+        audit_reads_all_others,
+    ),
     "replication/moves/rebalance.py rebalance": (rebalance_leaves_it_out,),
     "replication/moves/rebalance.py plan_for": (rebalance_leaves_it_out,),
     "replication/explain/status.py marked_ledgers": (marks_are_listed_and_counted,),
     "replication/explain/status.py count_marks": (marks_are_listed_and_counted,),
     "replication/explain/status.py overview": (marks_are_listed_and_counted,),
-    "replication/autorecovery/worker.py Worker._pick": (
+    "replication/autorecovery/worker.py ReplicationWorker._pick": (
         worker_heals_all_others,
         worker_passes_a_broken_mark,
         worker_does_not_spin_on_a_stray_mark,
@@ -689,9 +692,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
 """The functions that list items and read them, and what is played for each."""
 
 NAMES_ONLY = {
-    "cli/cluster/erase.py erase_now": "it deletes nodes by name, and reads none",
-    "cli/demo.py Watch.__init__": "the demo lists ids of its own cluster",
-    "cli/demo.py entries_of": "the demo reads what it wrote itself",
+    "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
     "cli/shell/cluster.py list_bookies.work": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
@@ -700,9 +701,9 @@ NAMES_ONLY = {
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",
-    "replication/marks/marks.py Marks._names": "names; `walk` passes over those that are no ids",
-    "replication/marks/marks.py Marks.locked": "names that are no locks are left out",
-    "replication/moves/move_result.py check_known": "names of cookies",
+    "replication/marks/marks.py ReplicationMarks._names": "names; `walk` passes over no-ids",
+    "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
+    "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
     "replication/marks/running.py running_jobs": "what cannot be understood is left out",
     "replication/explain/status.py failing_ledgers": "names that are no ids are left out",

@@ -30,7 +30,7 @@ from quire.metadata.bookies.collection import accept, refusals
 from quire.storage.recovery.incarnation import Expected
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
-from tests.sim.test_rollback import CONFIG, answer_of, healed, payload, recovered_end
+from tests.support.sim.rollback import CONFIG, answer_of, healed, payload, recovered_end
 
 ROLLBACKS = int(os.environ.get("QUIRE_ROLLBACKS", "20"))
 ROUNDS = 4

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from quire.testing.simulation import Plan, simulate
 
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
-from quire.metadata.memory.cluster import Presence
+from quire_simulator import Plan, simulate
 from quire_simulator.actors.healers import HealLaws
 from quire_simulator.faults import replacements
 from quire_simulator.faults.replacements import Machine, Replacements
@@ -22,10 +21,17 @@ from quire_simulator.invariants.checker import Checker
 from quire_simulator.invariants.history import History
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
+from quire_simulator.metadata.cluster import MemoryPresence
 from quire_simulator.plans.faults import Fault
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
+from tests.support.sim.disks import (
+    BOOKIE,
+    LEDGERS,
+    first_that_is_not_cut_off,
+    ledgers_on,
+    write_ledgers,
+)
 
 OPERATIONS_MIN = 15
 """Of the new disk: two small files, one of which is written twice."""
@@ -198,7 +204,7 @@ def test_who_is_away_again_is_waited_for_anew(back_s: float, kind: str, law: str
     async def scenario() -> None:
         for away_s in (2.5, 2.5):
             world.bookies[BOOKIE] = running
-            world.cluster.presences[bookie_id(BOOKIE)] = cast(Presence, object())
+            world.cluster.presences[bookie_id(BOOKIE)] = cast(MemoryPresence, object())
             await world.started(BOOKIE, running)
             await asyncio.sleep(back_s)
             laws._leaves(bookie_id(BOOKIE))

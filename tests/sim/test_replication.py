@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -20,107 +19,37 @@ from quire.core.fragments import stored_by
 from quire.core.replicas import Bad, Copies
 from quire.errors import QuireError
 from quire.replication import (
-    Audit,
-    Finding,
     Kind,
-    ReplicationLocks,
-    Work,
+    LedgerOutcome,
     move_of,
     repair_ledger,
     take_out,
 )
-from quire.replication.audit import pieces as audit_pieces
 from quire.replication.budget import Budget
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.fragment import part_of
 from quire.replication.repair.opened import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader
-from quire.replication.repair.source import Source
-from quire_simulator.machine.clock import SimClock
+from quire.replication.repair.source import ReplicaSource
 from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
+from tests.support.sim.replication import (
+    PLAIN,
+    STRIPED,
+    audited,
+    has,
+    locks_of,
+    name_of,
+    payload,
+    read_all,
+    simulated,
+    start,
+    write,
+)
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 """Four ledgers each, looked at twice and repaired: seconds for some."""
-PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
-
-
-def payload(entry_id: int) -> bytes:
-    return b"%d." % entry_id * (1 + entry_id % 40)
-
-
-async def start(world: World, count: int) -> list[str]:
-    names = [f"bookie-{number}" for number in range(count)]
-    for name in names:
-        await world.start(name)
-    return [bookie_id(name) for name in names]
-
-
-def name_of(bookie: str) -> str:
-    return bookie.partition(":")[0]
-
-
-def locks_of(world: World, client: Client, owner: str = "here") -> ReplicationLocks:
-    return ReplicationLocks(client.metadata, owner, SimClock(world.loop))
-
-
-async def write(
-    client: Client, entries: int, quorums: tuple[int, int, int] = PLAIN, close: bool = True
-) -> Any:
-    writer = await client.create_ledger(
-        ensemble_size=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2], password=b"pw"
-    )
-    if entries:
-        await writer.append_many([payload(entry) for entry in range(entries)])
-        await settled(writer)
-    if close:
-        await writer.close()
-    return writer
-
-
-async def settled(writer: Any) -> None:
-    """Until every member has everything: the last entries may be on the ack quorum only."""
-    pipeline = writer._session.pipeline
-    while pipeline.unacked_bytes_max():
-        await asyncio.sleep(0.001)
-
-
-async def audited(client: Client, ids: list[int]) -> list[Finding]:
-    audit = Audit()
-    for piece in audit.looking(ids):
-        audit.saw(await audit_pieces.look(client, piece))
-    await audit.probe(client)
-    for turn in audit.reading():
-        for piece in turn:
-            audit.has_read(await audit_pieces.read(client, piece))
-    for piece in audit.comparing():
-        audit.has_compared(await audit_pieces.compare_blocks(client, piece))
-    return await audit.findings(client)
-
-
-async def read_all(client: Client, ledger_id: int) -> list[bytes]:
-    reader = await client.open_ledger(ledger_id, password=b"pw")
-    return [entry.payload async for entry in reader.read()]
-
-
-async def has(client: Client, ledger_id: int, bookie: str) -> list[int]:
-    """The entries that the bookie says it has."""
-    ranges = await client.list_entries(bookie, ledger_id)
-    return [entry for first, last in ranges for entry in range(first, last + 1)]
-
-
-def simulated(
-    scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, bookies: int = 5
-) -> None:
-    world = World.make(seed, bookies)
-
-    async def whole() -> None:
-        await scenario(world)
-        for bookie in list(world.bookies.values()):
-            await bookie.stop()
-
-    world.loop.run(whole())
 
 
 @pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
@@ -141,7 +70,7 @@ def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
         locks = locks_of(world, client)
         await locks.mark(ledger_id, [lost])
         done = await take_out(client, locks, ledger_id, [lost])
-        assert (done.work, done.fragments, done.reason) == (Work.DONE, 1, "")
+        assert (done.work, done.fragments, done.reason) == (LedgerOutcome.DONE, 1, "")
         ensemble = (await client.ledger_metadata(ledger_id)).segments[0].ensemble
         assert lost not in ensemble
         expected = list(stored_by(metadata, 1, 0, 699))
@@ -151,7 +80,7 @@ def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
         assert await audited(client, [ledger_id]) == []
         assert await read_all(client, ledger_id) == [payload(n) for n in range(700)]
         again = await take_out(client, locks, ledger_id, [lost])
-        assert (again.work, again.fragments, again.entries) == (Work.DONE, 0, 0)
+        assert (again.work, again.fragments, again.entries) == (LedgerOutcome.DONE, 0, 0)
         await client.close()
 
     simulated(scenario)
@@ -191,7 +120,7 @@ def test_under_a_budget_a_copy_goes_in_slices(
         done = await take_out(
             client, locks_of(world, client), writer.ledger_id, [ensemble[0]], budget=budget
         )
-        assert (done.work, done.entries) == (Work.DONE, 3_200)
+        assert (done.work, done.entries) == (LedgerOutcome.DONE, 3_200)
         took_s = world.loop.time() - began
         if rate is not None:
             assert max(slices) <= budget.slice_bytes(1 << 20) <= rate / 60
@@ -213,7 +142,7 @@ def test_a_segment_without_entries_is_given_another_bookie_too() -> None:
         lost = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[0]
         world.crash(name_of(lost))
         done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
-        assert (done.work, done.fragments, done.entries) == (Work.DONE, 1, 0)
+        assert (done.work, done.fragments, done.entries) == (LedgerOutcome.DONE, 1, 0)
         assert lost not in (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble
         await client.close()
 
@@ -230,11 +159,11 @@ def test_an_open_ledger_is_left_to_its_writer_and_recovered_when_nothing_happens
         locks = locks_of(world, other)
         world.crash(name_of(lost))
         left = await take_out(other, locks, ledger_id, [lost])
-        assert left.work is Work.OPEN
+        assert left.work is LedgerOutcome.OPEN
         await writer.append(payload(50))  # it lives: the bookie is replaced from here on
         written = await take_out(other, locks, ledger_id, [lost], before=left.seen)
         # What is complete was copied, the rest is the writer's.
-        assert written.work is Work.DONE
+        assert written.work is LedgerOutcome.DONE
         assert not written.recovered
         metadata = await other.ledger_metadata(ledger_id)
         assert metadata.state is LedgerState.OPEN
@@ -257,9 +186,9 @@ def test_a_dead_writer_of_an_open_ledger_is_fenced_after_the_grace() -> None:
         world.crash(name_of(lost))
         await client.close()
         left = await take_out(other, locks, ledger_id, [lost])
-        assert left.work is Work.OPEN
+        assert left.work is LedgerOutcome.OPEN
         done = await take_out(other, locks, ledger_id, [lost], before=left.seen)
-        assert (done.work, done.recovered) == (Work.DONE, True)
+        assert (done.work, done.recovered) == (LedgerOutcome.DONE, True)
         metadata = await other.ledger_metadata(ledger_id)
         assert metadata.closed
         assert metadata.last_entry_id == 49
@@ -279,11 +208,11 @@ def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
         world.crash(name_of(lost))
         async with locks_of(world, other, "host-2").hold(writer.ledger_id):
             done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
-        assert done.work is Work.LOCKED
+        assert done.work is LedgerOutcome.LOCKED
         assert "host-2" in done.reason
         assert lost in (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble
         done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
-        assert done.work is Work.DONE
+        assert done.work is LedgerOutcome.DONE
         await client.close()
         await other.close()
 
@@ -322,7 +251,7 @@ def test_an_entry_without_a_good_replica_fails_its_ledger_and_changes_nothing() 
             world.crash(name_of(lost))
         lost = before.segments[0].ensemble[0]
         done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
-        assert done.work is Work.FAILED
+        assert done.work is LedgerOutcome.FAILED
         assert "no replica gives entry 0" in done.reason
         assert await client.ledger_metadata(writer.ledger_id) == before
         await client.close()
@@ -391,7 +320,7 @@ def test_replicators_that_meet_crash_and_run_again_lose_nothing(
         for ledger in ids:
             # A replicator that met the power loss has given up on some.
             done = await take_out(client, locks, ledger, [lost])
-            assert done.work is Work.DONE, done
+            assert done.work is LedgerOutcome.DONE, done
             metadata = await client.ledger_metadata(ledger)
             for segment in metadata.segments:
                 assert lost not in segment.ensemble
@@ -483,7 +412,7 @@ class Damaged:
         ledger_id: int = (await write(self._client, entries, quorums)).ledger_id
         ledger = await open_for_repair(self._client, ledger_id)
         metadata = ledger.metadata
-        copies = await Source(self._client, ledger).read(
+        copies = await ReplicaSource(self._client, ledger).read(
             metadata.segments[0].ensemble, range(entries)
         )
         ensemble = list(metadata.segments[0].ensemble)
@@ -565,7 +494,9 @@ def test_other_lacs_and_digests_are_no_difference() -> None:
         ledger_id = (await write(client, 200)).ledger_id
         ledger = await open_for_repair(client, ledger_id)
         bookie = ledger.metadata.segments[0].ensemble[0]
-        copies = await Source(client, ledger).read(ledger.metadata.segments[0].ensemble, range(50))
+        copies = await ReplicaSource(client, ledger).read(
+            ledger.metadata.segments[0].ensemble, range(50)
+        )
         async with RecoveryAdds(client, ledger, bookie) as adds:  # with the LAC of the whole ledger
             await adds.write(copies)
         assert await audited(client, [ledger_id]) == []
@@ -618,11 +549,11 @@ def test_a_frozen_bookie_is_waited_for_once_and_not_for_every_ledger() -> None:
         for ledger in ids:
             # A copy that was sent to the frozen one is given up, and sent to another.
             done = await take_out(client, locks, ledger, [lost])
-            assert done.work is Work.DONE, done
+            assert done.work is LedgerOutcome.DONE, done
         assert world.loop.time() - began < 20 * CLIENT_CONFIG.read_timeout_s
         world.network.cont(name_of(frozen))
         for ledger in ids:
-            assert (await take_out(client, locks, ledger, [lost])).work is Work.DONE
+            assert (await take_out(client, locks, ledger, [lost])).work is LedgerOutcome.DONE
         assert await audited(client, ids) == []
         await client.close()
 

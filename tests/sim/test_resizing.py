@@ -10,7 +10,13 @@ from quire_simulator import simulate
 from quire_simulator.faults.resizing import Resizing
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
+from tests.support.sim.disks import (
+    BOOKIE,
+    LEDGERS,
+    first_that_is_not_cut_off,
+    ledgers_on,
+    write_ledgers,
+)
 
 OPERATIONS_MIN = 4
 """Of a disk that stays: one small file."""

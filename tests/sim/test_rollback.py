@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,24 +21,16 @@ from quire.metadata.bookies.directories import directories_path, forget_bookie
 from quire.metadata.bookies.nodes import delete_node
 from quire.storage.recovery.incarnation import Expected
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
-from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import PowerLossError, SimDisk
-from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
+from quire_simulator.world.world import World, bookie_id
 from tests.sim.mutants.mutant import edit
-from tests.sim.test_loss import heal
+from tests.support.sim.rollback import CONFIG, answer_of, healed, payload, recovered_end
 from tests.support.waiting import until
 
-CONFIG = replace(
-    BOOKIE_CONFIG, segment_bytes=256 * 1024, damage_report_interval_s=2.0, check_space_s=1.0
-)
 VICTIM = "bookie-1"
 KEY = master_key(b"")
 Scenario = Callable[[World], Coroutine[Any, Any, None]]
-
-
-def payload(number: int) -> bytes:
-    return b"entry %d" % number
 
 
 async def start_all(world: World, config: BookieConfig = CONFIG) -> None:
@@ -57,29 +48,6 @@ async def create(world: World, name: str) -> LedgerWriter:
     return await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
 
 
-async def recovered_end(world: World, ledger_id: int, name: str) -> int | None:
-    """Recover the ledger: its last entry; None where that fails, as it must without a quorum."""
-    client = world.client(name)
-    try:
-        async with asyncio.timeout(60.0):
-            reader = await client.open_ledger(ledger_id, recover=True)
-            return reader.last_add_confirmed
-    except (QuireError, TimeoutError):
-        return None
-    finally:
-        await client.close()
-
-
-async def answer_of(world: World, name: str, ledger_id: int, entry_id: int) -> int:
-    """How the bookie answers a read of this entry: the code."""
-    service = world.bookies[name].service
-    try:
-        await service.store.read_blocking(ledger_id, entry_id, 1, 1 << 20)
-    except (NoEntry, NoLedger) as error:
-        return service.code_of_missing(error, ledger_id)
-    return Code.OK
-
-
 async def counts_as_lost(world: World, ledger_id: int, lost: int | None = None) -> None:
     """It denies nothing, and takes nothing that a fence might forbid."""
     bookie = world.bookies[VICTIM]
@@ -90,21 +58,6 @@ async def counts_as_lost(world: World, ledger_id: int, lost: int | None = None) 
     assert await answer_of(world, VICTIM, 77, 0) == Code.UNKNOWN_LEDGER_STATE
     assert bookie.service.may_add(ledger_id, KEY, 0) == Code.READ_ONLY
     assert not bookie.writable
-
-
-async def healed(world: World, name: str) -> None:
-    client = world.client("healer")
-    work = heal(world, client)
-    store = world.bookies[name].store
-    await until(
-        lambda: not store.negatives_unknown and store.writable,
-        "the bookie is whole again",
-        limit_s=3_000.0,
-        poll_s=1.0,
-    )
-    work.cancel()
-    await asyncio.wait([work])
-    await client.close()
 
 
 async def check_whole(world: World, ledger_id: int, end: int) -> None:

@@ -8,34 +8,38 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from quire.testing.simulation import (
+
+from quire.errors import UsageError
+from quire_simulator import (
     WORKLOADS,
-    Failure,
     Fault,
     Plan,
-    Result,
+    RunFailure,
+    RunResult,
     Shrunk,
     describe_plan,
     dump_plan,
     load_plan,
     run_plan,
+    shrink,
 )
-
-from quire.errors import UsageError
-from quire_simulator import shrink
-from tests.sim.defects import failing_plan, one_ack_less_is_enough, recovery_closes_at_the_lac
+from tests.support.sim.defects import (
+    failing_plan,
+    one_ack_less_is_enough,
+    recovery_closes_at_the_lac,
+)
 
 LAW = "acknowledged_is_kept"
 BUDGET_RUNS = 400
 
 
-def made_up(fails: Callable[[Plan], str | None]) -> Callable[[Plan], Result]:
+def made_up(fails: Callable[[Plan], str | None]) -> Callable[[Plan], RunResult]:
     """A run that breaks the law that `fails` names."""
 
-    def run(plan: Plan) -> Result:
+    def run(plan: Plan) -> RunResult:
         law = fails(plan)
-        failure = None if law is None else Failure(law, "because")
-        return Result(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
+        failure = None if law is None else RunFailure(law, "because")
+        return RunResult(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
 
     return run
 
@@ -210,7 +214,7 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
 def test_the_bounds_hold() -> None:
     plan, now, runs = rich_plan(), 0.0, 0
 
-    def run(candidate: Plan) -> Result:
+    def run(candidate: Plan) -> RunResult:
         nonlocal now, runs
         now, runs = now + 1.0, runs + 1
         return made_up(lambda plan: LAW if len(plan.schedule) >= 3 else None)(candidate)

@@ -15,7 +15,7 @@ from quire.replication import ReplicationLocks
 from quire.replication.repair.replica_reader import answers
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
-from tests.sim.test_autorecovery import Scene
+from tests.support.sim.autorecovery import Scene
 from tests.support.waiting import until
 
 BOOKIES = 5

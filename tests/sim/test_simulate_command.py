@@ -12,7 +12,7 @@ import pytest
 
 from quire_simulator import WORKLOADS, Plan, dump_plan, load_plan, run_plan
 from quire_simulator.command.simulate import simulate as program
-from tests.sim.defects import failing_plan, recovery_closes_at_the_lac
+from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
 
 TIMEOUT_S = 120
 BUILD = re.compile(r"quire \S+, commit \S+, Python \d+\.\d+\.\d+\S*")
@@ -71,7 +71,7 @@ def test_fresh_seeds_are_told_and_others_each_time() -> None:
     assert len(firsts) == 2
 
 
-def test_the_story_of_one_seed() -> None:
+def test_the_trace_of_one_seed() -> None:
     one, other = (quire("--trace", "5", "--workload", "calm") for _ in range(2))
     assert one.returncode == 0, one.stderr
     assert one.stdout == other.stdout
@@ -89,7 +89,7 @@ def test_a_diagram_is_all_of_the_output() -> None:
     assert "every law holds" in done.stderr
 
 
-def test_a_story_as_json() -> None:
+def test_a_trace_as_json() -> None:
     done = quire("--trace", "5", "--format", "full", "--json")
     found = json.loads(done.stdout)
     plan = Plan.make(5, "all")

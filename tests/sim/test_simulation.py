@@ -17,7 +17,7 @@ from quire_simulator import WORKLOADS, Plan, run_plan, simulate
 from quire_simulator.machine import SimDisk
 from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
-from tests.sim.runs import plain_run
+from tests.support.sim.runs import plain_run
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.trace_digest)"
@@ -54,9 +54,9 @@ def test_the_laws_hold_in_each_workload(workload: str) -> None:
 
 @pytest.mark.parametrize("seed", [2, 7])
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
-    one, other = simulate(seed, story=True), simulate(seed, story=True)
+    one, other = simulate(seed, trace=True), simulate(seed, trace=True)
     assert one == other
-    assert one.story
+    assert one.trace
     assert simulate(seed + 1).trace_digest != one.trace_digest
 
 

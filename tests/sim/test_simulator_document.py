@@ -12,8 +12,10 @@ from quire_simulator.invariants.ledger import LEDGER_LAWS
 from quire_simulator.streams.invariants import ACK_LAWS, END_LAWS, METADATA_LAWS, READ_LAWS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
-SOURCES = Path(simulation.__file__).parent.rglob("*.py")
-RAISERS = {"fail", "tell", "LawError", "Failure"}
+ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world")
+ROOT = Path(simulation.__file__).parent
+SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
+RAISERS = {"fail", "tell", "LawError", "RunFailure"}
 """What is called with the name of a law, as text, in the first place or behind some facts."""
 
 

@@ -37,7 +37,7 @@ def test_the_laws_of_streams_hold(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    one, other = simulate(3, "streams", story=True), simulate(3, "streams", story=True)
+    one, other = simulate(3, "streams", trace=True), simulate(3, "streams", trace=True)
     assert one == other
     found = subprocess.run(
         [sys.executable, "-c", DIGEST_OF.format(3)],

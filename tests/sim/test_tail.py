@@ -15,7 +15,7 @@ from quire.codec.entry.entry import Entry
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire_simulator.world.world import World
-from tests.sim.test_cluster import BOOKIES, SEEDS, payload
+from tests.support.sim.cluster import BOOKIES, SEEDS, payload
 
 PIECES = 40
 READERS = 3

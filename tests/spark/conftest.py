@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import faults
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from workers import write_python
 
 from quire import blocking
 from quire.blocking import Datasets, Namespace
 from quire.cli.main import cli
 from quire.spark import local_session, worker
 from quire.testing.cluster import LocalCluster
+from tests.support.spark import faults
+from tests.support.spark.workers import write_python
 
 # The workers cannot import the modules of the tests.
 cloudpickle.register_pickle_by_value(faults)

@@ -14,14 +14,15 @@ from typing import Any
 
 import pyspark
 import pytest
-from where import KEYS, RECORDS
 
 import quire
 from quire import blocking
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.where import KEYS, RECORDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
+WHERE = Path(__file__).parents[1] / "support" / "spark" / "where.py"
 SECRET = "hunter2-of-the-ledgers"
 LIMIT_S = 300
 """Of a process with a Spark of its own."""
@@ -42,7 +43,7 @@ def in_its_own_process(
         "mode": mode, "metadata": cluster.uri, "password": SECRET, "scratch": str(scratch)
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("where.py")), json.dumps(arguments)],
+        [sys.executable, str(WHERE), json.dumps(arguments)],
         cwd=scratch,
         capture_output=True,
         text=True,

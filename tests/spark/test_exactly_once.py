@@ -24,13 +24,13 @@ from typing import Any
 
 import pyspark
 import pytest
-from faults import Faults
-from tests.support.sessions import kill_session
 
 from quire import blocking
 from quire.spark import sweep_orphans
 from quire.testing._process import free_ports
 from quire.testing.cluster import LocalCluster
+from tests.support.sessions import kill_session
+from tests.support.spark.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -46,7 +46,7 @@ LIFE_S = 400.0
 LOCAL = "local[2,4]"
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Of the executors: Spark tries a slow task again on another host only."""
-DRIVER = Path(__file__).with_name("driver.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "driver.py"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For one that does little and soon dies."""
 

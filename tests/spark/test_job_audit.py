@@ -9,16 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from damage import (
-    BOOKIE_ARGS,
-    PASSWORD,
-    ensemble,
-    flip,
-    payload,
-    process_of,
-    swap_for_empty,
-    write,
-)
 from pyspark.sql import SparkSession
 
 from quire import blocking
@@ -28,6 +18,16 @@ from quire.replication import Finding, Kind
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, audit
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.damage import (
+    BOOKIE_ARGS,
+    PASSWORD,
+    ensemble,
+    flip,
+    payload,
+    process_of,
+    swap_for_empty,
+    write,
+)
 
 pytestmark = pytest.mark.spark
 

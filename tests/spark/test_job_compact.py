@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from streams import append, values
 
 from quire.blocking import Namespace
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
-from quire.spark.jobs.compact import Key, compacted
-from quire.spark.jobs.previews.compact import CompactPreview
+from quire.spark.jobs.compact import CompactPreview, Key, compacted
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import append, values
 
 pytestmark = pytest.mark.spark
 

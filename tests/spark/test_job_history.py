@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
 from pyspark.sql import SparkSession
-from streams import append, numbered
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -35,6 +33,8 @@ from quire.streams import DLSN
 from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import parse_start
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
+from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streams import values as values_of
 
 from quire import blocking
 from quire.errors import NoSuchStreamError, UsageError
@@ -26,6 +25,7 @@ from quire.spark.jobs.ingest import (
     read_files,
 )
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import values as values_of
 
 pytestmark = pytest.mark.spark
 

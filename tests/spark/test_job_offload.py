@@ -14,16 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from offloads import (
-    NAMESPACE,
-    counted_files,
-    data_files,
-    facts,
-    facts_of_rows,
-    offloaded,
-)
 from pyspark.sql import SparkSession
-from streams import append, numbered
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -48,6 +39,15 @@ from quire.spark.jobs.offload import OffloadResult, StreamPreview
 from quire.streams import DLSN, StreamSegment
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.offloads import (
+    NAMESPACE,
+    counted_files,
+    data_files,
+    facts,
+    facts_of_rows,
+    offloaded,
+)
+from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 

@@ -14,21 +14,21 @@ import threading
 from pathlib import Path
 
 import pytest
-from offloads import NAMESPACE, counted_files, data_files
 from pyspark.sql import SparkSession
-from streams import append, numbered
-from tests.support.sessions import kill_session
 
 from quire import blocking
 from quire.errors import JobError
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, history, offload
 from quire.testing.cluster import LocalCluster
+from tests.support.sessions import kill_session
+from tests.support.spark.offloads import NAMESPACE, counted_files, data_files
+from tests.support.spark.streams import append, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 RECORDS = int(os.environ.get("QUIRE_OFFLOAD_RECORDS", "50000"))
-DRIVER = Path(__file__).with_name("offload_driver.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "offload_driver.py"
 LIFE_S = 120.0 + RECORDS / 5_000
 """The longest that a driver may take."""
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offloads import NAMESPACE, facts, facts_of_rows
 from pyspark.sql import SparkSession
-from streams import append, numbered
 
 from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
@@ -19,6 +17,8 @@ from quire.spark.jobs.archive import tables as parquet_tables
 from quire.spark.jobs.archive.manifest import History, HistoryFile
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.offloads import NAMESPACE, facts, facts_of_rows
+from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 

@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from damage import BOOKIE_ARGS, PASSWORD, ensemble, payload, process_of, write
 from pyspark.sql import SparkSession
-from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.blocking.background import call
@@ -17,6 +15,8 @@ from quire.replication import ReplicationLocks
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, audit, recover
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.damage import BOOKIE_ARGS, PASSWORD, ensemble, payload, process_of, write
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.blocking import Namespace
 from quire.blocking.background import call
-from quire.cli.cluster.init import init as cluster_init
+from quire.cli.cluster.metadata import init as cluster_init
 from quire.cli.pipeline.replicate import replicate as command
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
@@ -44,10 +43,10 @@ from quire.errors import (
 )
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
-from quire.spark.jobs.previews.replicate import ReplicatePreview
-from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult, replicate
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +57,7 @@ DRIVERS_PER_BOOKIE = 3
 """Killed: a bookie that is started again waits for its old registration to run out."""
 LIMIT_S = 60.0
 """For what has to come."""
-DRIVER = Path(__file__).with_name("replicate_driver.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "replicate_driver.py"
 STEPS = (
     "after-name", "before-delete", "before-publish", "after-publish", "before-complete",
     "after-change", "after-claim", "after-make", "after-allocate", "before-name", "after-name",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.page_runner import PageRunner
-from tests.support.pages import SPARK_PAGES, all_pages, blocks
 
 from quire.spark import worker
 from quire.testing.cluster import LocalCluster
+from tests.support.docs.page_runner import PageRunner
+from tests.support.docs.pages import SPARK_PAGES, all_pages, blocks
 
 pytestmark = pytest.mark.spark
 

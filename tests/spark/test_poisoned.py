@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import append, numbered
 
+from quire import blocking
 from quire.blocking import Namespace
 from quire.blocking.background import call
-from quire.client import Client, blocking
+from quire.client import Client
 from quire.errors import MetadataError
 from quire.metadata.tree import Put
-from quire.replication import Move
+from quire.replication import LedgerMove
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.audit import stream_ledgers
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import append, numbered
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +68,9 @@ def test_the_preview_of_offload(cluster: LocalCluster, poisoned: Namespace, tmp_
 def test_the_look_of_recover(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that cannot be read may name the bookie: it is told as left."""
 
-    async def move_of(client: Client, ledger: int, bookie: str, *, password: bytes) -> Move | None:
+    async def move_of(
+        client: Client, ledger: int, bookie: str, *, password: bytes
+    ) -> LedgerMove | None:
         if ledger == 7:
             raise MetadataError("it cannot be understood")
         return None

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, Row, SparkSession
-from streams import data_source, message_of
 
 from quire import blocking
 from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import data_source, message_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streams import NAMESPACE as NAMESPACE
-from streams import append, batches, numbered, rows, stream_reader, values
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -18,6 +16,8 @@ from quire.errors import StreamGapError
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.streams import query as stream_query
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import NAMESPACE as NAMESPACE
+from tests.support.spark.streams import append, batches, numbered, rows, stream_reader, values
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from streams import NAMESPACE, append, batch_reader, message_of, numbered, rows, source, values
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -29,6 +28,16 @@ from quire.spark import worker
 from quire.spark.streams.plan import StreamPartition
 from quire.streams import DLSN, AtSequence, AtTxid, Record
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import (
+    NAMESPACE,
+    append,
+    batch_reader,
+    message_of,
+    numbered,
+    rows,
+    source,
+    values,
+)
 
 pytestmark = pytest.mark.spark
 

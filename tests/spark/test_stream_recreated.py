@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from streams import NAMESPACE as NAMESPACE
-from streams import append, batches, numbered, stream_reader
 
 from quire.blocking import Namespace
 from quire.errors import StreamGapError
 from quire.spark.streams.source import QuireStreamSource
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import NAMESPACE as NAMESPACE
+from tests.support.spark.streams import append, batches, numbered, stream_reader
 
 pytestmark = pytest.mark.spark
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import Faults
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from streams import data_source, message_of
 
 from quire import blocking
 from quire.blocking import Namespace
 from quire.errors import QuireError
 from quire.spark import sweep_orphans
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.faults import Faults
+from tests.support.spark.streams import data_source, message_of
 
 pytestmark = pytest.mark.spark
 

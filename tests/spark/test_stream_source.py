@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
-from streams import NAMESPACE, append, batches, message_of, numbered, stream_reader
 
 from quire import blocking
 from quire.blocking import Namespace, StreamWriter
@@ -31,6 +30,14 @@ from quire.spark.streams.source import QuireStreamSource
 from quire.spark.streams.view import StreamView
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import (
+    NAMESPACE,
+    append,
+    batches,
+    message_of,
+    numbered,
+    stream_reader,
+)
 
 pytestmark = pytest.mark.spark
 

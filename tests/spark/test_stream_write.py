@@ -11,12 +11,12 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from streams import data_source, message_of
 
 from quire import blocking
 from quire.blocking import Namespace
 from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import data_source, message_of
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
-from streams import Row, append, batches, message_of, numbered, source
-from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -23,6 +21,8 @@ from quire.spark import worker
 from quire.spark.tables import SCHEMAS, TableOptions, TablePartition, TableReader, table_schema
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import Row, append, batches, message_of, numbered, source
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

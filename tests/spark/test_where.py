@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from streams import NAMESPACE, append, message_of, numbered, values
 
 from quire import blocking
 from quire.blocking import Namespace
@@ -21,6 +20,7 @@ from quire.spark import package_zip
 from quire.spark.options import ENV_METADATA, ENV_PASSWORD
 from quire.spark.streams.options import StreamReadOptions
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import NAMESPACE, append, message_of, numbered, values
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,6 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
-from streams import data_source, message_of
-from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.blocking import Datasets
@@ -22,6 +20,8 @@ from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire.spark import sweep_orphans
 from quire.spark.ledgers.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY
 from quire.testing.cluster import LocalCluster
+from tests.support.spark.streams import data_source, message_of
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

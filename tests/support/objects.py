@@ -10,10 +10,10 @@ from pathlib import Path
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import Hook, MemoryStore
 from quire.streams.objects.objects import Objects
-from tests.support.bookie import running_bookie
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import Hook, MemoryStore
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 

@@ -6,13 +6,9 @@ Tests that need a browser are left out where there is none, with one line that s
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,24 +18,27 @@ from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
-
-from ..processes.cli import Quire, Running
-from ..processes.conftest import WANTED as PROCESSES_WANT
-from .browser import SCREENSHOTS, executable, missing
+from tests.support.processes.cli import Quire
+from tests.support.processes.wanted import WANTED as PROCESSES_WANT
+from tests.support.ui.browser import executable, missing
+from tests.support.ui.dashboard import (
+    HOSTILE,
+    HOSTILE_NAME,
+    LARGE_ID,
+    READ,
+    RECORDS,
+    STREAM,
+    TEAM,
+    Dashboard,
+    Seen,
+    Tab,
+)
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Response
+    from playwright.sync_api import Browser
 
 LEFT_OUT = pytest.StashKey[list[str]]()
 WANTED = {**PROCESSES_WANT, "browser": missing}
-HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
-HOSTILE_NAME = "a&amp;b%41#c"
-TEAM = "/team"
-STREAM = "orders"
-RECORDS = 30
-READ = 12
-LARGE_ID = 2**62 + 1
-"""JavaScript's numbers do not hold it."""
 BOOKIE_ARGUMENTS = ("--http", "127.0.0.1:0", "--set", "min_free_bytes=0")
 
 
@@ -57,38 +56,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in terminalreporter.config.stash.get(LEFT_OUT, []):
         terminalreporter.write_line(line)
-
-
-@dataclass
-class Dashboard:
-    """`quire ui` of a cluster."""
-
-    cluster: LocalCluster
-    server: Running
-    url: str
-    ledger: int = 0
-    large: int = LARGE_ID
-
-    def get(self, path: str) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    def put(self, path: str, body: dict[str, str]) -> Any:
-        kind = {"Content-Type": "application/json"}
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), kind, method="PUT"
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def problems(self) -> list[str]:
-        status, found = self.get("/api/v1/quire/overview")
-        assert status == 200, found
-        return [one["what"] for one in found["problems"]]
 
 
 @pytest.fixture(scope="session")
@@ -131,32 +98,6 @@ async def _fill(cluster: LocalCluster) -> int:
 
 
 # -- the browser ------------------------------------------------------------------------------
-
-
-@dataclass
-class Seen:
-    """What must not be seen."""
-
-    errors: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-    answers: list[Response] = field(default_factory=list)
-
-
-@dataclass
-class Tab:
-    page: Page
-    url: str
-    seen: Seen
-
-    def open(self, path: str) -> None:
-        """Until the page has its data."""
-        self.page.goto("about:blank")  # what was there before is not taken for the answer
-        self.page.goto(f"{self.url}/#/{path}")
-        self.page.wait_for_selector("main [aria-busy=false]", state="attached")
-
-    def picture(self, name: str) -> None:
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quire.cli.pipeline.running import told
+from quire.cli.pipeline.job import told
 from quire.config import ClientConfig
 from quire.http.server.static_files import POLICY
-from quire.replication.marks.running import Far
+from quire.replication.marks.running import JobStatus
+from tests.support.processes.cli import Quire
+from tests.support.ui.browser import expect
+from tests.support.ui.dashboard import (
+    HOSTILE,
+    HOSTILE_NAME,
+    READ,
+    RECORDS,
+    STREAM,
+    TEAM,
+    Dashboard,
+    Tab,
+)
 from tests.support.waiting import wait_for
-
-from ..processes.cli import Quire
-from .browser import expect
-from .conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -174,7 +182,7 @@ def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> N
 
 def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
     """It runs elsewhere, counts what it likes, and cannot be paused."""
-    far = Far("records written: 1,000 of 5,000")
+    far = JobStatus("records written: 1,000 of 5,000")
     with told(
         dashboard.cluster.uri, ClientConfig(), "pipeline ingest", "/team/orders", lambda: far
     ):

@@ -17,7 +17,7 @@ from quire_simulator.actors.racks import RackLaws
 from quire_simulator.actors.readers import delete, read, recover, tail
 from quire_simulator.actors.writers import write
 from quire_simulator.faults.byzantine import LIAR, Liar, hear
-from quire_simulator.machine.node import SimTask
+from quire_simulator.machine.loop import SimTask
 from quire_simulator.plans.plans import LedgerPlan, readers_of
 from quire_simulator.streams.actors import is_tailer, stream_actors
 from quire_simulator.streams.stage import StreamStage

@@ -26,14 +26,14 @@ from quire.codec.metadata.underreplication import (
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, fragments, members, stored_by
 from quire.errors import NoSuchLedgerError
-from quire.metadata.memory.nodes import Change
-from quire.metadata.memory.store import MemoryStore
 from quire.replication.autorecovery.autorecovery import Autorecovery
 from quire.replication.autorecovery.settings import AutorecoverySettings
 from quire.replication.marks.locks import replication_root
 from quire_simulator.actors import racks
 from quire_simulator.invariants.checker import LawError
 from quire_simulator.invariants.claims import entries_of
+from quire_simulator.metadata.nodes import Change
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.faults import BETWEEN_TWO, DIRECTORY_KINDS, REPLACEMENT_KINDS
 from quire_simulator.plans.plans import HealerPlan
 from quire_simulator.plans.workloads import WORKLOADS

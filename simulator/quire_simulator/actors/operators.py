@@ -17,11 +17,11 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments, stored_by
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.memory.store import MemoryStore
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves import decommission as taking_away
 from quire.replication.moves import rebalance as balancing
-from quire.replication.moves.move import MoveOptions, OpenLedgers
+from quire.replication.moves.recover import MoveOptions, OpenLedgers
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.plans import JobPlan
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import bookie_id

@@ -8,44 +8,33 @@ publication adds.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from quire.client import Client
 from quire.client.datasets.datasets import OWNER_KEY, Dataset
 from quire.client.datasets.format import DatasetLedger
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire_simulator.plans.plans import PublisherPlan
-from quire_simulator.world.stage import Stage
+from quire_simulator.world.stage import DatasetRecord, Stage
 
 SWEPT_AFTER_S = 1.5
 """Younger than the slowest job: now and then the sweep takes what was about to be published."""
 ENTRIES = 3
 
 
-@dataclass
-class Shelf:
-    """What is known of one dataset."""
-
-    tried: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Transaction key -> ledgers of a publication that was begun."""
-    done: dict[str, int] = field(default_factory=dict)
-    """Transaction key -> sequence, of those that were told that they succeeded."""
-
-
 async def publish(stage: Stage, name: str, client: Client, plan: PublisherPlan) -> None:
     chance = stage.world.loop.derive(f"actor {name}")
-    shelf = stage.shelves.setdefault(plan.dataset, Shelf())
+    record = stage.datasets.setdefault(plan.dataset, DatasetRecord())
     for number in range(plan.rounds):
         txn = f"{name}/{number}"
         try:
             ledgers = [await _ledger(stage, client, plan) for _ in range(chance.randint(1, 3))]
-            shelf.tried[txn] = frozenset(ledger.ledger_id for ledger in ledgers)
+            record.tried[txn] = frozenset(ledger.ledger_id for ledger in ledgers)
             await asyncio.sleep(chance.random() * plan.pause_s)
             for _ in range(2 if chance.random() < 0.3 else 1):  # some jobs publish twice
                 published = await client.datasets.publish(
                     plan.dataset, ledgers, overwrite=_whole(plan.dataset), txn=txn
                 )
-                sequence = shelf.done.setdefault(txn, published.sequence)
+                sequence = record.done.setdefault(txn, published.sequence)
                 if sequence != published.sequence:
                     what = f"{txn} is publication {sequence} and {published.sequence}"
                     stage.checker.fail("a_publication_happens_once", f"{plan.dataset}: {what}")
@@ -89,7 +78,7 @@ async def follow(stage: Stage, name: str, client: Client, plan: PublisherPlan) -
 def _all_or_none(stage: Stage, dataset: Dataset) -> None:
     """A reader sees all ledgers of a publication, or none, and each once."""
     found = [ledger.ledger_id for ledger in dataset.ledgers]
-    parts = [part for part in stage.shelves[dataset.name].tried.values() if part & set(found)]
+    parts = [part for part in stage.datasets[dataset.name].tried.values() if part & set(found)]
     whole = frozenset().union(*parts)
     if len(found) != len(whole) or set(found) != whole or (_whole(dataset.name) and len(parts) > 1):
         what = f"{dataset.name} has ledgers {sorted(found)}, published were {sorted(whole)}"
@@ -98,7 +87,7 @@ def _all_or_none(stage: Stage, dataset: Dataset) -> None:
 
 async def judge(stage: Stage, client: Client) -> None:
     """What was published and not replaced is there, and can be read."""
-    for name, shelf in stage.shelves.items():
+    for name, record in stage.datasets.items():
         try:
             dataset = await client.datasets.read(name)
         except NoSuchKeyError:
@@ -106,11 +95,11 @@ async def judge(stage: Stage, client: Client) -> None:
         else:
             _all_or_none(stage, dataset)
             found = {ledger.ledger_id for ledger in dataset.ledgers}
-        for txn in [] if _whole(name) else shelf.done:
-            if not shelf.tried[txn] <= found:
-                what = f"{name}: {txn}, ledgers {sorted(shelf.tried[txn])}, found {sorted(found)}"
+        for txn in [] if _whole(name) else record.done:
+            if not record.tried[txn] <= found:
+                what = f"{name}: {txn}, ledgers {sorted(record.tried[txn])}, found {sorted(found)}"
                 stage.checker.fail("what_was_published_stays", what)
-        if _whole(name) and shelf.done and not found:
+        if _whole(name) and record.done and not found:
             stage.checker.fail("what_was_published_stays", f"{name} is empty")
         for ledger_id in sorted(found):
             await _readable(stage, client, name, ledger_id)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from quire.client import Client, LedgerWriter
 from quire.client.write.caller_ids import CallerIdWriter
-from quire.client.write.write_handle import WriteHandle
+from quire.client.write.writer import WriteHandle
 from quire.errors import QuireError, UsageError
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES
 from quire_simulator.plans.plans import LedgerPlan

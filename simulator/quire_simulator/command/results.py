@@ -1,4 +1,4 @@
-"""What the simulator prints: totals, failures and their small plans, stories."""
+"""What the simulator prints: totals, failures and their small plans, traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire.cli.common.output import print_json
 from quire.cli.common.progress import Progress
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, Result, Shrunk
+    from quire_simulator import Plan, RunResult, Shrunk
 
 FORMATS = ("text", "full", "mermaid")
 SHRUNK_MAX = 3
@@ -91,14 +91,14 @@ class Report:
 
     seeds: range
     workloads: list[str]
-    failures: list[Result] = field(default_factory=list)
+    failures: list[RunResult] = field(default_factory=list)
     runs: int = 0
     simulated_s: float = 0.0
     seconds: float = 0.0
     shrunk: list[Shrunk] = field(default_factory=list)
     saved: Path | None = None
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RunResult) -> None:
         self.runs += 1
         self.simulated_s += result.simulated_s
         if result.failure is not None:
@@ -111,7 +111,7 @@ class Report:
         return "every workload" if every else ", ".join(self.workloads)
 
     @staticmethod
-    def replay(result: Result) -> str:
+    def replay(result: RunResult) -> str:
         workload = shlex.quote(result.workload)
         return f"python -m quire_simulator --workload {workload} --trace {result.seed}"
 
@@ -119,7 +119,7 @@ class Report:
         """Of each law that was broken, the failure with the smallest seed."""
         from quire_simulator import Plan
 
-        first: dict[str, Result] = {}
+        first: dict[str, RunResult] = {}
         # In the order of the seeds, not in that in which processes were done.
         for result in sorted(self.failures, key=lambda r: (r.seed, r.workload)):
             assert result.failure is not None
@@ -208,19 +208,19 @@ def _shrunk_data(found: Shrunk) -> dict[str, Any]:
 
 
 def tell(plan: Plan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
-    """The story of a run; the diagram alone is standard output in Mermaid, so that a file of it is
+    """The trace of a run; the diagram alone is standard output in Mermaid, so that a file of it is
     one. The plan is kept as it is where every law holds, else made small."""
     from quire_simulator import as_mermaid, as_text, run_plan
 
-    result = run_plan(plan, story=True)
+    result = run_plan(plan, trace=True)
     found = smaller.of(plan) if save is not None and result.failure is not None else None
     if save is not None:
         law = result.failure.law if result.failure is not None else ""
         keep(save, plan if found is None else found.plan, law)
     lines = as_text(result, every_step=form == "full") if form != "mermaid" else []
     if as_json:
-        story = [as_mermaid(result)] if form == "mermaid" else lines
-        print_json(_told_data(plan, result, found, story))
+        trace = [as_mermaid(result)] if form == "mermaid" else lines
+        print_json(_told_data(plan, result, found, trace))
     elif form == "mermaid":
         for line in _verdict(result):
             say(line)
@@ -240,7 +240,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     yield from describe_plan(plan)
 
 
-def _verdict(result: Result) -> Iterator[str]:
+def _verdict(result: RunResult) -> Iterator[str]:
     yield f"trace {result.trace_digest}: {result.events} events, {result.simulated_s:.1f} s"
     if result.failure is None:
         yield "every law holds"
@@ -249,7 +249,7 @@ def _verdict(result: Result) -> Iterator[str]:
 
 
 def _told_data(
-    plan: Plan, result: Result, found: Shrunk | None, story: list[str]
+    plan: Plan, result: RunResult, found: Shrunk | None, trace: list[str]
 ) -> dict[str, Any]:
     from quire_simulator import plan_as_data
 
@@ -264,5 +264,5 @@ def _told_data(
         "failure": None if failure is None else {"law": failure.law, "what": failure.what},
         "plan": plan_as_data(plan),
         "shrunk": None if found is None else _shrunk_data(found),
-        "story": story,
+        "story": trace,
     }

@@ -20,7 +20,7 @@ from quire.cli.common.progress import Progress
 from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, Result
+    from quire_simulator import Plan, RunResult
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
@@ -63,14 +63,14 @@ class _Simulate(Program, click.Command):
     "--workload", default="all", show_default=True, metavar="W[,W...]",
     help=f"What clients and faults do; {EVERY}: all of them, one after the other.",
 )  # fmt: skip
-@click.option("--trace", type=click.IntRange(0), metavar="SEED", help="Tell the story of one seed.")
+@click.option("--trace", type=click.IntRange(0), metavar="SEED", help="Show the trace of one seed.")
 @click.option(
     "--plan", type=click.Path(dir_okay=False, path_type=Path),
-    help="Tell the story of a plan that --save has kept.",
+    help="Show the trace of a plan that --save has kept.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True,
-    help="Of a story; full: every single step.",
+    help="Of a trace; full: every single step.",
 )  # fmt: skip
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path),
@@ -188,7 +188,7 @@ def _run_all(
     return EXIT_ERROR if report.failures else 0
 
 
-def _results(jobs: list[Job], processes: int, failures: list[Result]) -> Iterator[Result]:
+def _results(jobs: list[Job], processes: int, failures: list[RunResult]) -> Iterator[RunResult]:
     """As they come; a few more than asked for are under way."""
     # A fork would take along what this process has opened.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -207,12 +207,12 @@ def _results(jobs: list[Job], processes: int, failures: list[Result]) -> Iterato
                 future.cancel()
 
 
-def _simulate(job: Job) -> Result:
+def _simulate(job: Job) -> RunResult:
     import logging
 
     from quire_simulator import simulate as run
 
-    # What simulated programs would log is in their story.
+    # What simulated programs would log is in their trace.
     logging.getLogger("quire").addHandler(logging.NullHandler())
     workload, seed = job
     return run(seed, workload)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.inspect.inspect import segment_numbers
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.faults.bit_rot import rot, rot_entries
@@ -21,6 +20,7 @@ from quire_simulator.faults.replacements import Replacements
 from quire_simulator.faults.resizing import Resizing
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.transport import Route
+from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.plans.faults import (
     BETWEEN_TWO,
     INDEX_KINDS,
@@ -327,15 +327,15 @@ class Nemesis:
         self.world.destroyed.add(fault.target)
         names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
         begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
-        rotten = self.world.rotten.setdefault(fault.target, [])
+        bit_rot = self.world.bit_rot.setdefault(fault.target, [])
         if fault.kind == "rot entries, crash":
             share = ROTTEN_ENTRIES[0] + fault.amount * (ROTTEN_ENTRIES[1] - ROTTEN_ENTRIES[0])
             for number in segment_numbers(disk):
-                rotten.append(rot_entries(disk, number, share, chance))
+                bit_rot.append(rot_entries(disk, number, share, chance))
             return
         name = chance.choice(begun or names)
         spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
-        rotten.append(rot(disk, name, spacing_bytes))
+        bit_rot.append(rot(disk, name, spacing_bytes))
 
     async def restart(self, name: str) -> None:
         async with self._taken[name]:

@@ -15,7 +15,7 @@ from quire.errors import QuireError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.moves import decommission as taking_away
-from quire.replication.moves.move import MoveOptions, OpenLedgers
+from quire.replication.moves.recover import MoveOptions, OpenLedgers
 from quire_simulator.faults.disk_operators import (
     ATTEMPTS_MAX,
     RETRY_S,

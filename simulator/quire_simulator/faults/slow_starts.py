@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from quire.storage.read.blocking import InlineReader
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.machine.loop import SimulatedLoop
-from quire_simulator.machine.node import current_node
+from quire_simulator.machine.loop import SimulatedLoop, current_node
 from quire_simulator.machine.stepped_thread import Strand
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, History, Record, payload
 from quire_simulator.invariants.ledger import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
-from quire_simulator.machine.node import SimTask
+from quire_simulator.machine.loop import SimTask
 from quire_simulator.machine.transport import MAX_READ_BYTES
 from quire_simulator.world.world import World, bookie_id
 

@@ -26,11 +26,12 @@ from quire_simulator.machine.disk import PowerLossError, SimDisk, SimFile
 from quire_simulator.machine.loop import (
     DeadlockError,
     LimitError,
+    Node,
     SimulatedLoop,
     SimulationError,
+    current_node,
 )
 from quire_simulator.machine.network import SimHost, SimNetwork, SimPort
-from quire_simulator.machine.node import Node, current_node
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.transport import SimTransport
 from quire_simulator.machine.worker import SimWorker

@@ -5,8 +5,8 @@ Everything runs as on asyncio's own loop, with four differences:
 - `time()` stands still while anything can run and then jumps to the next timer.
 - Callbacks belong to *nodes* (one process each). Within a node they keep the order in which they
   became ready, as asyncio users rely on; between nodes the seed decides who is next.
-- There is no selector, and no thread that runs while the loop does (see `strand`). Real sockets do
-  not exist here.
+- There is no selector, and no thread that runs while the loop does (see `stepped_thread`). Real
+  sockets do not exist here.
 - What escapes a callback, or a task that nobody awaits, ends the run with an error.
 
 A callback belongs to the node that is `current_node` in its context, so tasks and callbacks inherit
@@ -26,6 +26,7 @@ import gc
 import hashlib
 import heapq
 import random
+import sys
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -33,21 +34,13 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterator,
+    Sized,
 )
 from contextlib import contextmanager
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
+from pathlib import PurePath
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
-
-from quire_simulator.machine.node import (
-    Handle,
-    Node,
-    SimFuture,
-    SimTask,
-    current_node,
-    describe,
-    discard,
-)
 
 T = TypeVar("T")
 
@@ -60,6 +53,8 @@ EXECUTOR_DELAY_S = (0.000_1, 0.005)
 MIN_CANCELLED_TIMERS = 64
 """Fewer than this are not worth a rebuild of the heap."""
 MAX_TASKS_LISTED = 40
+MAX_CLOSE_ATTEMPTS = 32
+"""A coroutine that awaits in its `finally` needs one more `close()` for each such await."""
 
 
 class SimulationError(RuntimeError):
@@ -72,6 +67,125 @@ class DeadlockError(SimulationError):
 
 class LimitError(SimulationError):
     """The run went beyond its steps or its simulated time."""
+
+
+def _nothing() -> None:
+    """Stands in for the callback of a cancelled handle, which then holds no references."""
+
+
+class SimHandle(asyncio.TimerHandle):
+    """asyncio's handle without what costs time and is not used here. For callbacks and timers
+    alike: only those in the heap of timers have `_when` and `_loop`."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _context: Context
+    _loop: SimulatedLoop
+    _scheduled: bool
+    _when: float
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback, self._args = _nothing, ()
+            if self._scheduled:
+                self._loop._timer_cancelled()
+
+    def __repr__(self) -> str:
+        return f"<callback {self._callback!r}{' cancelled' if self._cancelled else ''}>"
+
+
+class SimFuture(asyncio.Future[T]):
+    """A future that hashes by its number, so that a set of them has the same order in every run."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, loop: SimulatedLoop, sequence: int) -> None:
+        self.sequence = sequence
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.sequence
+
+
+class SimTask(asyncio.Task[T]):
+    """A task that hashes by its number, and knows its node."""
+
+    def __init__(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        loop: SimulatedLoop,
+        name: str | None,
+        context: Context,
+        sequence: int,
+    ) -> None:
+        self.sequence = sequence
+        self.node = context.get(current_node) or loop.main
+        super().__init__(coro, loop=loop, name=name or f"Task-{sequence}", context=context)
+
+    def __hash__(self) -> int:
+        return self.sequence
+
+
+class Node:
+    """One simulated process. Made by `SimulatedLoop.node`; a killed one is never used again."""
+
+    __slots__ = ("_loop", "_tasks", "context", "dead", "name", "queued", "ready", "stopped")
+
+    def __init__(self, loop: SimulatedLoop, name: str) -> None:
+        self._loop = loop
+        self.name = name
+        self.ready: deque[SimHandle] = deque()
+        self.queued = False
+        """The loop need not be told of a new callback: it knows, or must not run it."""
+        self.stopped = False
+        self.dead = False
+        self._tasks: set[SimTask[Any]] = set()
+        self.context = copy_context()
+        self.context.run(current_node.set, self)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}{' dead' if self.dead else ' stopped' if self.stopped else ''}>"
+
+    def create_task(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> SimTask[T]:
+        """A task of this node, which keeps it alive, as `asyncio.run` does with its main task.
+        Awaiting it from another node waits for ever if this one dies."""
+        task = self._loop.create_task(coro, name=name, context=self.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._loop.call_soon(callback, *args, context=self.context)
+
+    def stop(self) -> None:
+        """Run nothing of this node until `cont`: callbacks and timers that come due pile up."""
+        if not self.stopped and not self.dead:
+            self.stopped = True
+            self._loop._hold(self)
+
+    def cont(self) -> None:
+        if self.stopped and not self.dead:
+            self.stopped = False
+            self._loop._release(self)
+
+    def kill(self) -> None:
+        """Run nothing of this node ever again. Its name is free for a new node."""
+        if not self.dead:
+            self.dead = True
+            self._loop._bury(self)
+
+
+current_node: ContextVar[Node] = ContextVar("current_node")
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -91,7 +205,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._step_limit = max_steps
         self._checkpoint = min(max_steps, GC_INTERVAL_STEPS)
         self._runnable: list[Node] = []
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._timers: list[tuple[float, int, SimHandle]] = []
         self._timer_count = 0
         self._cancelled_timers = 0
         self._sequence = 0
@@ -134,7 +248,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 rest = [*self._dead_tasks, *self._tasks()]
                 self._dead_tasks.clear()
                 self.close()
-                discard(self, rest, self._generators)
+                _discard(self, rest, self._generators)
 
     # -- asyncio's interface ------------------------------------------------------------------
 
@@ -146,7 +260,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         if context is None:
             context = copy_context()
-        handle = Handle(callback, args, context)
+        handle = SimHandle(callback, args, context)
         node = context.get(current_node) or self.main
         node.ready.append(handle)
         if not node.queued:
@@ -174,7 +288,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         if context is None:
             context = copy_context()
-        handle = Handle(callback, args, context)
+        handle = SimHandle(callback, args, context)
         handle._when = when
         if when <= self._now:
             # Time stands still while anything is ready: in the heap this could wait for ever.
@@ -280,7 +394,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             else:
                 self._make_ready(handle)
 
-    def _make_ready(self, handle: Handle) -> None:
+    def _make_ready(self, handle: SimHandle) -> None:
         node = handle._context.get(current_node) or self.main
         node.ready.append(handle)
         if not node.queued:
@@ -292,7 +406,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._cancelled_timers > max(MIN_CANCELLED_TIMERS, len(self._timers) // 2):
             self._keep_timers(lambda handle: not handle._cancelled)
 
-    def _keep_timers(self, wanted: Callable[[Handle], bool]) -> None:
+    def _keep_timers(self, wanted: Callable[[SimHandle], bool]) -> None:
         self._timers[:] = [timer for timer in self._timers if wanted(timer[2])]
         heapq.heapify(self._timers)
         self._cancelled_timers = sum(timer[2]._cancelled for timer in self._timers)
@@ -307,7 +421,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._failure is not None:
             error = self._failure.get("exception")
             task = self._failure.get("task") or self._failure.get("future")
-            where = f" ({describe(task)})" if isinstance(task, SimTask) else ""
+            where = f" ({_describe(task)})" if isinstance(task, SimTask) else ""
             text = f"{self._failure.get('message')}{where}: {error!r}"
             raise SimulationError(f"at {self._now:.6f} s: {text}") from error
 
@@ -363,7 +477,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _waiting(self) -> str:
         """For errors: which tasks wait, and where."""
         tasks = [task for task in self._tasks() if not task.node.dead]
-        lines = [f"\n  {describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
+        lines = [f"\n  {_describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
         if len(tasks) > MAX_TASKS_LISTED:
             lines.append(f"\n  and {len(tasks) - MAX_TASKS_LISTED} more")
         stopped = [node.name for node in self._nodes.values() if node.stopped and not node.dead]
@@ -389,3 +503,46 @@ def _run_inline(future: asyncio.Future[T], func: Callable[..., T], args: tuple[A
             future.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 - handed to who awaits
             future.set_exception(error)
+
+
+def _describe(task: SimTask[Any]) -> str:
+    """Name, node, and the innermost line that the task stands at."""
+    where = "done"
+    inner: Any = task.get_coro()
+    while inner is not None:
+        frame = getattr(inner, "cr_frame", None) or getattr(inner, "ag_frame", None)
+        if frame is not None:
+            code = frame.f_code
+            where = f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_qualname}"
+        inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
+    return f"{task.get_name()} of {task.node.name}: {where}"
+
+
+def _discard(loop: SimulatedLoop, tasks: list[SimTask[Any]], generators: Sized) -> None:
+    """Close the coroutines of a world that is over, and take them out of `tasks`. Their `finally`
+    blocks run now, on the closed loop, where nothing they do can be seen any more. (Without it
+    `asyncio.gather` would make a loop of its own, and leave it open.)"""
+    said, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    asyncio._set_running_loop(loop)
+    try:
+        while tasks:
+            _close(tasks.pop())
+        if len(generators):
+            gc.collect()  # one that a dead task waits for cannot be closed, but dropped
+    finally:
+        asyncio._set_running_loop(None)
+        sys.unraisablehook = said
+
+
+def _close(task: SimTask[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coro = task.get_coro()
+    for _ in range(MAX_CLOSE_ATTEMPTS):
+        try:
+            if coro is not None:
+                coro.close()
+            break
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:  # noqa: BLE001 - of code that is no longer there
+            continue

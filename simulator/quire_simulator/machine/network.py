@@ -20,15 +20,14 @@ from functools import partial
 from typing import Never
 
 from quire.net.network import DEAD_PEER_S, ProtocolFactory
-from quire_simulator.machine.loop import SimulatedLoop
-from quire_simulator.machine.node import Node
+from quire_simulator.machine.loop import Node, SimulatedLoop
 from quire_simulator.machine.trace import Field, Trace
 from quire_simulator.machine.transport import (
     MAX_READ_BYTES,
-    End,
     Pipe,
     Route,
     SimTransport,
+    Tap,
 )
 
 LATENCY_S = (0.000_05, 0.010)
@@ -38,9 +37,6 @@ CUT_NEAR_START_BYTES = 24
 """Half of the cuts fall so close to the start: that is where headers are."""
 FIRST_EPHEMERAL_PORT = 40_000
 OWN_HOST = frozenset(("", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"))
-
-Tap = Callable[[End, End, bytes], None]
-"""Is told what has arrived: from where, to where, and the bytes."""
 
 
 class SimPort:

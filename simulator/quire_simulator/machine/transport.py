@@ -7,13 +7,13 @@ import errno
 import random
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from quire.net.network import ProtocolFactory
-    from quire_simulator.machine.network import SimHost, SimNetwork
+from quire.net.network import ProtocolFactory
+from quire_simulator.machine.loop import Node, SimulatedLoop
+from quire_simulator.machine.trace import Field, Trace
 
 WINDOW_BYTES = 256 * 1024
 MAX_READ_BYTES = 256 * 1024
@@ -26,6 +26,40 @@ Route = tuple[str, str]
 End = tuple[str, int]
 """Host and port. A port that was not asked for is given once: two ends name a connection."""
 
+Tap = Callable[[End, End, bytes], None]
+"""A function that hears what has arrived: from where, to where, and the bytes."""
+
+
+class TransportNetwork(Protocol):
+    """The network, as the ends of a connection see it."""
+
+    loop: SimulatedLoop
+    trace: Trace | None
+    tap: Tap | None
+    written: Tap | None
+    mangle: Callable[[Route, bytes], bytes] | None
+    blocked: set[Route]
+
+    def record(self, route: Route, event: str, **fields: Field) -> None: ...
+
+    def delay(self, route: Route | None = None) -> float: ...
+
+    def cut(self, size: int) -> int: ...
+
+    def hold(self, route: Route, resume: Callable[[], None]) -> None: ...
+
+    def forget(self, end: SimTransport) -> None: ...
+
+
+class TransportHost(Protocol):
+    """The host at one end of a connection."""
+
+    name: str
+    node: Node
+
+    @property
+    def network(self) -> TransportNetwork: ...
+
 
 class _Signal(Enum):
     """Sent in line with the bytes."""
@@ -37,7 +71,9 @@ class _Signal(Enum):
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, network: SimNetwork, writer: SimTransport, reader: SimTransport) -> None:
+    def __init__(
+        self, network: TransportNetwork, writer: SimTransport, reader: SimTransport
+    ) -> None:
         self._network = network
         self.swallows = False
         """Whether the flow died silently: all data that is sent is lost without an error."""
@@ -127,7 +163,7 @@ class SimTransport(asyncio.Transport):
     out: Pipe
     back: Pipe
 
-    def __init__(self, host: SimHost, local: End, remote: End) -> None:
+    def __init__(self, host: TransportHost, local: End, remote: End) -> None:
         super().__init__({"sockname": local, "peername": remote})
         self.host = host
         self.local = local

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from quire_simulator.report.story import METADATA, Kind, Moment, cut, together
-
-if TYPE_CHECKING:
-    from quire_simulator.run import Failure, Result
+from quire_simulator.report.recorder import METADATA
+from quire_simulator.report.result import RunFailure, RunResult
+from quire_simulator.report.steps import StepKind, TraceStep, cut, together
 
 ROWS_MAX = 160
 PARTICIPANTS_MAX = 14
@@ -30,20 +28,20 @@ BOOKIE_VERBS_SHOWN = (
     "crash", "crash in write", "kill", "serving", "stopped", "gave up", "session expired",
     "start failed", "storage_failed", "read_only", "writable", "continued", "registration_lost",
 )  # fmt: skip
-ARROWS = {Kind.REQUEST: "->>", Kind.ANSWER: "-->>", Kind.METADATA: "->>"}
+ARROWS = {StepKind.REQUEST: "->>", StepKind.ANSWER: "-->>", StepKind.METADATA: "->>"}
 
 
-def as_mermaid(result: Result) -> str:
+def as_mermaid(result: RunResult) -> str:
     """The text of a diagram: `sequenceDiagram` and what follows."""
     ledger = ledger_of(result.failure)
-    moments = together((m for m in result.story if _matters(m, ledger)), ROWS_MAX)
-    shown, silent = _participants(moments)
+    steps = together((m for m in result.trace if _matters(m, ledger)), ROWS_MAX)
+    shown, silent = _participants(steps)
     if not shown:
-        bookies = sorted({m.actor for m in result.story if m.kind is Kind.BOOKIE})
+        bookies = sorted({m.actor for m in result.trace if m.kind is StepKind.BOOKIE})
         shown = bookies[:PARTICIPANTS_MAX]
-    moments = [m for m in moments if _speakers(m) <= set(shown)]
+    steps = [m for m in steps if _speakers(m) <= set(shown)]
     names = {name: f"p{number}" for number, name in enumerate(shown)}
-    rows = _rows(moments, names, one_ledger=ledger is not None)
+    rows = _rows(steps, names, one_ledger=ledger is not None)
     title = f"seed {result.seed}, workload {result.workload}"
     if ledger is not None:
         title += f", ledger {ledger}"
@@ -60,7 +58,7 @@ def as_mermaid(result: Result) -> str:
     return "\n".join([*lines, *(f"    {row}" for row in rows if row)]) + "\n"
 
 
-def ledger_of(failure: Failure | None) -> int | None:
+def ledger_of(failure: RunFailure | None) -> int | None:
     found = re.search(r"\bledger (\d+)", failure.what) if failure is not None else None
     return int(found[1]) if found is not None else None
 
@@ -72,35 +70,35 @@ def label(text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:
     return "<br/>".join(textwrap.wrap(plain, LINE_CHARACTERS_MAX))
 
 
-def _matters(moment: Moment, ledger: int | None) -> bool:
-    match moment.kind:
-        case Kind.LAW:
+def _matters(step: TraceStep, ledger: int | None) -> bool:
+    match step.kind:
+        case StepKind.LAW:
             return False  # it ends the diagram anyway
-        case Kind.FAULT:
+        case StepKind.FAULT:
             return True
-        case Kind.BOOKIE:
+        case StepKind.BOOKIE:
             # All of them start at the begin.
-            return moment.verb in BOOKIE_VERBS_SHOWN and moment.time_s > 0
-        case Kind.CLIENT if moment.verb in CLIENT_VERBS_NOT_SHOWN:
+            return step.verb in BOOKIE_VERBS_SHOWN and step.time_s > 0
+        case StepKind.CLIENT if step.verb in CLIENT_VERBS_NOT_SHOWN:
             return False
-    return moment.ledger_id == ledger if ledger is not None else moment.ledger_id >= 0
+    return step.ledger_id == ledger if ledger is not None else step.ledger_id >= 0
 
 
-def _speakers(moment: Moment) -> set[str]:
+def _speakers(step: TraceStep) -> set[str]:
     """Whom a row needs; a fault needs nobody."""
-    return set() if moment.kind is Kind.FAULT else {moment.actor, *filter(None, [moment.to])}
+    return set() if step.kind is StepKind.FAULT else {step.actor, *filter(None, [step.to])}
 
 
-def _participants(moments: list[Moment]) -> tuple[list[str], list[str]]:
+def _participants(steps: list[TraceStep]) -> tuple[list[str], list[str]]:
     """Those that are shown, in their order; those for whom there is no room."""
-    speaking = [m for m in moments if m.kind is not Kind.BOOKIE]
-    counts = Counter(name for moment in speaking for name in sorted(_speakers(moment)))
-    late = {name for moment in speaking[-LAST_ROWS:] for name in _speakers(moment)}
+    speaking = [m for m in steps if m.kind is not StepKind.BOOKIE]
+    counts = Counter(name for step in speaking for name in sorted(_speakers(step)))
+    late = {name for step in speaking[-LAST_ROWS:] for name in _speakers(step)}
     ranked = sorted(counts, key=lambda name: (name not in late, -counts[name], name))
     chosen = set(ranked[:PARTICIPANTS_MAX])
     in_order = [name for name in counts if name in chosen]
-    alone = {m.actor for m in moments if m.kind is Kind.BOOKIE}
-    asked = {m.to for m in moments if m.kind is Kind.REQUEST} & chosen
+    alone = {m.actor for m in steps if m.kind is StepKind.BOOKIE}
+    asked = {m.to for m in steps if m.kind is StepKind.REQUEST} & chosen
     # Those that say nothing to anybody, too, while there is room.
     room = PARTICIPANTS_MAX - len(chosen)
     bookies = sorted({*asked, *sorted(alone - chosen)[:room]})
@@ -109,26 +107,26 @@ def _participants(moments: list[Moment]) -> tuple[list[str], list[str]]:
     return [*clients, *bookies, *metadata], sorted(ranked[PARTICIPANTS_MAX:])
 
 
-def _rows(moments: list[Moment], names: dict[str, str], *, one_ledger: bool) -> list[str]:
+def _rows(steps: list[TraceStep], names: dict[str, str], *, one_ledger: bool) -> list[str]:
     head = ROWS_MAX // 4
     tail = ROWS_MAX - head
-    rows = [_row(moment, names, one_ledger=one_ledger) for moment in moments]
+    rows = [_row(step, names, one_ledger=one_ledger) for step in steps]
     if len(rows) > ROWS_MAX:
         left_out = _note(names, f"{len(rows) - head - tail} steps are left out")
         rows = [*rows[:head], left_out, *rows[-tail:]]
     return rows
 
 
-def _row(moment: Moment, names: dict[str, str], *, one_ledger: bool) -> str:
-    what = moment.what(ledger=not one_ledger)
-    if moment.kind in ARROWS:
-        arrow = ARROWS[moment.kind]
-        return f"{names[moment.actor]}{arrow}{names[moment.to]}: {label(what)}"
-    timed = f"{moment.time_s:.3f} s, {what}"
-    if moment.kind is Kind.FAULT:
+def _row(step: TraceStep, names: dict[str, str], *, one_ledger: bool) -> str:
+    what = step.what(ledger=not one_ledger)
+    if step.kind in ARROWS:
+        arrow = ARROWS[step.kind]
+        return f"{names[step.actor]}{arrow}{names[step.to]}: {label(what)}"
+    timed = f"{step.time_s:.3f} s, {what}"
+    if step.kind is StepKind.FAULT:
         concerned = [name for name in names if re.search(rf"\b{re.escape(name)}(?![.\w])", what)]
         return _note({name: names[name] for name in concerned} or names, timed)
-    return _note({moment.actor: names[moment.actor]}, timed)
+    return _note({step.actor: names[step.actor]}, timed)
 
 
 def _note(names: dict[str, str], text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:

@@ -18,7 +18,8 @@ from typing import Any, get_args, get_origin
 from quire.errors import UsageError
 from quire_simulator.plans.file import hints_of
 from quire_simulator.plans.plans import Plan
-from quire_simulator.run import Failure, Result, run_plan
+from quire_simulator.report.result import RunFailure, RunResult
+from quire_simulator.run import run_plan
 
 RUNS_MAX = 1_000
 SEEDS_TRIED = 4
@@ -39,7 +40,7 @@ Path = tuple[str | int, ...]
 @dataclass(frozen=True, slots=True)
 class Shrunk:
     plan: Plan
-    failure: Failure
+    failure: RunFailure
     """Of that plan."""
     runs: int
     finished: bool
@@ -49,12 +50,12 @@ class Shrunk:
 def shrink(
     plan: Plan,
     *,
-    same: Callable[[Failure], bool] | None = None,
+    same: Callable[[RunFailure], bool] | None = None,
     budget_runs: int = RUNS_MAX,
     budget_s: float = math.inf,
     clock: Callable[[], float] = lambda: 0.0,
     on_run: Callable[[], None] = lambda: None,
-    run: Callable[[Plan], Result] = run_plan,
+    run: Callable[[Plan], RunResult] = run_plan,
 ) -> Shrunk:
     """A smaller plan whose failure is the `same`: of the same law, unless told otherwise.
 
@@ -91,9 +92,9 @@ class _Search:
     def __init__(
         self,
         plan: Plan,
-        failure: Failure,
-        same: Callable[[Failure], bool],
-        run: Callable[[Plan], Result],
+        failure: RunFailure,
+        same: Callable[[RunFailure], bool],
+        run: Callable[[Plan], RunResult],
     ) -> None:
         self.plan = plan
         self.failure = failure

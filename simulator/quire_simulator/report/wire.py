@@ -1,7 +1,7 @@
 """What clients and bookies said to each other, from the bytes between them.
 
-For the story of a run only: nothing here raises for bytes that make no sense, for a fault may have
-bent them.
+For the readable trace of a run only: nothing here raises for bytes that make no sense, for a fault
+may have bent them.
 """
 
 from __future__ import annotations

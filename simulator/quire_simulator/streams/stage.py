@@ -13,13 +13,13 @@ from quire.codec.distributedlog.name import PARTITION, StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
-from quire.metadata.memory.nodes import Change
 from quire.streams import Namespace, Record
 from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, open_namespace
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION
-from quire_simulator.machine.node import Node, SimTask
+from quire_simulator.machine.loop import Node, SimTask
+from quire_simulator.metadata.nodes import Change
 from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts
 from quire_simulator.streams.invariants import (
     ACK_LAWS,

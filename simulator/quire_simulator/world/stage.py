@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
@@ -13,10 +12,17 @@ from quire_simulator.invariants.history import History, payload
 from quire_simulator.plans.plans import LedgerPlan, Plan
 from quire_simulator.world.world import World
 
-if TYPE_CHECKING:
-    from quire_simulator.actors.publishers import Shelf
-
 POLL_S = 0.1
+
+
+@dataclass
+class DatasetRecord:
+    """The publications of one dataset, as its clients know them."""
+
+    tried: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Transaction key -> ledgers of a publication that was begun."""
+    done: dict[str, int] = field(default_factory=dict)
+    """Transaction key -> sequence of each publication that was reported as done."""
 
 
 @dataclass
@@ -26,8 +32,8 @@ class Stage:
     history: History
     checker: Checker
     begin_s: float = 0.0
-    shelves: dict[str, Shelf] = field(default_factory=dict)
-    """What is known of each dataset."""
+    datasets: dict[str, DatasetRecord] = field(default_factory=dict)
+    """The datasets by name."""
     healed: bool = False
     """Nothing is left for autorecovery to do."""
 

@@ -14,21 +14,20 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.interface import Versioned
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.nodes import Change
-from quire.metadata.memory.store import Hook, MemoryStore
 from quire.storage.ledger_directories import DataDirectory
-from quire_simulator.faults.bit_rot import Rotten
+from quire_simulator.faults.bit_rot import BitRot
 from quire_simulator.faults.index_caches import IndexCaches
 from quire_simulator.faults.slow_starts import SlowStarts
 from quire_simulator.invariants.claims import Claims
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.machine.loop import SimulatedLoop
+from quire_simulator.machine.loop import Node, SimTask, SimulatedLoop
 from quire_simulator.machine.network import SimHost, SimNetwork
-from quire_simulator.machine.node import Node, SimTask
 from quire_simulator.machine.trace import Trace
 from quire_simulator.machine.worker import SimWorker
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.nodes import Change
+from quire_simulator.metadata.store import Hook, MemoryStore
 
 PORT = 3181
 BOOKIE_CONFIG = BookieConfig(
@@ -119,8 +118,8 @@ class World:
     """Called when a bookie stands in another rack."""
     rack_lost: Callable[[str], None] = lambda rack: None
     """Called before all bookies of a rack lose their power."""
-    rotten: dict[str, list[Rotten]] = field(default_factory=dict)
-    """What turned on whose disk."""
+    bit_rot: dict[str, list[BitRot]] = field(default_factory=dict)
+    """The bits that flipped, by bookie, the oldest first."""
     wiped: set[str] = field(default_factory=set)
     """Bookies whose disks are empty now, which must not start."""
     formatted: set[str] = field(default_factory=set)

@@ -127,7 +127,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     def append(self, payload: Buffer) -> int:
         """Append one entry and wait until it is acknowledged; its entry id.
 
-        Calls made in one turn of the event loop travel together: thousands may be outstanding.
+        Calls made in one event-loop iteration travel together: thousands may be outstanding.
         Waits first while `ClientConfig.max_unacked_bytes` are unacknowledged. If cancelled after
         it began, the entry may still become part of the ledger.
 

@@ -20,7 +20,7 @@ from quire.streams.read.positions import EARLIEST, Start
 from quire.streams.read.reader import StreamReader as AsyncStreamReader
 from quire.streams.read.records import Gap, Record, RecordBatch
 from quire.streams.read.subscriptions import Subscription as AsyncSubscription
-from quire.streams.write.drafts import Appended as AsyncAppended
+from quire.streams.write.pending_entry import Appended as AsyncAppended
 from quire.streams.write.writer import Producer as AsyncProducer
 from quire.streams.write.writer import StreamWriter as AsyncStreamWriter
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire._runtime.tasks import TaskSet
-from quire.bookie.service import EventLog
+from quire.bookie.event_log import EventLog
 from quire.errors import KeyExistsError, QuireError
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 

@@ -26,12 +26,13 @@ from quire.bookie.directories.identity import remembered_id
 from quire.bookie.directories.listed import Found, check_directories, look_at
 from quire.bookie.directories.opening import open_store
 from quire.bookie.directories.rollback import Rollbacks
-from quire.bookie.early_store import EarlyStore
+from quire.bookie.event_log import EventLog
 from quire.bookie.options import check_config
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.connection_limits import SWEEP_S
+from quire.bookie.protocol.loading_store import LoadingStore
 from quire.bookie.protocol.security import check_security
-from quire.bookie.service import BookieService, EventLog
+from quire.bookie.protocol.service import BookieService
 from quire.codec.metadata.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig
 from quire.errors import (
@@ -126,7 +127,7 @@ class Bookie:
         self._instance_id = ""
         self._reader = reader
         self._loading_bar = loading_bar
-        self._early: EarlyStore | None = None
+        self._early: LoadingStore | None = None
         self._recovered = False
         self._begun = False
         """Whether this start is recorded in the cluster."""
@@ -364,7 +365,7 @@ class Bookie:
     async def _serve_early(self) -> None:
         """What is loaded already. It takes no adds before it knows what is fenced."""
         assert self._port is not None
-        early = EarlyStore(self.store)
+        early = LoadingStore(self.store)
         # Of a store it has what the service asks for while it is `loading`.
         self.service.store, self.service.loading = cast(Store, early), True
         self.service.early = early
@@ -373,7 +374,7 @@ class Bookie:
         self._early = early
         self._log("serving_early", bookie=self.bookie_id, percent=self.loading_percent)
 
-    def _end_early(self, early: EarlyStore) -> None:
+    def _end_early(self, early: LoadingStore) -> None:
         self.service.store, self.service.loading = self.store, False
         self.service.early = None
         early.end()

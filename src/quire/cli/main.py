@@ -1,240 +1,168 @@
-"""The command `quire`. Each command has a module of its own, imported when it is called."""
+"""The command `quire`, and the tables of its commands. A command is imported when it is called."""
 
 from __future__ import annotations
 
 import click
 
-from quire.cli.common.groups import DefaultGroup, LazyGroup, RootGroup
-from quire.cli.common.options import CONFIG_VARIABLE
+from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, RootGroup, commands
 
-_COMMANDS = {
-    "local": (
-        "quire.cli.local:local",
-        "Run a whole cluster on this machine, in the foreground.",
-    ),
-    "bookie": (
-        "quire.cli.main:bookie",
-        "Run one bookie in the foreground; look after it; take it away.",
-    ),
-    "autorecovery": (
-        "quire.cli.main:autorecovery",
-        "Replicate again what is lost, without a command.",
-    ),
-    "http": (
-        "quire.cli.http:http",
-        "Serve the HTTP API and the metrics of a cluster.",
-    ),
-    "ui": (
-        "quire.cli.ui:ui",
-        "Serve the dashboard of a cluster.",
-    ),
-    "zookeeper": (
-        "quire.cli.zookeeper:zookeeper",
-        "Run a single ZooKeeper server in the foreground.",
-    ),
-    "cluster": (
-        "quire.cli.main:cluster",
-        "Initialise a cluster; look at its bookies; rebalance.",
-    ),
-    "ledger": ("quire.cli.main:ledger", "Write, read, list, show, delete and recover ledgers."),
-    "object": ("quire.cli.main:objects", "Put, get, list, show and delete objects."),
-    "namespace": (
-        "quire.cli.main:namespace",
-        "Make, list and show namespaces of streams; set what streams inherit.",
-    ),
-    "stream": ("quire.cli.main:stream", "Write, read, tail, truncate and manage streams."),
-    "pipeline": ("quire.cli.main:pipeline", "Move, keep, compare and check data with Spark."),
-    "config": ("quire.cli.main:config", "Show and check the configuration."),
-    "explain": ("quire.cli.main:explain", "Say what is wrong with something, and why."),
-    "bench": ("quire.cli.main:bench", "Measure a cluster."),
-    "shell": ("quire.cli.shell.shell:shell", "Take the verbs and flags of Apache's BookieShell."),
-    "completion": (
-        "quire.cli.completion:completion",
-        "Print what makes a shell complete commands and options.",
-    ),
-}
+_COMMANDS = commands(
+    """
+    local         servers.local:local          Run a whole cluster on this machine, in the \
+                                               foreground.
+    bookie        main:bookie                  Run one bookie in the foreground; look after it; \
+                                               take it away.
+    autorecovery  main:autorecovery            Replicate again what is lost, without a command.
+    http          servers.http:http            Serve the HTTP API and the metrics of a cluster.
+    ui            servers.http:ui              Serve the dashboard of a cluster.
+    zookeeper     servers.zookeeper:zookeeper  Run a single ZooKeeper server in the foreground.
+    cluster       main:cluster                 Initialise a cluster; look at its bookies; rebalance.
+    ledger        main:ledger                  Write, read, list, show, delete and recover ledgers.
+    object        main:objects                 Put, get, list, show and delete objects.
+    namespace     main:namespace               Make, list and show namespaces of streams; set \
+                                               what streams inherit.
+    stream        main:stream                  Write, read, tail, truncate and manage streams.
+    pipeline      main:pipeline                Move, keep, compare and check data with Spark.
+    config        main:config                  Show and check the configuration.
+    explain       main:explain                 Say what is wrong with something, and why.
+    bench         main:bench                   Measure a cluster.
+    shell         shell.shell:shell            Take the verbs and flags of Apache's BookieShell.
+    completion    main:completion              Print what makes a shell complete commands and \
+                                               options.
+    """
+)
+_BOOKIE = commands(
+    """
+    start         start:bookie        Run one bookie in the foreground.
+    recover       moves:recover       Replicate again what a lost bookie held.
+    decommission  moves:decommission  Take a bookie away for good, with nothing lost.
+    explain       space:explain       Say what a bookie keeps on its disk, and why.
+    scrub         check:scrub         Read all that a bookie has stored, and check it.
+    disk          disk:disk           Look at the files of a bookie; check them; make their index \
+                                      again.
+    cookie        cookie:cookie       Show and mend what ties directories to a bookie.
+    conf          conf:conf           Say what becomes of each key of Apache's bk_server.conf.
+    init          init:init           Make a new bookie in an empty directory.
+    format        init:erase_bookie   Destroy what a bookie has stored.
+    """,
+    "bookie",
+)
+_AUTORECOVERY = commands(
+    """
+    start    autorecovery:start        Stand for auditor, and repair ledgers, in the foreground.
+    status   autorecovery:status       Who is the auditor, and how much there is to do.
+    list     autorecovery:list_marked  List the ledgers that lack replicas, and why.
+    enable   autorecovery:enable       Switch it on again, for the whole cluster.
+    disable  autorecovery:disable      Switch it off, for the whole cluster.
+    delay    autorecovery:delay        Show or set how long a lost bookie is waited for.
+    trigger  autorecovery:trigger      Look for lost bookies now.
+    """,
+    "servers",
+)
+_CLUSTER = commands(
+    """
+    init       metadata:init      Make a new, empty cluster.
+    bookies    bookies:bookies    List the registered bookies.
+    erase      metadata:erase     Destroy a cluster and all its ledgers.
+    locations  bookies:locations  Say where bookies stand: racks, regions, zones.
+    rebalance  jobs:rebalance     Move entries from the fullest bookies to the emptiest.
+    pause      jobs:pause         Pause a job, in whichever process it runs; list what is paused.
+    resume     jobs:resume        Let a paused job go on.
+    skip-ids   metadata:skip_ids  After a restore, give no new ledger an id up to this one.
+    gc         gc:gc              Show garbage collection, and switch it off and on.
+    """,
+    "cluster",
+)
+_CONFIG = commands(
+    """
+    show   config:show   Show effective values, and their origins.
+    check  config:check  Say what is wrong with a configuration file.
+    """
+)
+_EXPLAIN = commands(
+    """
+    cluster  explain:explain_cluster     What is wrong with the cluster, what is being done about \
+                                         it, and what to type.
+    ledger   explain:explain_one_ledger  Where the replicas of a ledger are, what is missing, and \
+                                         why.
+    """
+)
+_LEDGER = commands(
+    """
+    write    write:write          Append the lines of standard input to a new ledger.
+    read     read:read            Print the entries of a ledger, one a line.
+    list     manage:list_ledgers  List the ids of all ledgers.
+    show     manage:show          Show what the metadata says of a ledger.
+    delete   manage:delete        Delete a ledger.
+    recover  manage:recover       Fence the writer of a ledger and close the ledger.
+    """,
+    "ledger",
+)
+_OBJECT = commands(
+    """
+    put     transfer:put         Store a file as an object.
+    get     transfer:get         Print an object, or write it to a file.
+    list    manage:list_objects  List the names of objects.
+    show    manage:show          Show what is known of an object.
+    delete  manage:delete        Delete an object.
+    """,
+    "object",
+)
+_NAMESPACE = commands(
+    """
+    create  namespace:create           Make a namespace for streams.
+    list    namespace:list_namespaces  List the paths of all namespaces.
+    show    namespace:show             Show the settings of a namespace.
+    set     namespace:change           Change settings that streams inherit.
+    """,
+    "stream",
+)
+_STREAM = commands(
+    """
+    create    manage:create      Make a stream.
+    list      show:list_streams  List the streams of a namespace.
+    show      show:show          Show settings, segments and subscriptions.
+    set       manage:change      Change a stream's own settings.
+    rename    manage:rename      Give a stream another name.
+    delete    manage:delete      Delete a stream with all its ledgers.
+    write     write:write        Append the lines of standard input.
+    read      read:read          Print records, from any place on.
+    tail      read:tail          Print the last records, and go on with -f.
+    truncate  manage:truncate    Give up the beginning of a stream.
+    retain    manage:retain      Delete what is not to be kept any longer.
+    end       manage:end         End a stream for good.
+    audit     show:audit         Find ledgers that no stream names any more.
+    """,
+    "stream",
+)
+_PIPELINE = commands(
+    """
+    ingest     ingest:ingest        Bring files and tables into streams.
+    offload    archive:offload      Copy closed segments to Parquet, and free the bookies of them.
+    history    archive:history      Read what was offloaded and what was not as one.
+    compact    compact:compact      Keep the latest value of each key of a stream.
+    replicate  replicate:replicate  Copy streams to another cluster, once or continuously.
+    audit      repair:audit         Read every replica of every entry, and tell what is wrong.
+    recover    repair:recover       Replicate again what a lost bookie held.
+    """,
+    "pipeline",
+)
+_BENCH = commands(
+    """
+    add          bench:add          Appends, many outstanding.
+    read         bench:read         Sequential read of a whole ledger, digests verified.
+    latency      bench:latency      Latency of single appends.
+    tail         bench:tail         Time from an append to readers that follow.
+    ledgers      bench:ledgers      Appends to many ledgers in turn.
+    recover      bench:recover      Opening ledgers whose writer is gone.
+    rereplicate  bench:rereplicate  Copying what a bookie held to others.
+    stream       bench:stream       Records through streams.
+    """,
+    "bench",
+)
 
-_BOOKIE = {
-    "start": ("quire.cli.bookie.start:bookie", "Run one bookie in the foreground."),
-    "recover": (
-        "quire.cli.bookie.recover:recover",
-        "Replicate again what a lost bookie held.",
-    ),
-    "decommission": (
-        "quire.cli.bookie.decommission:decommission",
-        "Take a bookie away for good, with nothing lost.",
-    ),
-    "explain": (
-        "quire.cli.bookie.explain:explain",
-        "Say what a bookie keeps on its disk, and why.",
-    ),
-    "scrub": (
-        "quire.cli.bookie.scrub:scrub",
-        "Read all that a bookie has stored, and check it.",
-    ),
-    "disk": (
-        "quire.cli.bookie.disk:disk",
-        "Look at the files of a bookie; check them; make their index again.",
-    ),
-    "cookie": (
-        "quire.cli.bookie.cookie:cookie",
-        "Show and mend what ties directories to a bookie.",
-    ),
-    "conf": (
-        "quire.cli.bookie.conf:conf",
-        "Say what becomes of each key of Apache's bk_server.conf.",
-    ),
-    "init": ("quire.cli.bookie.init:init", "Make a new bookie in an empty directory."),
-    "format": ("quire.cli.bookie.format:erase_bookie", "Destroy what a bookie has stored."),
-}
-
-_AUTORECOVERY = {
-    "start": (
-        "quire.cli.autorecovery:start",
-        "Stand for auditor, and repair ledgers, in the foreground.",
-    ),
-    "status": (
-        "quire.cli.autorecovery:status",
-        "Who is the auditor, and how much there is to do.",
-    ),
-    "list": (
-        "quire.cli.autorecovery:list_marked",
-        "List the ledgers that lack replicas, and why.",
-    ),
-    "enable": ("quire.cli.autorecovery:enable", "Switch it on again, for the whole cluster."),
-    "disable": ("quire.cli.autorecovery:disable", "Switch it off, for the whole cluster."),
-    "delay": (
-        "quire.cli.autorecovery:delay",
-        "Show or set how long a lost bookie is waited for.",
-    ),
-    "trigger": ("quire.cli.autorecovery:trigger", "Look for lost bookies now."),
-}
-
-_CLUSTER = {
-    "init": ("quire.cli.cluster.init:init", "Make a new, empty cluster."),
-    "bookies": ("quire.cli.cluster.bookies:bookies", "List the registered bookies."),
-    "erase": ("quire.cli.cluster.erase:erase", "Destroy a cluster and all its ledgers."),
-    "locations": (
-        "quire.cli.cluster.locations:locations",
-        "Say where bookies stand: racks, regions, zones.",
-    ),
-    "rebalance": (
-        "quire.cli.cluster.rebalance:rebalance",
-        "Move entries from the fullest bookies to the emptiest.",
-    ),
-    "pause": (
-        "quire.cli.cluster.pause:pause",
-        "Pause a job, in whichever process it runs; list what is paused.",
-    ),
-    "resume": ("quire.cli.cluster.pause:resume", "Let a paused job go on."),
-    "skip-ids": (
-        "quire.cli.cluster.skip_ids:skip_ids",
-        "After a restore, give no new ledger an id up to this one.",
-    ),
-    "gc": ("quire.cli.cluster.gc:gc", "Show garbage collection, and switch it off and on."),
-}
-
-_CONFIG = {
-    "show": ("quire.cli.config.show:show", "Show effective values, and their origins."),
-    "check": ("quire.cli.config.check:check", "Say what is wrong with a configuration file."),
-}
-
-_EXPLAIN = {
-    "cluster": (
-        "quire.cli.explain.cluster:explain",
-        "What is wrong with the cluster, what is being done about it, and what to type.",
-    ),
-    "ledger": (
-        "quire.cli.explain.ledger:explain",
-        "Where the replicas of a ledger are, what is missing, and why.",
-    ),
-}
-
-_LEDGER = {
-    "write": (
-        "quire.cli.ledger.write:write",
-        "Append the lines of standard input to a new ledger.",
-    ),
-    "read": ("quire.cli.ledger.read:read", "Print the entries of a ledger, one a line."),
-    "list": ("quire.cli.ledger.list:list_ledgers", "List the ids of all ledgers."),
-    "show": ("quire.cli.ledger.show:show", "Show what the metadata says of a ledger."),
-    "delete": ("quire.cli.ledger.delete:delete", "Delete a ledger."),
-    "recover": (
-        "quire.cli.ledger.recover:recover",
-        "Fence the writer of a ledger and close the ledger.",
-    ),
-}
-
-_OBJECT = {
-    "put": ("quire.cli.object.put:put", "Store a file as an object."),
-    "get": ("quire.cli.object.get:get", "Print an object, or write it to a file."),
-    "list": ("quire.cli.object.list:list_objects", "List the names of objects."),
-    "show": ("quire.cli.object.show:show", "Show what is known of an object."),
-    "delete": ("quire.cli.object.delete:delete", "Delete an object."),
-}
-
-_NAMESPACE = {
-    "create": ("quire.cli.namespace.create:create", "Make a namespace for streams."),
-    "list": ("quire.cli.namespace.list:list_namespaces", "List the paths of all namespaces."),
-    "show": ("quire.cli.namespace.show:show", "Show the settings of a namespace."),
-    "set": ("quire.cli.namespace.show:change", "Change settings that streams inherit."),
-}
-
-_STREAM = {
-    "create": ("quire.cli.stream.create:create", "Make a stream."),
-    "list": ("quire.cli.stream.list:list_streams", "List the streams of a namespace."),
-    "show": ("quire.cli.stream.show:show", "Show settings, segments and subscriptions."),
-    "set": ("quire.cli.stream.create:change", "Change a stream's own settings."),
-    "rename": ("quire.cli.stream.create:rename", "Give a stream another name."),
-    "delete": ("quire.cli.stream.delete:delete", "Delete a stream with all its ledgers."),
-    "write": ("quire.cli.stream.write:write", "Append the lines of standard input."),
-    "read": ("quire.cli.stream.read:read", "Print records, from any place on."),
-    "tail": ("quire.cli.stream.read:tail", "Print the last records, and go on with -f."),
-    "truncate": ("quire.cli.stream.trim:truncate", "Give up the beginning of a stream."),
-    "retain": ("quire.cli.stream.trim:retain", "Delete what is not to be kept any longer."),
-    "end": ("quire.cli.stream.delete:end", "End a stream for good."),
-    "audit": ("quire.cli.stream.audit:audit", "Find ledgers that no stream names any more."),
-}
-
-_PIPELINE = {
-    "ingest": ("quire.cli.pipeline.ingest:ingest", "Bring files and tables into streams."),
-    "offload": (
-        "quire.cli.pipeline.offload:offload",
-        "Copy closed segments to Parquet, and free the bookies of them.",
-    ),
-    "history": (
-        "quire.cli.pipeline.history:history",
-        "Read what was offloaded and what was not as one.",
-    ),
-    "compact": (
-        "quire.cli.pipeline.compact:compact",
-        "Keep the latest value of each key of a stream.",
-    ),
-    "replicate": (
-        "quire.cli.pipeline.replicate:replicate",
-        "Copy streams to another cluster, once or continuously.",
-    ),
-    "audit": (
-        "quire.cli.pipeline.audit:audit",
-        "Read every replica of every entry, and tell what is wrong.",
-    ),
-    "recover": (
-        "quire.cli.pipeline.recover:recover",
-        "Replicate again what a lost bookie held.",
-    ),
-}
-
-_BENCH = {
-    "add": ("quire.cli.bench.bench:add", "Appends, many outstanding."),
-    "read": ("quire.cli.bench.bench:read", "Sequential read of a whole ledger, digests verified."),
-    "latency": ("quire.cli.bench.bench:latency", "Latency of single appends."),
-    "tail": ("quire.cli.bench.bench:tail", "Time from an append to readers that follow."),
-    "ledgers": ("quire.cli.bench.bench:ledgers", "Appends to many ledgers in turn."),
-    "recover": ("quire.cli.bench.bench:recover", "Opening ledgers whose writer is gone."),
-    "rereplicate": ("quire.cli.bench.bench:rereplicate", "Copying what a bookie held to others."),
-    "stream": ("quire.cli.bench.bench:stream", "Records through streams."),
-}
-
+SHELLS = ("bash", "zsh", "fish")
+COMPLETE_VARIABLE = "_QUIRE_COMPLETE"
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -340,6 +268,22 @@ def pipeline() -> None:
 @click.group(cls=LazyGroup, lazy=_BENCH)
 def bench() -> None:
     """Measure a cluster: one line of results a round, on standard output."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print what makes a shell complete the commands and options of quire.
+
+    bash: eval "$(quire completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc. fish: quire
+    completion fish > ~/.config/fish/completions/quire.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(context.find_root().command, {}, "quire", COMPLETE_VARIABLE).source())
 
 
 def main() -> None:

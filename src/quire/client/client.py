@@ -18,19 +18,19 @@ from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
 from quire.client.cluster.quarantine import OnDamage, Suspect
 from quire.client.datasets.datasets import Datasets
-from quire.client.observability.metrics import client_metrics
 from quire.client.observability.tracing import Tracing, note
 from quire.client.read.follow import Feeds
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.read.reader import LedgerReader
 from quire.client.recovery import Recovery
+from quire.client.write.add_session import SharedByWriters
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import LedgerWriter
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
-from quire.core.recovery import Doubt
+from quire.core.recovery import TrustModel
 from quire.errors import (
     BookieTimeoutError,
     ClientClosedError,
@@ -87,6 +87,7 @@ class Client:
             self._tasks,
             Tracing(tracer),
         )
+        self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
         self._closed = False
 
@@ -172,7 +173,7 @@ class Client:
                 f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
                 f"{ack_quorum} >= 1 does not hold"
             )
-        self._check_liars(self.config.assume_liars, ack_quorum)
+        self._check_byzantine(self.config.assume_liars, ack_quorum)
         check_format(self.config.ledger_metadata_version)
         with self._pool.tracing.span("create_ledger") as span:
             ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
@@ -197,6 +198,7 @@ class Client:
                 password=password,
                 store=self.metadata,
                 pool=self._pool,
+                shared=self._shared,
                 config=self.config,
                 tasks=self._tasks,
                 deferred_sync=deferred_sync,
@@ -260,10 +262,10 @@ class Client:
                 remedy="Open it with the password that it was created with",
             )
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
-        liars = self.config.assume_liars if assume_liars is None else assume_liars
-        self._check_liars(liars, value.ack_quorum)
+        byzantine = self.config.assume_liars if assume_liars is None else assume_liars
+        self._check_byzantine(byzantine, value.ack_quorum)
         # Whoever knows the password can make HMAC digests, and everybody knows the empty one.
-        doubt = Doubt(liars, codec.digest is not DigestType.HMAC or not password)
+        trust = TrustModel(byzantine, codec.digest is not DigestType.HMAC or not password)
         lac = value.last_entry_id
         if recover and not value.closed:
             recovery = Recovery(
@@ -273,16 +275,17 @@ class Client:
                 codec,
                 self.metadata,
                 self._pool,
+                self._shared,
                 self.config,
                 self._tasks,
-                doubt,
+                trust,
                 unverified_password=unverified_password,
             )
             stored = await recovery.run()
             lac = stored.value.last_entry_id
         elif not value.closed:
             known = await read_last_confirmed(
-                value, codec, self._pool, self.config.read_timeout_s, doubt=doubt
+                value, codec, self._pool, self.config.read_timeout_s, trust=trust
             )
             lac = max(known.lac, value.last_segment.first_entry_id - 1)
         return LedgerReader(
@@ -294,7 +297,7 @@ class Client:
             last_add_confirmed=lac,
             feeds=self._feeds,
             password=password,
-            doubt=doubt,
+            trust=trust,
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -364,7 +367,7 @@ class Client:
 
     def metrics(self) -> str:
         """What this client has done since it was made, in Prometheus' text format."""
-        return exposition(client_metrics(self))
+        return exposition(self._pool.metrics())
 
     @property
     def on_damage(self) -> OnDamage | None:
@@ -422,13 +425,13 @@ class Client:
             raise ClientClosedError("the client is closed")
 
     @staticmethod
-    def _check_liars(liars: int, ack_quorum: int) -> None:
-        """As many negatives as then prove absence, and as few unknown, there must be."""
-        if liars < 0 or (liars and ack_quorum - liars < 1):
+    def _check_byzantine(count: int, ack_quorum: int) -> None:
+        """Raise UsageError unless an acknowledged entry is on an honest bookie for certain."""
+        if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
                 f"with an ack quorum of {ack_quorum} no more than "
                 f"{counted(ack_quorum - 1, 'bookie')} of an ensemble can be assumed to lie, "
-                f"not {liars}",
+                f"not {count}",
                 remedy="An acknowledged entry must be on a bookie that does not: create ledgers "
                 "with a larger ack quorum",
             )

@@ -17,24 +17,35 @@ from typing import TYPE_CHECKING
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.cluster.quarantine import misbehaviour_of
-from quire.client.key_check import check_key
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import note
 from quire.client.read.engine import ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed
-from quire.client.write.add_session import AddSession
+from quire.client.write.add_session import AddSession, SharedByWriters
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
-from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
+from quire.codec.wire.v2 import (
+    BATCH_RESPONSE_BYTES,
+    LAST_ENTRY,
+    LENGTH,
+    MAX_FRAME_BYTES,
+    Flag,
+)
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe
-from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
-from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
+from quire.core.recovery import HONEST_BOOKIES, RecoveryVotes, TrustModel, Verdict, recovery_lac
+from quire.errors import (
+    BookieTimeoutError,
+    QuireError,
+    ReadError,
+    RecoveryError,
+    UnauthorizedError,
+)
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.size import check_close
 from quire.metadata.ledgers.update import update_ledger
-from quire.net.answer_codes import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer, NoLedgerAnswer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -65,20 +76,22 @@ class Recovery:
         codec: EntryCodec,
         store: MetadataStore,
         pool: BookiePool,
+        shared: SharedByWriters,
         config: ClientConfig,
         tasks: TaskSet,
-        doubt: Doubt = NO_DOUBT,
+        trust: TrustModel = HONEST_BOOKIES,
         *,
         unverified_password: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self._unverified_password = unverified_password
-        self._doubt = doubt
+        self._trust = trust
         self._current = metadata
         self._key = master_key(password)
         self._codec = codec
         self._store = store
         self._pool = pool
+        self._shared = shared
         self._config = config
         self._tasks = tasks
         self._segments: list[tuple[int, tuple[str, ...]]] = []
@@ -151,7 +164,7 @@ class Recovery:
                 self._pool,
                 self._config.read_timeout_s,
                 fence_with=self._key,
-                doubt=self._doubt,
+                trust=self._trust,
             )
             lac = recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)
             note(span, last_entry=lac)
@@ -170,6 +183,7 @@ class Recovery:
             codec=self._codec,
             key=self._key,
             pool=self._pool,
+            shared=self._shared,
             config=self._config,
             tasks=self._tasks,
             ensemble=snapshot.last_segment.ensemble,
@@ -205,7 +219,7 @@ class Recovery:
         return last, max(length, 0)
 
     async def _read_on(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        if snapshot.ensemble_size == snapshot.write_quorum and not self._doubt.votes:
+        if snapshot.ensemble_size == snapshot.write_quorum and not self._trust.compares_copies:
             return await self._read_batch(snapshot, first)
         return await self._read_striped(snapshot, first)
 
@@ -214,7 +228,7 @@ class Recovery:
         whether the ledger ends here, and fences them again."""
         ensemble = snapshot.last_segment.ensemble
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
-        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._doubt)
+        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._trust)
         many = self._preferred % len(ensemble)
         errors: dict[str, BaseException | str] = {}
         tasks = {
@@ -299,7 +313,7 @@ class Recovery:
         last = first + STRIPED_WINDOW_ENTRIES - 1
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
         ensemble = snapshot.last_segment.ensemble
-        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._doubt)
+        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._trust)
         copies: dict[tuple[int, Hashable], bytes] = {}
         errors: dict[str, BaseException | str] = {}
 
@@ -377,7 +391,8 @@ class Recovery:
 
     def _content(self, data: bytes) -> Hashable:
         """What all honest copies of an entry have in common, where that is compared."""
-        return (data[24:32], data[self._codec.head_bytes :]) if self._doubt.votes else None
+        compared = self._trust.compares_copies
+        return (data[24:32], data[self._codec.head_bytes :]) if compared else None
 
     def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
         kind = misbehaviour_of(error)
@@ -408,7 +423,7 @@ class Recovery:
             return False
 
         engine = ReadEngine(
-            self._codec, lambda: snapshot, same, self._pool, self._config, self._doubt
+            self._codec, lambda: snapshot, same, self._pool, self._config, self._trust
         )
         try:
             async with aclosing(engine.runs(entry_id, entry_id)) as runs:
@@ -436,8 +451,8 @@ class Recovery:
 
     def _undecidable(self, entry: int, errors: dict[str, BaseException | str]) -> RecoveryError:
         why, remedy = "too few bookies answered", "Bring its bookies back and open it again"
-        if self._doubt.liars:
-            why = f"where {self._doubt.liars} may lie, what its bookies say is too little"
+        if self._trust.byzantine:
+            why = f"too few bookies agree (assume_liars is {self._trust.byzantine})"
             remedy += ", or open it without assume_liars to believe them"
         return RecoveryError(
             f"ledger {self.ledger_id} cannot be recovered now: {why} to tell whether entry {entry} "
@@ -454,3 +469,72 @@ def _with(now: LedgerMetadata, segments: Sequence[tuple[int, tuple[str, ...]]]) 
     for first, ensemble in segments:
         now = now.with_ensemble_from(first, ensemble)
     return now
+
+
+async def check_key(
+    ledger_id: int, metadata: LedgerMetadata, key: bytes, pool: BookiePool, timeout_s: float
+) -> None:
+    """Return once a bookie that knows the ledger has accepted `key`, which fences the ledger there.
+
+    This is for a ledger whose metadata has no password (format 1). The bookies that hold an entry
+    of the ledger know its master key. A bookie that does not know the ledger accepts the key of the
+    first request that fences it. Without this check, recovery with a wrong password would close an
+    empty ledger and leave the wrong key on its bookies.
+
+    The newest segment is asked first. A bookie that does not know the ledger receives no request
+    that fences. Cancel-safe.
+
+    Raises:
+        UnauthorizedError: a bookie refused the key, or no bookie that answered knows the ledger.
+            `causes` names the bookies that did not answer.
+    """
+    failed: dict[str, QuireError] = {}
+    asked: set[str] = set()
+    for segment in reversed(metadata.segments):
+        bookies = [bookie for bookie in segment.ensemble if bookie not in asked]
+        asked.update(bookies)
+        answers = await asyncio.gather(
+            *(_accepts(ledger_id, bookie, key, pool, timeout_s, failed) for bookie in bookies)
+        )
+        if any(answers):
+            return
+        for error in failed.values():
+            if isinstance(error, UnauthorizedError):
+                raise error
+    raise UnauthorizedError(
+        f"the password of ledger {ledger_id} cannot be checked: its metadata stores "
+        "none, and no bookie that answered knows the ledger. Nothing was changed",
+        ledger_id=ledger_id,
+        causes=dict(failed),
+        remedy="If you are certain of the password, recover with unverified_password "
+        "(`quire ledger recover --unverified-password`)",
+    )
+
+
+async def _accepts(
+    ledger_id: int,
+    bookie: str,
+    key: bytes,
+    pool: BookiePool,
+    timeout_s: float,
+    failed: dict[str, QuireError],
+) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            channel = await pool.channel(bookie)
+            try:
+                await channel.read(ledger_id, LAST_ENTRY, Flag.NONE, b"")
+            except NoLedgerAnswer:
+                return False
+            except NoEntryAnswer:
+                pass  # it knows the ledger, for example from an explicit LAC
+            try:
+                await channel.read(ledger_id, LAST_ENTRY, Flag.DO_FENCING, key)
+            except NoEntryAnswer:
+                pass
+            return True
+    except TimeoutError:
+        failed[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
+    except QuireError as error:
+        failed[bookie] = error
+    return False

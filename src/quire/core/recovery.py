@@ -4,12 +4,12 @@ An entry *exists* with one valid copy. It *does not exist* with `write_quorum - 
 negatives out of its write set: then it cannot have been acknowledged. Everything else (a time-out,
 a bad digest, "data unknown") is neither.
 
-With `Doubt` up to `liars` bookies of an ensemble may say anything. At least `ack_quorum - liars` of
-those that acknowledged an entry are honest and have it, so it takes `liars` more negatives to prove
-its absence. Where digests can be forged a copy proves nothing by itself: `liars + 1` equal ones do,
-for one of them is honest. If everybody has answered and nothing else is decided, members with a bad
-digest are taken for so many of the liars, and what the others have, if they agree, for true: that
-errs towards keeping an entry. It is never taken for a reason to end the ledger.
+With a `TrustModel` that expects f Byzantine bookies, f bookies of an ensemble may answer anything.
+At least `ack_quorum - f` of the bookies that acknowledged an entry are honest and have it, so it
+takes f more negatives to prove its absence. Where digests can be forged, one copy proves nothing;
+f + 1 equal copies do, because one of them is honest. If everybody has answered and nothing else is
+decided, members with a bad digest count as Byzantine, and what the others have, if they agree, as
+true. This errs towards keeping an entry; it is never a reason to end the ledger.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ from quire.core.append.quorum import covered, negatives_needed, write_set
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """How far bookies are believed."""
+class TrustModel:
+    """How far the answers of bookies are believed."""
 
-    liars: int = 0
-    """Bookies of any ensemble that may lie, or drop what they acknowledged."""
+    byzantine: int = 0
+    """The number of bookies of any ensemble that may be Byzantine: they may answer anything, and
+    drop what they acknowledged."""
     forgeable: bool = False
-    """Whether whoever stores an entry could make another one with a digest that is right."""
+    """Whether a bookie could make an entry with a digest that is right."""
 
     @property
     def copies_needed(self) -> int:
-        """So many equal copies of an entry are believed."""
-        return self.liars + 1 if self.forgeable else 1
+        """The number of equal copies of an entry that are believed."""
+        return self.byzantine + 1 if self.forgeable else 1
 
     @property
-    def votes(self) -> bool:
+    def compares_copies(self) -> bool:
         """Whether copies have to be compared."""
         return self.copies_needed > 1
 
     def covered(
         self, known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
     ) -> bool:
-        """Rule 4, with fewer than `ack_quorum - liars` unknown members a window."""
-        return covered(known, ensemble_size, write_quorum, ack_quorum - self.liars)
+        """Rule 4, with fewer than `ack_quorum - byzantine` unknown members a window."""
+        return covered(known, ensemble_size, write_quorum, ack_quorum - self.byzantine)
 
     def believed_lac(self, lacs: Collection[int]) -> int:
-        """Of what bookies say, each once: a LAC that somebody honest has, at least."""
+        """Return the highest LAC that an honest bookie has for certain. Each bookie gives one."""
         ranked = sorted(lacs, reverse=True)
         return ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed else -1
 
 
-NO_DOUBT = Doubt()
+HONEST_BOOKIES = TrustModel()
+"""No bookie is Byzantine: bookies crash, and disks lose or damage data."""
 
 
 class Verdict(enum.Enum):
@@ -89,18 +91,19 @@ class RecoveryVotes:
         ensemble_size: int,
         write_quorum: int,
         ack_quorum: int,
-        doubt: Doubt = NO_DOUBT,
+        trust: TrustModel = HONEST_BOOKIES,
     ) -> None:
         self.first = first
-        self._doubt = doubt
+        self._trust = trust
         self._ack_quorum = ack_quorum
         self._ensemble_size = ensemble_size
         self._write_quorum = write_quorum
-        self._negatives_needed = negatives_needed(write_quorum, ack_quorum) + doubt.liars
+        self._negatives_needed = negatives_needed(write_quorum, ack_quorum) + trust.byzantine
         self._votes: dict[int, EntryVotes] = {}
 
     def positive(self, entry_id: int, index: int = 0, content: Hashable = None) -> None:
-        """`content` says what is in the copy of the member `index`; with `Doubt.votes` only."""
+        """`content` says what is in the copy of the member `index`. It counts only if copies are
+        compared."""
         votes = self._of(entry_id)
         votes.found = True
         votes.copies.setdefault(content, set()).add(index)
@@ -118,7 +121,7 @@ class RecoveryVotes:
         votes = self._votes.get(entry_id)
         if votes is None:
             return Verdict.OPEN
-        if votes.found and votes.most()[1] >= self._doubt.copies_needed:
+        if votes.found and votes.most()[1] >= self._trust.copies_needed:
             return Verdict.EXISTS
         members = set(write_set(entry_id, self._ensemble_size, self._write_quorum))
         if len(votes.negative & members) >= self._negatives_needed:
@@ -126,16 +129,17 @@ class RecoveryVotes:
         told = votes.negative.union(*votes.copies.values())
         # Who said nothing useful may have any of the contents.
         most = votes.most()[1] + len(members - told)
-        if self._doubt.votes and most < self._ack_quorum - self._doubt.liars:
+        if self._trust.compares_copies and most < self._ack_quorum - self._trust.byzantine:
             return Verdict.ABSENT
         if not members <= told | votes.neither:
             return Verdict.OPEN
         return Verdict.EXISTS if self._kept(votes) else Verdict.UNDECIDABLE
 
     def _kept(self, votes: EntryVotes) -> bool:
-        """Whether the only content that anybody has is true, if a bad digest is a lie."""
-        liars, damaged = self._doubt.liars, len(votes.damaged)
-        return len(votes.copies) == 1 and damaged <= liars < damaged + votes.most()[1]
+        """Whether the only content that anybody has is true, if members with a bad digest are
+        Byzantine."""
+        byzantine, damaged = self._trust.byzantine, len(votes.damaged)
+        return len(votes.copies) == 1 and damaged <= byzantine < damaged + votes.most()[1]
 
     def content(self, entry_id: int) -> Hashable:
         """What is in an entry that exists."""

@@ -1,4 +1,5 @@
-"""The one interface to metadata; three drivers implement it: `memory`, `sqlite`, `zookeeper`.
+"""The one interface to metadata. The drivers `sqlite` and `zookeeper` implement it, and so does the
+store in memory of the package quire-simulator.
 
 Everything that several processes must agree on goes through here, by versioned compare-and-swap.
 One conformance suite (`tests/conformance`) runs against all drivers. All calls are coroutines,
@@ -14,31 +15,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.registration import Endpoint
 from quire.errors import KeyExistsError
+from quire.metadata.tree import Tree
+from quire.metadata.values import ANY_VERSION, UNKNOWN_CREATION, Versioned, Watch
 
-if TYPE_CHECKING:
-    from quire.metadata.tree import Tree
-
-T = TypeVar("T")
-
-ANY_VERSION = -1
-UNKNOWN_CREATION = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned(Generic[T]):
-    """A value with the version that a compare-and-swap must name."""
-
-    value: T
-    version: int
-    created: int = field(default=UNKNOWN_CREATION, compare=False)
-    """A number that identifies the creation of a ledger in this store: another number means another
-    creation (`quire.metadata.ledgers.creation`). `UNKNOWN_CREATION` for values that are not
-    ledgers."""
+__all__ = [
+    "ANY_VERSION", "UNKNOWN_CREATION", "BookieAddress", "Bookies", "LedgerRange", "MetadataStore",
+    "Registration", "Tree", "Versioned", "Watch",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +83,6 @@ class Registration(Protocol):
     async def close(self) -> None:
         """Withdraw at once. Safe to call twice."""
         ...
-
-
-class Watch(Protocol):
-    def close(self) -> None: ...
 
 
 class MetadataStore(Protocol):

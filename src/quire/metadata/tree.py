@@ -1,7 +1,7 @@
 """A tree of nodes with data, versions and children, changed in transactions.
 
 What streams keep is there (Apache DistributedLog's layout needs no more): in ZooKeeper its nodes
-are znodes at the very paths, in SQLite and in memory they are rows of a table of their own. A tree
+are znodes at the very paths, in SQLite they are rows of a table of their own. A tree
 belongs to the store, not to a cluster in it: it is there before `initialise`, and whoever chooses
 paths keeps away from ledgers roots and from `/quire`.
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.metadata.interface import ANY_VERSION, Versioned, Watch
+from quire.metadata.values import ANY_VERSION, Versioned, Watch
 
 COMMIT_OPERATIONS_MAX = 1_000
 """Of one commit."""

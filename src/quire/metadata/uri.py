@@ -6,7 +6,8 @@
 | `zk://HOST:PORT;HOST:PORT/ledgers`, `zk+null:`  | ZooKeeper; its LAYOUT says how ledgers lie  |
 | `zk+hierarchical://HOST:PORT,HOST:PORT/ledgers` | the same, and LAYOUT must name that manager |
 | `zk+longhierarchical:`, `zk+flat:`              | likewise                                    |
-| `memory://NAME`                                 | this process alone, for tests               |
+| `memory://NAME`                                 | this process alone, for tests; its driver   |
+|                                                 | is in the package quire-simulator           |
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class BookieChannel(Link):
                 sink.on_acked_run(first, first + count - 1)
                 return stop
         view = memoryview(buffer)[at:stop]
-        rest = self._acked_in_turn(view, count)
+        rest = self._parse_ok_adds(view, count)
         if not rest:
             return stop
         used = (count - rest) * ADD_RESPONSE_BYTES
@@ -191,7 +191,7 @@ class BookieChannel(Link):
             if sink is not None:
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
 
-    def _acked_in_turn(self, view: memoryview, count: int) -> int:
+    def _parse_ok_adds(self, view: memoryview, count: int) -> int:
         """OK for adds of several ledgers, most of which have one or few in a row: one pass, for
         with thousands of ledgers in turn there are as many of these as adds. How many answers are
         left from the first one that is something else."""

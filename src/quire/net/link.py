@@ -1,5 +1,5 @@
 """What a client's connections to a bookie have in common, whichever protocol they speak: chunks in,
-one write a turn of the event loop out, where the answers to adds go, and the end."""
+one write an event-loop iteration out, where the answers to adds go, and the end."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Link(asyncio.Protocol):
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._turn: list[Buffer] = []
-        """What leaves at the end of this turn of the event loop, as one write."""
+        self._outgoing: list[Buffer] = []
+        """What leaves at the end of this event-loop iteration, as one write."""
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -177,25 +177,25 @@ class Link(asyncio.Protocol):
             self._expected.append((expected, place))
 
     def send(self, frames: Buffer) -> None:
-        """ADD frames, sent with everything else of this turn of the event loop: with thousands of
-        ledgers a write for each would cost more than all the rest. Bounded by the caller's count
-        of unacknowledged bytes."""
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._send_turn)
-        self._turn.append(frames)
+        """Send ADD frames with everything else of this event-loop iteration: with thousands of
+        ledgers a write for each would cost more than all the rest. The caller's count of
+        unacknowledged bytes bounds what waits."""
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._write_outgoing)
+        self._outgoing.append(frames)
 
-    def _send_turn(self) -> None:
-        turn, self._turn = self._turn, []
+    def _write_outgoing(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
         self.writes += 1
         if self._transport is not None and self.lost is None:
-            self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
+            self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """What was handed over still leaves, if there is time for it: see `drained`."""
-        if self._turn:
-            self._send_turn()
+        if self._outgoing:
+            self._write_outgoing()
         if self._transport is not None:
             close_client_side(self._transport)
 
@@ -262,8 +262,8 @@ class Link(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
         self.writes += 1
-        if self._turn:
-            self._turn.append(data)  # behind the adds that were sent before
+        if self._outgoing:
+            self._outgoing.append(data)  # behind the adds that were sent before
         else:
             self._transport.write(data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quire._runtime.former_names import former_names
 from quire._runtime.lazy import lazily
 
 if TYPE_CHECKING:
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
     from quire.replication.budget import Budget
     from quire.replication.explain.status import WhyNot, why_not
     from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-    from quire.replication.repair.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
+    from quire.replication.repair.ledger import (
+        LedgerMove,
+        LedgerOutcome,
+        LedgerResult,
+        OpenLedgerState,
+        move_of,
+        take_out,
+    )
     from quire.replication.repair.repair import Repaired, repair_ledger
 else:
-    __getattr__, __dir__ = lazily(
+    _lazily, __dir__ = lazily(
         __name__,
         {
             "Audit": "quire.replication.audit.audit:Audit",
@@ -28,19 +36,29 @@ else:
             "Budget": "quire.replication.budget:Budget",
             "Finding": "quire.core.replicas:Finding",
             "Kind": "quire.core.replicas:Kind",
-            "LedgerWork": "quire.replication.repair.ledger:LedgerWork",
+            "LedgerResult": "quire.replication.repair.ledger:LedgerResult",
             "LockHeldError": "quire.replication.marks.locks:LockHeldError",
-            "Move": "quire.replication.repair.ledger:Move",
+            "LedgerMove": "quire.replication.repair.ledger:LedgerMove",
             "Repaired": "quire.replication.repair.repair:Repaired",
             "ReplicationLocks": "quire.replication.marks.locks:ReplicationLocks",
-            "Seen": "quire.replication.repair.ledger:Seen",
+            "OpenLedgerState": "quire.replication.repair.ledger:OpenLedgerState",
             "WhyNot": "quire.replication.explain.status:WhyNot",
-            "Work": "quire.replication.repair.ledger:Work",
+            "LedgerOutcome": "quire.replication.repair.ledger:LedgerOutcome",
             "move_of": "quire.replication.repair.ledger:move_of",
             "repair_ledger": "quire.replication.repair.repair:repair_ledger",
             "take_out": "quire.replication.repair.ledger:take_out",
             "why_not": "quire.replication.explain.status:why_not",
         },
+    )
+    __getattr__ = former_names(
+        __name__,
+        {
+            "LedgerWork": "LedgerResult",
+            "Move": "LedgerMove",
+            "Seen": "OpenLedgerState",
+            "Work": "LedgerOutcome",
+        },
+        otherwise=_lazily,
     )
 
 __all__ = [
@@ -51,14 +69,14 @@ __all__ = [
     "Budget",
     "Finding",
     "Kind",
-    "LedgerWork",
+    "LedgerMove",
+    "LedgerOutcome",
+    "LedgerResult",
     "LockHeldError",
-    "Move",
+    "OpenLedgerState",
     "Repaired",
     "ReplicationLocks",
-    "Seen",
     "WhyNot",
-    "Work",
     "move_of",
     "repair_ledger",
     "take_out",

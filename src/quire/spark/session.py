@@ -214,7 +214,7 @@ async def _sweep_streams(client: Client, older_than_s: float, stream: str | None
 def lag_listener(spark: SparkSession) -> LagListener:
     """Attach a listener that keeps (`lags()`) and logs how far the session's streaming queries are
     behind the streams they read, in records, bytes and seconds; returns it."""
-    listener: LagListener = _import("stream_lag").lag_listener(spark)
+    listener: LagListener = _import("streams.lag").lag_listener(spark)
     return listener
 
 

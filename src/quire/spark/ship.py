@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGES = ("quire", "pyspark_quire")
-NOT_SHIPPED = frozenset(("__pycache__", "admin", "testing"))
+NOT_SHIPPED = frozenset(("__pycache__", "cli", "testing"))
 """Directories that no task needs."""
 STAMP = (2013, 1, 1, 0, 0, 0)
 """Of all files: the same sources make the same archive, which Spark then sends once."""

@@ -19,7 +19,7 @@ from quire.streams.read.positions import EARLIEST, LATEST, AtSequence, AtTime, A
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap, Record, RecordBatch
 from quire.streams.read.subscriptions import Subscription
-from quire.streams.write.drafts import Appended
+from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import Producer, StreamWriter
 
 __all__ = [

@@ -10,7 +10,7 @@ from quire.core import fragments
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.election import Election
 from quire.replication.autorecovery.lost_bookies import LostBookies
-from quire.replication.autorecovery.worker import Worker
+from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.repair import fragment, ledger
 from tests.sim.mutants.mutant import edit, mutant
@@ -71,7 +71,7 @@ def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
             "if not members(fragment, self.lost):",
         ),
     )
-    edit(patch, fragment.Batch, "copy", ("if not fragment.closed:", "if False:"))
+    edit(patch, fragment.CopyBatch, "copy", ("if not fragment.closed:", "if False:"))
     edit(
         patch,
         fragments,
@@ -102,7 +102,7 @@ def a_copy_takes_the_next_stripe(patch: pytest.MonkeyPatch) -> None:
 def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        fragment.Batch,
+        fragment.CopyBatch,
         "copy",
         ("if not fragment.empty:", "await self._name_all(self._stored, [segment])\n"
          "    if not fragment.empty:"),
@@ -128,7 +128,7 @@ def a_lock_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
 def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Worker,
+        ReplicationWorker,
         "_attempt",
         ("await self._note(ledger_id, reason, rest.attempts, pause_s)",
          "await self._locks.replicated(lock)"),
@@ -143,7 +143,12 @@ def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
     rule="rule 40",
 )
 def a_bookie_that_lives_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Worker, "_look_at", ("for bookie in sorted(bookies):", "for bookie in ():"))
+    edit(
+        patch,
+        ReplicationWorker,
+        "_look_at",
+        ("for bookie in sorted(bookies):", "for bookie in ():"),
+    )
 
 
 @mutant(

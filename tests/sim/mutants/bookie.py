@@ -11,14 +11,14 @@ from quire.bookie.announcement import Announcement
 from quire.bookie.background import garbage
 from quire.bookie.directories import identity
 from quire.bookie.protocol.add_batcher import Intake
+from quire.bookie.protocol.service import BookieService
 from quire.bookie.protocol.v3 import RequestsV3
-from quire.bookie.service import BookieService
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError
 from quire.metadata.interface import LedgerRange
-from quire.metadata.memory.store import MemoryStore
 from quire.storage.store import LedgerStore
+from quire_simulator.metadata.store import MemoryStore
 from tests.sim.mutants.mutant import edit, exchange, mutant
 
 

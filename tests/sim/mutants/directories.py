@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.storage.directory_places import Place
 from quire.storage.ledger_directories import LedgerDirectories
 from tests.sim.mutants.mutant import edit, mutant

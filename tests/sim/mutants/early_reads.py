@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.early_store import EarlyStore
+from quire.bookie.protocol.loading_store import LoadingStore
+from quire.bookie.protocol.service import BookieService
 from quire.bookie.server import Bookie
-from quire.bookie.service import BookieService
 from tests.sim.mutants.mutant import edit, mutant
 
 DENIED = ("what_is_here_is_not_denied", "no_false_absence", "acknowledged_is_kept")
@@ -66,7 +66,7 @@ def the_store_is_served_before_it_is_loaded(patch: pytest.MonkeyPatch) -> None:
 def a_read_that_waited_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        EarlyStore,
+        LoadingStore,
         "read_blocking",
         ("return await self._store.read_blocking(*asked)", "raise NoLedger"),
     )
@@ -81,7 +81,7 @@ def a_read_that_waited_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> Non
 def the_last_entry_that_is_loaded_is_the_last(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        EarlyStore,
+        LoadingStore,
         "last_entry_id",
         ("raise NoLedger", "return self._store.early[0]._info(ledger_id).last_entry_id"),
     )

@@ -42,7 +42,7 @@ def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
             "if not members(fragment, self.lost):",
         ),
     )
-    edit(patch, fragment.Batch, "copy", ("if not fragment.closed:", "if False:"))
+    edit(patch, fragment.CopyBatch, "copy", ("if not fragment.closed:", "if False:"))
     edit(
         patch,
         fragments,

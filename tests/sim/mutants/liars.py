@@ -7,7 +7,7 @@ import pytest
 from quire.client.read.engine import ReadEngine
 from quire.codec.entry import entry
 from quire.codec.entry.entry import EntryCodec
-from quire.core.recovery import Doubt, RecoveryVotes
+from quire.core.recovery import RecoveryVotes, TrustModel
 from tests.sim.mutants.mutant import edit, mutant
 
 
@@ -18,7 +18,7 @@ from tests.sim.mutants.mutant import edit, mutant
     seeds=40,
 )
 def a_denial_of_a_liar_counts_as_any_other(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, RecoveryVotes, "__init__", (" + doubt.liars", ""))
+    edit(patch, RecoveryVotes, "__init__", (" + trust.byzantine", ""))
 
 
 @mutant(
@@ -28,7 +28,7 @@ def a_denial_of_a_liar_counts_as_any_other(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def one_copy_is_believed_though_it_can_be_forged(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Doubt, "copies_needed", ("self.liars + 1 if self.forgeable else 1", "1"))
+    edit(patch, TrustModel, "copies_needed", ("self.byzantine + 1 if self.forgeable else 1", "1"))
 
 
 @mutant(
@@ -40,7 +40,7 @@ def one_copy_is_believed_though_it_can_be_forged(patch: pytest.MonkeyPatch) -> N
 def the_highest_lac_is_believed(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Doubt,
+        TrustModel,
         "believed_lac",
         (
             "ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed",

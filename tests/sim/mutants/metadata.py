@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.client import recovery
-from quire.client.write import write_handle
+from quire.client.write import writer
 from quire.metadata.ledgers import update
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.registration import MemoryRegistration
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryRegistration, MemoryStore
 from tests.sim.mutants.mutant import edit, mutant
 
 
@@ -38,7 +37,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
     rule="BOOKKEEPER-584, rule 18",
 )
 def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
-    _blind(patch, write_handle)
+    _blind(patch, writer)
 
 
 @mutant(

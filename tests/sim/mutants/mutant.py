@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from quire_simulator import Result, simulate
-from tests.sim.runs import plain_run
+from quire_simulator import RunResult, simulate
+from tests.support.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 
@@ -74,7 +74,7 @@ def applied(one: Mutant) -> Iterator[None]:
         yield
 
 
-def kill(one: Mutant, seed: int, workload: str = "") -> Result | None:
+def kill(one: Mutant, seed: int, workload: str = "") -> RunResult | None:
     """The run that finds this mutant on this seed, if it does. What fails without the mutant as
     well, and a crash that is not what the mutant is about, finds nothing. AssertionError where an
     edit does not fit any more."""

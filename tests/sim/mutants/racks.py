@@ -89,7 +89,7 @@ def any_other_bookie_is_better(patch: pytest.MonkeyPatch) -> None:
 def a_move_for_its_rack_copies_nothing(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        fragment.Batch,
+        fragment.CopyBatch,
         "copy",
         ("if not fragment.empty:", "if not fragment.empty and not self._living:"),
     )

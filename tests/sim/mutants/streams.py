@@ -11,12 +11,11 @@ from quire.streams.read.reader import StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.statemachine.state_machine import Leader
 from quire.streams.write import takeover
-from quire.streams.write.drafts import Draft
-from quire.streams.write.pump import Pump
-from quire.streams.write.segment_writer import SegmentWriter
-from quire.streams.write.segments import Segments
+from quire.streams.write.pending_entry import PendingEntry
+from quire.streams.write.segments import Segments, SegmentWriter
 from quire.streams.write.takeover import Taken
 from quire.streams.write.writer import Producer, StreamWriter
+from quire.streams.write.writer_task import WriterTask
 from tests.sim.mutants.mutant import edit, mutant
 
 # -- who writes --------------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
         "mend",
         (
             "settle(writer.acknowledged_through(end))\n",
-            "again = [draft for draft in writer.in_flight if not draft.control]\n"
+            "again = [entry for entry in writer.in_flight if not entry.control]\n"
             "    settle(writer.acknowledged_through(end))\n",
         ),
         ("return lost", "return again"),
@@ -212,7 +211,7 @@ def what_is_sent_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     seeds=30,
 )
 def positions_leave_out_the_marks(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Draft, "position", ("index + before", "index"))
+    edit(patch, PendingEntry, "position", ("index + before", "index"))
 
 
 @mutant(
@@ -254,7 +253,7 @@ def a_ledger_is_left_when_its_node_is_not_written(patch: pytest.MonkeyPatch) -> 
     seeds=60,
 )
 def a_snapshot_of_producers_is_ahead(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Pump, "__init__", ("segments.taken.marks.copy()", "segments.taken.marks"))
+    edit(patch, WriterTask, "__init__", ("segments.taken.marks.copy()", "segments.taken.marks"))
 
 
 @mutant(

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from quire.client.cluster.pool import BookiePool
-from quire.client.write.add_member import Member
-from quire.client.write.add_session import AddSession
+from quire.client.write.add_session import AddSession, Member
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.ensemble_changes import EnsembleChanges
 from quire.client.write.explicit_lac import ExplicitLac
-from quire.client.write.rejoin import Away
-from quire.client.write.replacement import Replacement
-from quire.client.write.write_handle import WriteHandle
+from quire.client.write.writer import WriteHandle
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.core.append.pipeline import AddPipeline
 from tests.sim.mutants.mutant import edit, mutant
@@ -47,7 +45,7 @@ def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Replacement,
+        EnsembleChanges,
         "_replace",
         (
             "first = session.pipeline.last_confirmed + 1",
@@ -77,7 +75,7 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
 def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Replacement,
+        EnsembleChanges,
         "_replace",
         (
             "session.begin_again(changed",
@@ -188,7 +186,7 @@ def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
         patch,
         WriteHandle,
         "_close",
-        ("await self.flush()", "self._send_turn()"),
+        ("await self.flush()", "self._send_batch()"),
         ("last = await self.force()", "last = self.last_add_pushed"),
     )
 
@@ -356,8 +354,8 @@ def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
 def whoever_is_left_is_enough(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Away,
-        "go_on_without",
+        EnsembleChanges,
+        "_go_on_without",
         (
             "self._limit_the_wait()",
             "session.pipeline._ack_quorum = 1",

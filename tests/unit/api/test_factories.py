@@ -23,7 +23,7 @@ from quire.errors import (
 from quire.metadata import open_metadata
 from quire.statemachine import Dictionary, DurableDict, follow, lead
 from quire.streams import Namespace
-from tests.support.bookie import running_bookie
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 NAMES = count()

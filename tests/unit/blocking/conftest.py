@@ -12,7 +12,7 @@ import pytest
 from quire import blocking
 from quire.blocking.background import call
 from quire.metadata import open_metadata
-from tests.support.bookie import running_bookie
+from tests.support.bookies.bookie import running_bookie
 
 BOOKIES = 3
 NAMES = count()

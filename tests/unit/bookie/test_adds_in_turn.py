@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.bookie.protocol.connection import Connection
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
@@ -25,7 +25,7 @@ from quire.storage.log.batch import Batch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
 from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
+from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
 
 LEDGERS = range(1, 5)
 Add = tuple[int, int]

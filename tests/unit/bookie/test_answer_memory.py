@@ -20,7 +20,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from quire.storage.store import LedgerStore
-from tests.support.bookie import Peer, peer_of, running_bookie
+from tests.support.bookies.bookie import Peer, peer_of, running_bookie
 from tests.support.waiting import until
 
 KEY = master_key(b"")

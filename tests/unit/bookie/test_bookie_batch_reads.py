@@ -15,7 +15,7 @@ from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
 from quire.config import BookieConfig
-from tests.support.bookie import Peer, peer_of, polls_wait, running_bookie
+from tests.support.bookies.bookie import Peer, peer_of, polls_wait, running_bookie
 
 KEY = master_key(b"")
 LEDGER = 7

@@ -18,7 +18,7 @@ from quire.bookie.protocol import v2 as protocol_v2
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.connection_limits import ConnectionLimits
 from quire.bookie.protocol.long_polls import LongPolls
-from quire.bookie.service import Counters
+from quire.bookie.protocol.service import Counters
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
@@ -26,7 +26,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, Code
 from quire.config import BookieConfig
 from quire.storage.log.batch import Batch
-from tests.support.bookie import SMALL, peer_of, running_bookie
+from tests.support.bookies.bookie import SMALL, peer_of, running_bookie
 
 KEY = b"k" * 20
 

@@ -30,8 +30,8 @@ from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
 from quire_simulator.machine.disk import SimDisk
-from tests.support.bookie import memory_metadata, running_bookie
-from tests.support.metadata import in_store
+from tests.support.bookies.bookie import memory_metadata, running_bookie
+from tests.support.metadata.metadata import in_store
 
 ID = "127.0.0.1:3181"
 RANDOM = random.Random(1).randbytes

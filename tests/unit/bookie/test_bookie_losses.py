@@ -11,13 +11,13 @@ import pytest
 
 from quire.bookie.background.whole import is_whole
 from quire.bookie.protocol.answer_budget import Account
-from quire.bookie.service import BookieService
+from quire.bookie.protocol.service import BookieService
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig
 from quire.net.network import AsyncioNetwork
 from quire.storage.segment.segment import segment_name
-from tests.support.storage import (
+from tests.support.storage.storage import (
     StoreOnDisk,
     disk_of,
     entries,

@@ -11,8 +11,8 @@ import pytest
 from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.store import MemoryStore
-from tests.support.bookie import memory_metadata, running_bookie
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 TIMEOUT_S = 30.0
 

@@ -21,7 +21,7 @@ from quire.codec.wire.availability import decode_availability
 from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
-from tests.support.bookie import (
+from tests.support.bookies.bookie import (
     SMALL,
     Peer,
     free_port,
@@ -30,12 +30,12 @@ from tests.support.bookie import (
     polls_wait,
     running_bookie,
 )
+from tests.support.bookies.v3 import KEY, entry
 
 LIVE: dict[str, dict[str, Any]] = {
     vector["name"]: vector
     for vector in json.loads((Path(__file__).parents[2] / "golden" / "wire-live.json").read_text())
 }
-KEY = master_key(b"testPasswd")
 PIGGYBACK_BYTES = 11
 
 
@@ -49,11 +49,6 @@ async def bookie(tmp_path: Path) -> AsyncIterator[Bookie]:
 async def peer(bookie: Bookie) -> AsyncIterator[Peer]:
     async with peer_of(bookie) as peer:
         yield peer
-
-
-def entry(ledger: int, entry_id: int, lac: int = -1, payload: bytes = b"hello world") -> bytes:
-    codec = EntryCodec(ledger, DigestType.CRC32C, b"testPasswd")
-    return codec.pack(entry_id, lac, 11 * (entry_id + 1), payload)
 
 
 def add(txn: int, ledger: int, entry_id: int, lac: int = -1, **options: bool) -> bytes:

@@ -45,13 +45,13 @@ from quire.metadata.bookies.collection import (
 )
 from quire.metadata.ledgers.naming import pages_naming
 from quire.metadata.ledgers.unreadable import Unread
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete, Put
 from quire.storage.disk import RealDisk
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.orphans import delete_orphans
-from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
-from tests.support.storage import StoreOnDisk, sim_disk
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.storage.storage import StoreOnDisk, sim_disk
 from tests.support.waiting import until
 
 ME = "127.0.0.1:3181"

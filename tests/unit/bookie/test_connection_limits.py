@@ -24,7 +24,7 @@ from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
 from quire.net.network import AsyncioNetwork
-from tests.support.bookie import SMALL, Peer, memory_metadata, peer_of, running_bookie
+from tests.support.bookies.bookie import SMALL, Peer, memory_metadata, peer_of, running_bookie
 from tests.support.waiting import until
 
 KEY = master_key(b"")

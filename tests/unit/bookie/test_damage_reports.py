@@ -29,13 +29,13 @@ from quire.errors import (
     UnreadableMetadataError,
 )
 from quire.metadata.interface import LedgerRange
-from quire.metadata.memory import store as memory
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
-from tests.support.bookie import Unguarded, memory_metadata
-from tests.support.scrubbed_store import filled
-from tests.support.storage import HandClock, StoreOnDisk, sealed, sim_disk
+from quire_simulator.metadata import store as memory
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import Unguarded, memory_metadata
+from tests.support.storage.scrubbed_store import filled
+from tests.support.storage.storage import HandClock, StoreOnDisk, sealed, sim_disk
 
 ME, OTHER = "me:3181", "other:3181"
 

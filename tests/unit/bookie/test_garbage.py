@@ -20,7 +20,13 @@ from quire.errors import (
 )
 from quire.metadata.interface import LedgerRange
 from quire.storage.segment.segment import segment_name
-from tests.support.bookie import SMALL, Unguarded, free_port, memory_metadata, running_bookie
+from tests.support.bookies.bookie import (
+    SMALL,
+    Unguarded,
+    free_port,
+    memory_metadata,
+    running_bookie,
+)
 from tests.support.waiting import until
 
 LAST = 2**63 - 1

@@ -7,124 +7,24 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from quire.bookie.directories.identity import COOKIE_FILE
 from quire.bookie.directories.lost import holder_of, replace_directory
-from quire.bookie.server import Bookie
 from quire.cli.main import cli
-from quire.codec.entry.digest import DigestType, master_key
-from quire.codec.entry.entry import EntryCodec
-from quire.codec.metadata.cookie import Cookie, decode, encode, split_directories
+from quire.codec.metadata.cookie import Cookie, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
 from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
-from tests.support.bookie import SMALL, peer_of, running_bookie
-from tests.support.metadata import in_store
-
-KEY = master_key(b"")
-TINY = replace(SMALL, segment_bytes=1024 * 1024)
-T = TypeVar("T")
-
-
-def entry(ledger_id: int) -> bytes:
-    return EntryCodec(ledger_id, DigestType.CRC32C, b"").pack(0, -1, 5, b"entry")
-
-
-class Place:
-    """The directories of bookie b, its cluster, and the commands on them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.uri = f"sqlite:///{root}/cluster.db"
-
-    def path(self, name: str) -> str:
-        return str(self.root / name)
-
-    def in_store(self, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-        return in_store(self.uri, work)
-
-    def serve(self, names: Sequence[str], work: Callable[[Bookie], Awaitable[T]]) -> T:
-        async def run(store: MetadataStore) -> T:
-            more = [RealDisk(self.path(one), make=False) for one in names[1:]]
-            first = self.root / names[0]
-            async with running_bookie(first, TINY, store, bookie_id="b", more=more) as bookie:
-                return await work(bookie)
-
-        return self.in_store(run)
-
-    def codes(self, *names: str) -> dict[int, int]:
-        """How it answers reads of ledgers 1 and 2, and of one that nobody ever wrote."""
-
-        async def ask(bookie: Bookie) -> dict[int, int]:
-            async with peer_of(bookie) as peer:
-                return {
-                    ledger: frames.RESPONSE.unpack_from(
-                        await peer.ask(frames.read_request(ledger, 0))
-                    )[2]
-                    for ledger in (1, 2, 77)
-                }
-
-        return self.serve(names, ask)
-
-    def run(self, verb: str, *words: str) -> Result:
-        words = tuple(self.path(one) if one.isalpha() and len(one) > 1 else one for one in words)
-        command = ("bookie", "disk", verb, *words, "--metadata", self.uri)
-        return CliRunner().invoke(cli, list(command))
-
-    def refused(self, verb: str, *words: str, says: str, status: int = 2) -> str:
-        before = self.state()
-        done = self.run(verb, *words)
-        assert (done.exit_code, done.stdout) == (status, "")
-        assert says in done.stderr
-        assert "nothing was changed" in done.stderr
-        assert self.state() == before
-        return done.stderr
-
-    def state(self) -> dict[str, bytes]:
-        """The cookies, and what each directory says of itself."""
-        files = [*self.root.glob("*/current/*")]
-        found = {str(one.relative_to(self.root)): one.read_bytes() for one in files}
-        with suppress(CookieError):
-            found["cluster"] = self.in_store(lambda store: store.read_cookie("b")).value
-        return found
-
-    def listed(self) -> list[str]:
-        known = decode(self.in_store(lambda store: store.read_cookie("b")).value)
-        return [Path(one).name for one in split_directories(known.ledger_dirs)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    """Bookie b has ledgers 1 and 2, one in each of two directories."""
-    place = Place(tmp_path)
-
-    async def fill(bookie: Bookie) -> None:
-        async with peer_of(bookie) as peer:
-            for ledger in (1, 2):
-                request = frames.add_request(KEY, entry(ledger))
-                assert await peer.ask(request) == frames.add_response(0, ledger, 0)
-
-    async def name(store: MetadataStore) -> None:
-        for ledger_id in (1, 2):
-            segments = (Segment(0, ("b",)),)
-            await store.create_ledger(LedgerMetadata(1, 1, 1, segments), ledger_id)
-
-    place.serve(["one", "two"], fill)
-    place.in_store(name)
-    assert place.codes("one", "two") == {1: Code.OK, 2: Code.OK, 77: Code.NO_LEDGER}
-    return place
+from tests.support.bookies.lost_directory import Place, lossy
 
 
 def lose(place: Place, name: str) -> tuple[int, int]:
@@ -134,10 +34,6 @@ def lose(place: Place, name: str) -> tuple[int, int]:
     answers = place.codes(left, name)
     (gone,) = [one for one in (1, 2) if answers[one] != Code.OK]
     return gone, 3 - gone
-
-
-def lossy(here: int, *gone: int) -> dict[int, int]:
-    return {here: Code.OK, **dict.fromkeys((*gone, 77), Code.UNKNOWN_LEDGER_STATE)}
 
 
 @pytest.mark.parametrize("new", ["two", "three"])

@@ -25,7 +25,7 @@ from quire._runtime.metrics import (
     summary_ms,
 )
 from quire.bookie.metrics import COUNTED, NOW, SINCE_START
-from quire.bookie.service import Counters
+from quire.bookie.protocol.service import Counters
 from quire.http.server.run import AUTORECOVERY
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.storage.stats import StorageStats

@@ -27,9 +27,7 @@ from quire.metadata.bookies.nodes import delete_node
 from quire.metadata.interface import MetadataStore
 from quire.storage.directory import Identity, begin_lost
 from quire.storage.disk import RealDisk
-from tests.unit.bookie.test_lost_directory import Place, lossy, place
-
-__all__ = ["place"]
+from tests.support.bookies.lost_directory import Place, lossy
 
 
 def id_of(place: Place, name: str) -> str:

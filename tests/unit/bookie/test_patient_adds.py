@@ -17,9 +17,9 @@ from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.log.appender import PATIENT_BYTES_MAX
 from quire.storage.log.batch import Batch
-from tests.support.bookie import peer_of, running_bookie
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, entries, opened
-from tests.unit.bookie.test_bookie_v3 import KEY, entry
+from tests.support.bookies.bookie import peer_of, running_bookie
+from tests.support.bookies.v3 import KEY, entry
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, entries, opened
 
 LAC = (8).to_bytes(8, "big") + (0).to_bytes(8, "big") + b"digest"
 

@@ -34,10 +34,8 @@ from quire.storage.recovery.incarnation import (
     read_incarnation,
     write_incarnation,
 )
-from tests.support.bookie import peer_of
-from tests.unit.bookie.test_lost_directory import KEY, Place, entry, place
-
-__all__ = ["place"]
+from tests.support.bookies.bookie import peer_of
+from tests.support.bookies.lost_directory import KEY, Place, entry
 
 WHOLE = {1: Code.OK, 2: Code.OK, 77: Code.NO_LEDGER}
 UNKNOWN = dict.fromkeys((1, 2, 77), Code.UNKNOWN_LEDGER_STATE)

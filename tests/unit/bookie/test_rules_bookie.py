@@ -22,8 +22,8 @@ from quire.errors import CookieError, NoSuchLedgerError
 from quire.metadata.interface import LedgerRange
 from quire.storage.worker import ThreadWorker
 from quire_simulator.machine.disk import SimDisk
-from tests.support import bookie as support
-from tests.support.bookie import Peer, memory_metadata, peer_of, running_bookie
+from tests.support.bookies import bookie as support
+from tests.support.bookies.bookie import Peer, memory_metadata, peer_of, running_bookie
 
 KEY, OTHER_KEY = master_key(b"right"), master_key(b"wrong")
 LAST = 2**63 - 1

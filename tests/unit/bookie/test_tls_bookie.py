@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -23,18 +22,13 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
-from tests.support.bookie import SMALL, memory_metadata, running_bookie
-from tests.support.certificates import LOOPBACK, Authority, Files
+from tests.support.bookies.bookie import SMALL, memory_metadata, running_bookie
+from tests.support.bookies.tls import GRANTED, READ, REQUEST, UNAUTHORIZED, VECTORS
+from tests.support.network.certificates import LOOPBACK, Authority, Files
 
 TIMEOUT_S = 30.0
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "wire.json").read_text())
-VECTORS = {vector["name"]: bytes.fromhex(vector["hex"] or "") for vector in GOLDEN}
-REQUEST = VECTORS["v3_starttls_req"]
-GRANTED = VECTORS["v3_starttls_rsp_ok"]
 NOT_CONFIGURED = VECTORS["v3_starttls_rsp_not_configured"]
-READ = frames.read_request(77, 0)
 NO_LEDGER = frames.read_response(Code.NO_LEDGER, 77, 0)
-UNAUTHORIZED = frames.read_response(Code.UNAUTHORIZED, 77, 0)
 READ_V3 = v3.read_request(5, 77, 0)
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.cli.apache.conf import Machine, Outcome, as_layer, parse_properties, translate
+from quire.cli.apache.conf import as_layer, parse_properties, translate
 from quire.cli.apache.keys import GROUPS, PREFIXES, RULES, rule_of
+from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome
 from quire.cli.common.configuration import checked
 from quire.cli.main import cli
 from quire.configuration.fields import keys
@@ -22,7 +23,7 @@ KEYS = Path(__file__).with_name("bk_server_keys.txt").read_text().split()
 HOST = "advertisedAddress=b1\nlisteningInterface=eth0\n"
 """With these two nothing is said but what the test says."""
 
-MACHINE = Machine(lambda by_name, short: "10.0.0.7", lambda: "me", lambda path: 1000)
+HOST_FACTS = HostFacts(lambda by_name, short: "10.0.0.7", lambda: "me", lambda path: 1000)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +32,11 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUIRE_METADATA", raising=False)
 
 
-def outcomes(text: str, machine: Machine = MACHINE) -> dict[str, Outcome]:
+def outcomes(text: str, machine: HostFacts = HOST_FACTS) -> dict[str, KeyOutcome]:
     return {one.name: one.outcome for one in translate(parse_properties(text), machine)}
 
 
-def configuration(text: str, machine: Machine = MACHINE, *above: Any) -> Configuration:
+def configuration(text: str, machine: HostFacts = HOST_FACTS, *above: Any) -> Configuration:
     return merged([as_layer(translate(parse_properties(text), machine), "bk.conf"), *above])
 
 
@@ -179,7 +180,7 @@ def test_tls_is_taken_if_it_is_in_force() -> None:
 
 def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     sizes = {"/d/1": 4000, "/d/2": 2000}
-    machine = Machine(MACHINE.own_host, MACHINE.own_user, sizes.get)
+    machine = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, sizes.get)
     text = HOST + "diskUsageThreshold=0.9\nledgerDirectories=/d/1,/d/2,/d/none\n"
     assert configuration(text, machine).bookie().min_free_bytes == 199  # of 2,000, in floats
     marks = configuration(text + "diskUsageLwmThreshold=0.85\n", machine)
@@ -187,7 +188,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     assert (marks.bookie().min_free_bytes, marks.bookie().writable_free_bytes) == (199, 300)
     above = outcomes(text + "diskUsageLwmThreshold=0.95\n", machine)
     assert above["diskUsageLwmThreshold"].verdict == "ignored"
-    nowhere = Machine(MACHINE.own_host, MACHINE.own_user, lambda path: None)
+    nowhere = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems
     assert "95 is not a share of a disk" in problem
@@ -199,7 +200,9 @@ def test_what_apache_does_without_being_told() -> None:
         "0.0.0.0",
         "10.0.0.7",
     )
-    local = Machine(lambda by_name, short: "127.0.1.1", MACHINE.own_user, MACHINE.disk_bytes)
+    local = HostFacts(
+        lambda by_name, short: "127.0.1.1", HOST_FACTS.own_user, HOST_FACTS.disk_bytes
+    )
     [problem] = configuration("bookiePort=1", local).problems
     assert "127.0.1.1: name the host" in problem
     assert configuration("allowLoopback=true", local).values["bookie.advertise"] == "127.0.1.1"
@@ -208,14 +211,16 @@ def test_what_apache_does_without_being_told() -> None:
     [problem] = configuration("listeningInterface=eth0", local).problems
     assert "the address of eth0" in problem
     asked: list[tuple[bool, bool]] = []
-    named = Machine(lambda *how: (asked.append(how), "h")[1], MACHINE.own_user, MACHINE.disk_bytes)
+    named = HostFacts(
+        lambda *how: (asked.append(how), "h")[1], HOST_FACTS.own_user, HOST_FACTS.disk_bytes
+    )
     configuration("useHostNameAsBookieID=true\nuseShortHostName=true", named)
     assert asked == [(True, True)]
 
 
 def test_our_own_configuration_wins() -> None:
     own = toml_layer({"bookie": {"port": 5}}, "q.toml", {})
-    found = configuration(HOST + "bookiePort=4\nzkTimeout=20000", MACHINE, own)
+    found = configuration(HOST + "bookiePort=4\nzkTimeout=20000", HOST_FACTS, own)
     assert (found.values["bookie.port"], found.values["bookie.session_timeout_ms"]) == (5, 20000)
     assert found.origins["bookie.port"] == "q.toml"
     assert found.origins["bookie.session_timeout_ms"] == "bk.conf:4 (zkTimeout)"
@@ -264,7 +269,7 @@ def test_every_target_is_a_key() -> None:
     for name, rule in RULES.items():
         for value in sample:
             try:
-                outcome = rule.apply(value, {**on, name: value}, MACHINE)
+                outcome = rule.apply(Asked(value, {**on, name: value}, HOST_FACTS))
             except ValueError:
                 continue
             if outcome.verdict == "taken":

@@ -28,7 +28,7 @@ from quire.http.routes.ours import OurRoutes
 from quire.metadata.sqlite.store import SqliteStore
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
-from tests.support.fake_bookies import FakeCluster, simulated
+from tests.support.bookies.fake_bookies import FakeCluster, simulated
 
 START = ("bookie", "start", "--dir", "TMP/d")
 PUT = ("object", "put", "TMP/file", "n")

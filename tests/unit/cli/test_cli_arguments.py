@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from click.testing import CliRunner, Result
 from quire.cli.bookie.start import bookie_config
 from quire.cli.main import cli
 from quire.config import BookieConfig
+from tests.support.cli import ALL
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +35,6 @@ def only_error(result: Result, status: int) -> str:
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     return line
-
-
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
-
-
-ALL = dict(commands(cli))
 
 
 def option(command: tuple[str, ...], name: str) -> click.Option:

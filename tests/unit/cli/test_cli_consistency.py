@@ -10,13 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_USAGE
-from quire.cli.common.options import EXIT_INTERRUPTED
-from quire.cli.completion import SHELLS
-from quire.cli.main import cli
+from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from quire.cli.main import SHELLS, cli
 from quire.cli.shell.shell import REFUSED, VERBS, shell
-
-from .test_cli_arguments import ALL
+from tests.support.cli import ALL
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 LEAVES = {

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import quire as quire_package
 from quire.cli.common.configuration import assignments_layer, checked, configuration_file
-from quire.cli.http import DEFAULT_ADDRESS
 from quire.cli.main import cli
+from quire.cli.servers.http import DEFAULT_ADDRESS
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.configuration.fields import TABLES, Key, inner_tables, keys
 from quire.configuration.layers import (

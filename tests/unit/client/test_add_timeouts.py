@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from quire.client.write.add_timeouts import AT_ONCE, CHECKS, STEPS_MAX, AddTimeouts
-from tests.support.fake_bookies import FakeCluster, payload, simulated
+from quire.client.write.add_session import AT_ONCE, CHECKS, STEPS_MAX, AddTimeouts
+from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
 
 LIMIT_S = 5.0
 INTERVAL_S = LIMIT_S / CHECKS
@@ -81,6 +81,6 @@ def test_a_bookie_that_is_silent_is_replaced_for_every_one_of_many_writers() -> 
             assert LIMIT_S < took < LIMIT_S + INTERVAL_S * 3
             for writer in writers:
                 await writer.close()
-            assert not client._pool.timeouts._sessions
+            assert not client._shared.timeouts._sessions
 
     simulated(main)

@@ -33,8 +33,8 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata.interface import Versioned
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 
 
 class ManualClock:

@@ -8,9 +8,8 @@ from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.metrics import ClientCounters
 from quire.client.observability.tracing import Tracing
-from quire.client.write.add_timeouts import AddTimeouts
+from quire.client.write.add_session import SharedByWriters
 from quire.client.write.deferred_session import DeferredSession
-from quire.client.write.flush import Turns
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
@@ -53,8 +52,6 @@ class OneBookie(BookiePool):
         self.link = link
         self.counters = ClientCounters()
         self.tracing = Tracing()
-        self.turns = Turns(self.counters)
-        self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
         return self.link
@@ -70,11 +67,13 @@ async def no_change(
 
 
 def session_on(link: Answered, tasks: TaskSet) -> DeferredSession:
+    config, pool = ClientConfig(max_unforced_bytes=len(PAYLOAD)), OneBookie(link)
     return DeferredSession(
         codec=EntryCodec(LEDGER, DigestType.CRC32C, b""),
         key=master_key(b""),
-        pool=OneBookie(link),
-        config=ClientConfig(max_unforced_bytes=len(PAYLOAD)),
+        pool=pool,
+        shared=SharedByWriters.of_client(config, pool.counters),
+        config=config,
         tasks=tasks,
         ensemble=("one",),
         write_quorum=1,

@@ -15,11 +15,11 @@ from quire.client.read import follow
 from quire.client.read.follow import Feed, Follower
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire import v3
-from quire.core.recovery import NO_DOUBT, Doubt
+from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.interface import Watch
-from quire.metadata.memory.store import MemoryStore
-from tests.unit.client.test_tail import (
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.tail import (
     CONFIG,
     LEDGER,
     PATIENT,
@@ -370,11 +370,11 @@ async def test_what_is_believed_differently_is_not_shared() -> None:
             return Follower(view, reader._engine, 0)
 
         with (
-            feeds.joined(one(), view, codec, b"", NO_DOUBT) as first,
-            feeds.joined(one(), view, codec, b"", NO_DOUBT) as same,
-            feeds.joined(one(), view, codec, b"other", NO_DOUBT) as other_password,
-            feeds.joined(one(), view, codec, b"", Doubt(1, True)) as doubting,
+            feeds.joined(one(), view, codec, b"", HONEST_BOOKIES) as first,
+            feeds.joined(one(), view, codec, b"", HONEST_BOOKIES) as same,
+            feeds.joined(one(), view, codec, b"other", HONEST_BOOKIES) as other_password,
+            feeds.joined(one(), view, codec, b"", TrustModel(1, True)) as comparing,
         ):
             assert first is same
-            assert len({id(first), id(other_password), id(doubting)}) == 3
+            assert len({id(first), id(other_password), id(comparing)}) == 3
         assert len(feeds) == 0

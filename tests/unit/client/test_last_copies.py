@@ -8,7 +8,14 @@ import asyncio
 import pytest
 
 from quire.client.write.add_session import REACH_S
-from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, created, payload, simulated
+from tests.support.bookies.fake_bookies import (
+    LEDGER,
+    PASSWORD,
+    FakeCluster,
+    created,
+    payload,
+    simulated,
+)
 from tests.support.waiting import until
 
 SLOW_S = REACH_S / 2

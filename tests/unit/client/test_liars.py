@@ -15,9 +15,9 @@ import pytest
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.append.quorum import covered, write_set
-from quire.core.recovery import Doubt, RecoveryVotes, Verdict
+from quire.core.recovery import RecoveryVotes, TrustModel, Verdict
 from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     LEDGER,
     PASSWORD,
     Answer,
@@ -29,7 +29,7 @@ from tests.support.fake_bookies import (
 )
 
 SHAPE = (4, 3, 2)
-UNFORGEABLE, FORGEABLE = Doubt(1, False), Doubt(1, True)
+UNFORGEABLE, FORGEABLE = TrustModel(1, False), TrustModel(1, True)
 
 
 def without(*bookies: str) -> Callable[[int], list[str]]:
@@ -89,7 +89,7 @@ def test_with_the_option_every_member_must_say_no() -> None:
         await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC)
         quiet = cluster["b2"]  # of the write set of 5, which does not exist
         quiet.says = lambda ask: None if ask.entry == 5 else ...
-        with pytest.raises(RecoveryError, match="where 1 may lie") as failed:
+        with pytest.raises(RecoveryError, match="assume_liars is 1") as failed:
             await reads(cluster, 4, recover=True, liars=1)
         assert "assume_liars" in failed.value.remedy
         quiet.says = None
@@ -120,8 +120,8 @@ def test_coverage_counts_those_that_may_lie() -> None:
     ):
         assert covered(known, *SHAPE) is plain
         assert UNFORGEABLE.covered(known, *SHAPE) is doubted
-    assert Doubt(1).covered({0, 1, 2}, 4, 4, 3)
-    assert not Doubt(2).covered({0, 1, 2}, 4, 4, 3)
+    assert TrustModel(1).covered({0, 1, 2}, 4, 4, 3)
+    assert not TrustModel(2).covered({0, 1, 2}, 4, 4, 3)
 
 
 # -- entries that are made up -----------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
             with pytest.raises(NoSuchEntryError):
                 await seen.read_entry(89)
         cluster["b3"].says = forging(cluster, 5)
-        with pytest.raises(RecoveryError, match="where 1 may lie"):
+        with pytest.raises(RecoveryError, match="assume_liars is 1"):
             await reads(cluster, 4, recover=True, liars=1)
 
     simulated(main)
@@ -225,7 +225,7 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("doubt", "shape", "says", "verdict"),
+    ("trust", "shape", "says", "verdict"),
     [
         (UNFORGEABLE, (3, 3, 2), "x??", Verdict.EXISTS),
         (UNFORGEABLE, (3, 3, 2), "nn?", Verdict.OPEN),
@@ -252,10 +252,12 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
         (UNFORGEABLE, (3, 3, 2), "nnd", Verdict.UNDECIDABLE),
     ],
 )
-def test_verdicts(doubt: Doubt, shape: tuple[int, int, int], says: str, verdict: Verdict) -> None:
+def test_verdicts(
+    trust: TrustModel, shape: tuple[int, int, int], says: str, verdict: Verdict
+) -> None:
     """What each member says: x and y are contents, d a bad digest, n is no, e an error, ? nothing
     yet."""
-    votes = RecoveryVotes(0, *shape, doubt)
+    votes = RecoveryVotes(0, *shape, trust)
     for index, word in enumerate(says):
         if word != "?":
             tell(votes, index, word)
@@ -287,7 +289,7 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
     """Of an acknowledged entry x: whoever has acknowledged it, whoever lies, whatever they say and
     whoever is silent, it is never absent, and never something else. It is found where all honest
     members answer, for sure with Aq >= 2f+1 or a digest that cannot be forged."""
-    doubt = Doubt(liars, forgeable)
+    trust = TrustModel(liars, forgeable)
     for acked in itertools.combinations(range(write), ack):
         for lying in itertools.combinations(range(write), liars):
             may_say = [
@@ -296,7 +298,7 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
                 for member in range(write)
             ]  # fmt: skip
             for says in itertools.product(*may_say):
-                votes = RecoveryVotes(0, write, write, ack, doubt)
+                votes = RecoveryVotes(0, write, write, ack, trust)
                 for member, word in enumerate(says):
                     tell(votes, member, word)
                     verdict = votes.verdict(0)
@@ -312,12 +314,12 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
 def test_a_bad_digest_never_ends_a_ledger(forgeable: bool) -> None:
     """Disks of honest members may have damaged what they have, all of them, beside a liar who
     denies: then nothing that was acknowledged is given up, though it need not be found."""
-    doubt = Doubt(1, forgeable)
+    trust = TrustModel(1, forgeable)
     for acked in itertools.combinations(range(4), 3):
         for liar in range(4):
             may_say = ["nd" if m == liar else "xd" if m in acked else "nd" for m in range(4)]
             for says in itertools.product(*may_say):
-                votes = RecoveryVotes(0, 4, 4, 3, doubt)
+                votes = RecoveryVotes(0, 4, 4, 3, trust)
                 for member, word in enumerate(says):
                     tell(votes, member, word)
                     assert votes.verdict(0) is not Verdict.ABSENT, (acked, liar, says)
@@ -346,7 +348,7 @@ def test_hmac_needs_no_votes_unless_its_password_is_known_to_all() -> None:
                 bookie.down = False
                 bookie.entries.clear()
             open_one = await client.open_ledger(LEDGER, assume_liars=1)
-            assert open_one._doubt.votes
+            assert open_one._trust.compares_copies
 
     simulated(main)
 
@@ -374,9 +376,9 @@ def test_the_configuration_counts_where_nothing_is_said() -> None:
         config = dataclasses.replace(cluster.config, assume_liars=1)
         await cluster.ledger(SHAPE, range(5), state=LedgerState.CLOSED)
         async with cluster.client(config) as client:
-            assert (await client.open_ledger(LEDGER, password=PASSWORD))._doubt.liars == 1
+            assert (await client.open_ledger(LEDGER, password=PASSWORD))._trust.byzantine == 1
             opened = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=0)
-            assert opened._doubt.liars == 0
+            assert opened._trust.byzantine == 0
             with pytest.raises(UsageError, match="assumed to lie"):
                 await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=1)
 

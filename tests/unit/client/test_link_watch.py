@@ -20,14 +20,14 @@ from quire.codec.wire.v2 import Code, read_response
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, SilentConnectionError
 from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.link import PROBE_LEDGER
 from quire.net.network import AsyncioNetwork, end_when_peer_is_dead
 from quire_simulator.machine import SimulatedLoop
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.network import SimNetwork
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1"

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.rejoin import REJOIN_DELAY_S
+from quire.client.write.ensemble_changes import REJOIN_DELAY_S
 from quire.config import ClientConfig
 from quire.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError
 from quire.metadata.ledgers.update import update_ledger
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     FakeBookie,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,22 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire._runtime.clock import SystemClock
-from quire.client import Client, LedgerWriter
 from quire.client.observability.metrics import ClientCounters
 from quire.client.write.add_session import AddSession
-from quire.client.write.flush import Turns
+from quire.client.write.flush import Flush
 from quire.codec.entry.entry import MAX_ENTRY_ID
-from quire.codec.wire.v2 import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
+from quire.codec.wire.v2 import ADD_WORD, RESPONSE, Code, add_response
 from quire.config import ClientConfig
 from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import LedgerClosedError, WriteError
-from quire.metadata.interface import BookieAddress
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
-from quire.net.network import AsyncioNetwork
-from tests.support.fake_bookies import FakeCluster, payload, simulated
+from tests.support.bookies.fake_bookies import FakeCluster, payload, simulated
+from tests.support.bookies.many_writers import drained, many_writers
 
 LEDGERS = (1, 2, 3, 300)
 
@@ -117,26 +109,26 @@ def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
     assert calls == [ids, ids]
 
 
-# -- turns ------------------------------------------------------------------------------------
+# -- the flush --------------------------------------------------------------------------------
 
 
-async def test_one_callback_serves_all_who_ask_in_a_turn() -> None:
-    turns = Turns(ClientCounters())
+async def test_one_callback_serves_all_who_ask_in_one_event_loop_iteration() -> None:
+    flush = Flush(ClientCounters())
     told: list[int] = []
     loop = asyncio.get_running_loop()
     with mock.patch.object(loop, "call_soon", wraps=loop.call_soon) as begun:
         for number in range(5):
-            turns.at_end(partial(told.append, number))
+            flush.at_end(partial(told.append, number))
     assert (told, begun.call_count) == ([], 1)
     await asyncio.sleep(0)
     assert told == [0, 1, 2, 3, 4]
-    turns.at_end(lambda: told.append(5))
+    flush.at_end(lambda: told.append(5))
     await asyncio.sleep(0)
     assert told[-1] == 5
 
 
-async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
-    turns = Turns(ClientCounters())
+async def test_one_who_fails_does_not_keep_the_others_from_their_flush() -> None:
+    flush = Flush(ClientCounters())
     told: list[int] = []
     reported: list[BaseException] = []
     loop = asyncio.get_running_loop()
@@ -145,8 +137,8 @@ async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
     def broken() -> None:
         raise ValueError("broken")
 
-    turns.at_end(broken)
-    turns.at_end(lambda: told.append(1))
+    flush.at_end(broken)
+    flush.at_end(lambda: told.append(1))
     await asyncio.sleep(0)
     assert told == [1]
     assert [str(error) for error in reported] == ["broken"]
@@ -180,7 +172,7 @@ def test_a_second_writer_joins_the_connections_that_there_are() -> None:
             tasks = len(asyncio.all_tasks())
             second = await client.create_ledger(ledger_id=900)
             second.submit(payload(0))
-            second._send_turn()
+            second._send_batch()
             assert len(asyncio.all_tasks()) == tasks
             members = second._session._members
             assert all(member.channel is not None for member in members)
@@ -276,110 +268,13 @@ def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> Non
 # -- what leaves together ---------------------------------------------------------------------
 
 
-class FarEnd:
-    """The transport of a connection whose bookie stores what it gets and answers when the test
-    says so."""
-
-    def __init__(self, link: BookieChannel) -> None:
-        self.link = link
-        self.writes: list[bytes] = []
-        self.stored: dict[int, list[int]] = {}
-        """Ledger -> entries, in the order of their arrival."""
-        self._unanswered: list[tuple[int, int]] = []
-
-    def write(self, data: bytes) -> None:
-        self.writes.append(data)
-        for start, _ in frame_bounds(data):
-            _, _, _, ledger, entry = ADD_HEAD.unpack_from(data, start)
-            self.stored.setdefault(ledger, []).append(entry)
-            self._unanswered.append((ledger, entry))
-
-    def answer(self) -> None:
-        """All that is stored, in one chunk."""
-        unanswered, self._unanswered = self._unanswered, []
-        chunk = b"".join(add_response(Code.OK, *ids) for ids in unanswered)
-        if chunk:
-            self.link.data_received(chunk)
-
-    def lose(self) -> None:
-        self.link.connection_lost(None)
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def get_extra_info(self, name: str) -> Any:
-        return None
-
-    def close(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-class FarEnds(AsyncioNetwork):
-    """By the number of the port; `refuses`: those that cannot be connected to."""
-
-    def __init__(self) -> None:
-        self.ends: dict[int, FarEnd] = {}
-        self.refuses: set[int] = set()
-
-    async def connect(self, host: str, port: int, factory: Any) -> Any:
-        if port in self.refuses:
-            raise ConnectionRefusedError("nobody listens")
-        link = factory()
-        self.ends[port] = FarEnd(link)
-        link.connection_made(self.ends[port])
-        return link
-
-    def answer(self) -> None:
-        for end in self.ends.values():
-            end.answer()
-
-    def forget(self) -> None:
-        for end in self.ends.values():
-            end.writes.clear()
-
-
-@asynccontextmanager
-async def many_writers(count: int, bookies: int = 3) -> AsyncIterator[tuple[FarEnds, Any, Any]]:
-    """(network, client, writers that have an acknowledged entry each)."""
-    network = FarEnds()
-    cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
-    cluster.initialise()
-    registered = [
-        await MemoryStore(cluster).register_bookie(BookieAddress(f"b:{n}", "b", n))
-        for n in range(1, bookies + 1)
-    ]
-    config = ClientConfig(connect_timeout_s=5.0, add_timeout_s=5.0)
-    async with Client(MemoryStore(cluster), network=network, config=config) as client:
-        writers = [await client.create_ledger() for _ in range(count)]
-        for writer in writers:
-            assert isinstance(writer, LedgerWriter)
-            writer.submit(b"first")
-        await drained(network, writers, 0)
-        network.forget()
-        yield network, client, writers
-        for writer in writers:
-            writer.abandon()
-    del registered
-
-
-async def drained(network: FarEnds, writers: list[LedgerWriter], last: int) -> None:
-    """Until all of them have this entry acknowledged, by all that are connected."""
-    async with asyncio.timeout(10):
-        while not all(w.last_add_confirmed >= last and w._session.pipeline.idle for w in writers):
-            await asyncio.sleep(0)
-            network.answer()
-
-
 async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
     """In whatever order their ensembles name them: three copies of each frame, and a call for
     each, were a third of an add."""
     async with many_writers(20) as (network, _, writers):
         ensembles = {writer.metadata.last_segment.ensemble for writer in writers}
         assert len(ensembles) > 1
-        assert len({id(writer._session._route) for writer in writers}) == 1
+        assert len({id(writer._session._group) for writer in writers}) == 1
         for writer in writers:
             writer.submit(b"second")
         writers[3].submit(b"third")
@@ -419,11 +314,11 @@ async def test_a_turn_in_which_a_member_is_lost_reaches_the_others_and_its_succe
         hit = [w for w in writers if "b:1" in w.metadata.last_segment.ensemble]
         assert hit
         assert len(hit) < len(writers)
-        assert all((w._session._route is None) == (w in hit) for w in writers)
+        assert all((w._session._group is None) == (w in hit) for w in writers)
         for writer in writers:
             writer.submit(b"third")
         await drained(network, writers, 2)
-        assert all(w._session._route is not None for w in writers)
+        assert all(w._session._group is not None for w in writers)
         for writer in writers:
             ensemble = writer.metadata.last_segment.ensemble
             assert "b:1" not in ensemble
@@ -487,15 +382,15 @@ async def test_what_is_sent_in_a_turn_and_outside_of_it_stays_in_order() -> None
                 assert end.stored[writer.ledger_id] == list(range(writer.last_add_pushed + 1))
 
 
-async def test_a_client_keeps_routes_only_for_who_uses_them() -> None:
+async def test_a_client_keeps_connection_groups_only_for_sessions_that_use_them() -> None:
     """They hold connections."""
     async with many_writers(5, bookies=5) as (_, client, writers):
-        routes = client.pool.turns._routes
-        assert len(routes) > 0
+        groups = client._shared.flush._groups
+        assert len(groups) > 0
         for writer in writers:
             writer.abandon()
         gc.collect()
-        assert len(routes) == 0
+        assert len(groups) == 0
 
 
 # -- what is kept -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.errors import LedgerFencedError, NoSuchLedgerError, RecoveryError
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

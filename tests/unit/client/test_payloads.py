@@ -12,7 +12,7 @@ import pytest
 from quire.client import LedgerWriter
 from quire.client.write.add_session import AddSession
 from quire.errors import UsageError, WriteError
-from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
+from tests.support.bookies.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
 
 WIDE = memoryview(array.array("I", [1, 2, 3]))
 

@@ -22,9 +22,9 @@ from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement
 from quire.errors import BookieUnavailableError, NotEnoughBookiesError, UsageError
 from quire.metadata.interface import BookieAddress, Registration
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Put
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.waiting import until
 
 PATIENCE_S = 60

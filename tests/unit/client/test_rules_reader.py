@@ -16,7 +16,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

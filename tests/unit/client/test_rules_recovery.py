@@ -10,7 +10,7 @@ from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.wire.v2 import Code, Flag
 from quire.errors import NotEnoughBookiesError, RecoveryError
 from quire.metadata.ledgers.update import update_ledger
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     LEDGER,
     PASSWORD,
     Ask,

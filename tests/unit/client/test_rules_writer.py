@@ -24,7 +24,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

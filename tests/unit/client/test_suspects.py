@@ -17,7 +17,7 @@ from quire.config import ClientConfig
 from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
 from quire.net.control import LacAnswer
 from quire.replication import ReplicationLocks
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

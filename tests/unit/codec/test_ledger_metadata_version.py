@@ -11,7 +11,7 @@ from quire.client.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
 from quire.errors import UsageError
-from tests.support.bookie import memory_metadata, running_bookie
+from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 

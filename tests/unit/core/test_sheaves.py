@@ -11,12 +11,12 @@ from unittest import mock
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.add_member import Member
-from quire.client.write.flush import TURNS_ALONE
+from quire.client.write.add_session import Member
+from quire.client.write.flush import FLUSHES_ALONE
 from quire.codec.wire.v2 import Code, add_response
 from quire.errors import QuireError
 from quire.net.channel import BookieChannel
-from tests.unit.client.test_many_writers import FarEnd, drained, many_writers
+from tests.support.bookies.many_writers import FarEnd, drained, many_writers
 
 
 async def sent(writers: list[LedgerWriter], data: bytes = b"second") -> None:
@@ -121,7 +121,7 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
 
         for writer in former:
             writer.submit(b"second")
-        client.pool.turns.at_end(look)
+        client._shared.flush.at_end(look)
         adds = client.pool.counters.adds, client.pool.counters.add_bytes
         await sent(later)
         assert client.pool.counters.adds - adds[0] == len(writers)
@@ -252,10 +252,10 @@ async def test_answers_in_another_order(order: str) -> None:
             answer(end, 0, 7)
         assert confirmed(writers) == [1] * 12
         assert all(w._session.pipeline.idle for w in writers)
-        for turn in range(2, TURNS_ALONE + 4):
+        for turn in range(2, FLUSHES_ALONE + 4):
             await sent(writers, b"next")
             alone = writers[0]._session.pipeline.sheaf is None
-            assert alone == (turn < TURNS_ALONE + 2)
+            assert alone == (turn < FLUSHES_ALONE + 2)
             await drained(network, writers, turn)
 
 

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from quire.cli import http as admin_http
-from quire.cli.http import DEFAULT_ADDRESS, PORTS_TRIED
 from quire.cli.main import cli
+from quire.cli.servers import http as http_command
+from quire.cli.servers.http import DEFAULT_ADDRESS, PORTS_TRIED
 from quire.errors import StartError
 from quire.http.server.security import HttpOptions
 from quire.metadata import open_metadata
@@ -85,7 +85,7 @@ def test_only_a_port_that_nobody_chose_gives_way(
     async def serve(uri: str, options: HttpOptions, serving: object, ports: int) -> None:
         asked.append((options.port, ports))
 
-    monkeypatch.setattr(admin_http, "_http", serve)
+    monkeypatch.setattr(http_command, "_http", serve)
     environment = {"QUIRE_HTTP_ADDRESS": configured or None}
     done = CliRunner().invoke(
         cli, [command, "--metadata", f"sqlite:///{tmp_path}/m.db", *more], env=environment
@@ -105,12 +105,12 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
         taken = HttpOptions(port=port)
         async with AsyncExitStack() as stack:
             with pytest.raises(StartError, match=f":{port}: the port is in use"):
-                await admin_http._served(stack, uri, taken, 1)
-            server = await admin_http._served(stack, uri, taken, 10)
+                await http_command._served(stack, uri, taken, 1)
+            server = await http_command._served(stack, uri, taken, 10)
             assert port < server.port < port + 10
             others = server.port - port + 1
             with pytest.raises(StartError, match=f"ports {port} to {server.port} are all in use"):
-                await admin_http._served(stack, uri, taken, others)
+                await http_command._served(stack, uri, taken, others)
 
         class Served(Exception):
             pass
@@ -120,7 +120,7 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
             raise Served
 
         with pytest.raises(Served):
-            await admin_http._http(uri, taken, serving, 10)
+            await http_command._http(uri, taken, serving, 10)
     out, err = capsys.readouterr()
     assert out.startswith("http://127.0.0.1:")
     assert f"port {port} is taken: serving on {port + others - 1}\n" in err

@@ -16,7 +16,6 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.client.observability.metrics import client_metrics
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.dashboard import DashboardRoutes
@@ -31,7 +30,7 @@ from quire.http.views.cluster_view import ClusterView, View, cluster_metrics
 from quire.http.watch.rates import Fetch
 from quire.http.watch.reach import Reach
 from quire.replication.autorecovery.settings import AutorecoveryStats
-from tests.support.bookie import memory_metadata, running_bookie
+from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 DOCS = Path(__file__).parents[3] / "docs"
 DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
@@ -69,7 +68,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         check("metrics.md", "bookie", metric_rows(ours))
     client = Client(memory_metadata(), rng=random.Random(0))
     try:
-        check("metrics.md", "client", metric_rows(list(client_metrics(client))))
+        check("metrics.md", "client", metric_rows(list(client.pool.metrics())))
     finally:
         await client.close()
     autorecovery = list(autorecovery_metrics(AutorecoveryStats()))

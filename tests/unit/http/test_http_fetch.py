@@ -15,7 +15,7 @@ from quire.http.server.fetch import fetcher, may_know, proves
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
 from quire.net.tls import client_context
-from tests.support.certificates import Authority
+from tests.support.network.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
 

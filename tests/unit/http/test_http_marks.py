@@ -16,9 +16,9 @@ from quire.http.watch import mark_counts
 from quire.http.watch.mark_counts import COUNT_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
-from quire.metadata.memory.store import forget_memory
 from quire.replication.explain import status
 from quire.replication.explain.status import LastFailure, MarkCount, note_failure, overview
+from quire_simulator.metadata.store import forget_memory
 
 URI = "memory://marks"
 LONG_S = 30.0
@@ -42,13 +42,13 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One for each walk over all marks, counted in twos."""
     begun: list[int] = []
     monkeypatch.setattr(status, "COUNTED_AT_ONCE", 2)
-    walk = status.Marks.walk
+    walk = status.ReplicationMarks.walk
 
-    def counted(self: status.Marks, **how: Any) -> AsyncIterator[int]:
+    def counted(self: status.ReplicationMarks, **how: Any) -> AsyncIterator[int]:
         begun.append(1)
         return walk(self, **how)
 
-    monkeypatch.setattr(status.Marks, "walk", counted)
+    monkeypatch.setattr(status.ReplicationMarks, "walk", counted)
     return begun
 
 

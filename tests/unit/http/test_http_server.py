@@ -22,7 +22,7 @@ from quire.http.server.answers import NotOfferedError
 from quire.http.server.api import Api, Call, Field, Reply, Route, Text
 from quire.http.server.security import TOKEN_MIN, HttpOptions, check_token, is_loopback
 from quire.http.server.server import HttpServer
-from tests.support.certificates import Authority
+from tests.support.network.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
 KNOWN = {"Authorization": f"Bearer {TOKEN}"}

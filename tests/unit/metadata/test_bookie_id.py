@@ -8,8 +8,8 @@ import pytest
 
 from quire.client import Client
 from quire.errors import CookieError, UsageError
-from quire.metadata.memory.store import MemoryStore
-from tests.support.bookie import memory_metadata, running_bookie
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import memory_metadata, running_bookie
 
 
 async def test_a_bookie_with_a_name_moves(tmp_path: Path) -> None:

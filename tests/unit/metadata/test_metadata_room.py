@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.write.rejoin import REJOIN_DELAY_S
+from quire.client.write.ensemble_changes import REJOIN_DELAY_S
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import Code
@@ -20,7 +20,7 @@ from quire.metadata.ledgers.size import CLOSING_BYTES
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.fragment import replicate_fragment
 from quire.replication.repair.opened import open_for_repair
-from tests.support.fake_bookies import (
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,

@@ -19,12 +19,12 @@ from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedEr
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.update import update_ledger
-from quire.metadata.memory.store import MemoryStore
-from quire.replication.repair.fragment import Outcome, replicate_fragment
-from quire.replication.repair.ledger import Seen
+from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
+from quire.replication.repair.ledger import OpenLedgerState
 from quire.replication.repair.opened import open_for_repair
-from tests.support.bookie import memory_metadata, running_bookie
-from tests.support.fake_bookies import (
+from quire_simulator.metadata.store import MemoryStore
+from tests.support.bookies.bookie import memory_metadata, running_bookie
+from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,
     PASSWORD,
@@ -211,12 +211,12 @@ def test_repair_looks_again(
         await cluster.store.create_ledger(closed, LEDGER)
         async with cluster.client() as client:
             ledger = await open_for_repair(client, LEDGER)
-            seen = Seen.of(ledger)
+            seen = OpenLedgerState.of(ledger)
             fragment = fragments(ledger.metadata, ledger.last_add_confirmed)[0]
             await recreate(cluster.store, change)
             copied = await replicate_fragment(client, ledger, fragment, {0: "b3"})
-            assert copied.outcome is Outcome.CONFLICT
-            assert Seen.of(await open_for_repair(client, LEDGER)) != seen
+            assert copied.outcome is CopyOutcome.CONFLICT
+            assert OpenLedgerState.of(await open_for_repair(client, LEDGER)) != seen
         assert (await cluster.stored()).segments[0].ensemble == ENSEMBLE
 
     simulated(main)

@@ -37,7 +37,13 @@ from quire.net import control
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel, LacAnswer, PollAnswer
 from quire.net.network import AsyncioNetwork
-from tests.support.scripted_bookie import Answer, ScriptedBookie, answer_to, lac_answer, poll_answer
+from tests.support.bookies.scripted_bookie import (
+    Answer,
+    ScriptedBookie,
+    answer_to,
+    lac_answer,
+    poll_answer,
+)
 
 KEY = master_key(b"")
 

@@ -14,7 +14,7 @@ from quire.codec.wire.certificate import is_authorized, organizational_unit, rol
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.tls import client_context, client_tls, server_context, server_tls
-from tests.support.certificates import Authority, Files
+from tests.support.network.certificates import Authority, Files
 
 NO_CERTIFICATE = "holds no certificate in PEM format"
 

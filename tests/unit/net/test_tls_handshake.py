@@ -21,7 +21,7 @@ from quire.errors import BookieUnavailableError, TlsError
 from quire.net.handshake import MAX_ANSWER_BYTES, Dialer
 from quire.net.network import AsyncioNetwork, close_client_side
 from quire.net.tls import server_context
-from tests.support.certificates import LOOPBACK, Authority, Files
+from tests.support.network.certificates import LOOPBACK, Authority, Files
 
 TIMEOUT_S = 60.0
 """Reached only by a failing test. What it cuts off is left unclosed, and says so as well."""

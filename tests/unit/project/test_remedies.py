@@ -26,9 +26,9 @@ MAKERS = ("give_up", "_remove_remedy", "_without")
 """Functions that return a remedy, or a part of one."""
 
 ASKED_FOR = {
-    "cli/bookie/format.py:_Erasing.__init__": "the caller formats a directory",
-    "cli/bookie/format.py:_the_one_cookie": "the caller formats directories",
-    "cli/cluster/erase.py:check_erasable": "the caller erases a cluster",
+    "cli/bookie/init.py:_Erasing.__init__": "the caller formats a directory",
+    "cli/bookie/init.py:_the_one_cookie": "the caller formats directories",
+    "cli/cluster/metadata.py:check_erasable": "the caller erases a cluster",
     "metadata/tree_common.py:not_empty": "the caller deletes a node",
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, "
@@ -54,10 +54,10 @@ LOOK_FIRST = {
     "bookie/directories/listed.py:_check_new": "an empty directory is used",
     "bookie/directories/lost.py:check_lost": "the bookie starts with it",
     "bookie/directories/lost.py:check_successor": "an empty directory is used",
-    "cli/bookie/cookie_write.py:_cookie_there": "all directories are named",
+    "cli/bookie/cookie.py:_cookie_there": "all directories are named",
     "bookie/directories/listed.py:_without": "an empty directory replaces it; copies come back; "
     "`disk remove` refuses while a ledger needs it",
-    "cli/bookie/cookie_write.py:_check_instance": "the right store is named, or restored",
+    "cli/bookie/cookie.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
     "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",

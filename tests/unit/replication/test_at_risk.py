@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+import quire_simulator.metadata  # noqa: F401 - the driver of memory://
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata

@@ -24,7 +24,7 @@ from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.explain.status import last_waiting
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 
@@ -127,7 +127,7 @@ class Office:
         self.world = world
         self.client = world.client("auditor")
         self.store = self.client.metadata
-        self.marks = Marks(self.store)
+        self.marks = ReplicationMarks(self.store)
         self.stats = AutorecoveryStats()
         clock = SimClock(world.loop)
         self.locks = ReplicationLocks(self.store, "auditor", clock)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire._runtime.clock import SystemClock
-from quire.cli.autorecovery import default_name
+from quire.cli.common.options import default_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
@@ -21,8 +21,8 @@ from quire.replication.explain.status import (
     note_placement,
 )
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
-from tests.support.metadata import in_store
+from quire.replication.marks.marks import ReplicationMarks
+from tests.support.metadata.metadata import in_store
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_the_delay_is_set_and_shown(uri: str) -> None:
     autorecovery(uri, "trigger")
 
     async def look(store: MetadataStore) -> None:
-        found = await store.tree.read(f"{Marks(store).root}/lostBookieRecoveryDelay")
+        found = await store.tree.read(f"{ReplicationMarks(store).root}/lostBookieRecoveryDelay")
         assert (found.value, found.version) == (b"600", 1)
 
     in_store(uri, look)

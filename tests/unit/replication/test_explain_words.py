@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.replication.explain.explain import Explained, Replica, SegmentView
-from quire.replication.explain.words import Verdict, verdict
+from quire.replication.explain.explain import (
+    Diagnosis,
+    Explained,
+    ReplicaReport,
+    SegmentView,
+    diagnosed,
+)
 
 
-def replica(bookie: str, lost: bool) -> Replica:
-    return Replica(
+def replica(bookie: str, lost: bool) -> ReplicaReport:
+    return ReplicaReport(
         bookie,
         None if lost else "host",
         "gone" if lost else "writable",
@@ -23,12 +28,12 @@ FACTS = Explained(
     ledger=7, state="CLOSED", last_entry=9, quorums=(2, 2, 2),
     segments=(SegmentView(0, 9, True, 1, (replica("a", False), replica("b", True))),),
     mark=None, lock_owner=None, auditor="healer", enabled=True, delay_s=600, waiting=None,
-    spare=1, deep=False, verdict=Verdict("", ""),
+    spare=1, deep=False, verdict=Diagnosis("", ""),
 )  # fmt: skip
 
 
 def said(**facts: object) -> str:
-    return verdict(replace(FACTS, **facts)).verdict.sentence  # type: ignore[arg-type]
+    return diagnosed(replace(FACTS, **facts)).verdict.sentence  # type: ignore[arg-type]
 
 
 def test_how_long_it_is_waited_for() -> None:

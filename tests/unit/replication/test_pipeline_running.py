@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 import quire
 from quire.cli.main import cli
-from quire.cli.pipeline import running as pipeline_running
-from quire.cli.pipeline.common import Bar, Job
-from quire.cli.pipeline.running import told
+from quire.cli.pipeline import job as pipeline_job
+from quire.cli.pipeline.job import Bar, Job, told
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.replication.marks import running
@@ -30,7 +29,7 @@ LIMIT_S = 30
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "SAY_INTERVAL_S", 0.02)
-    monkeypatch.setattr(pipeline_running, "RETRY_S", 0.05)
+    monkeypatch.setattr(pipeline_job, "RETRY_S", 0.05)
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
 
 def test_a_job_that_ends_at_once_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread has ended with it, wherever it was."""
-    monkeypatch.setattr(pipeline_running, "END_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(pipeline_job, "END_TIMEOUT_S", LIMIT_S)
     begun_s = time.monotonic()
     for _ in range(20):
         with told("sqlite:////nowhere/at/all.db", ClientConfig(), "pipeline x", "y", Bar().far):

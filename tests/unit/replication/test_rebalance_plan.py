@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.replication.moves.plan import Ensemble, Plan, Stock, anywhere, make_plan, spread_percent
+from quire.replication.moves.plan import (
+    BookieContents,
+    Ensemble,
+    RebalancePlan,
+    anywhere,
+    make_plan,
+    spread_percent,
+)
 
 KIB = 1024
 
@@ -42,8 +49,8 @@ def plan(
     seed: int = 1,
     hosts: Mapping[str, str] | None = None,
     **limits: object,
-) -> Plan:
-    stock = Stock()
+) -> RebalancePlan:
+    stock = BookieContents()
     for ledger_id, metadata in ledgers.items():
         stock.add(ledger_id, metadata)
     return make_plan(

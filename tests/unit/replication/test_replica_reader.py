@@ -18,7 +18,14 @@ from quire.replication.repair.replica_reader import (
     ReplicaReader,
     answers,
 )
-from tests.support.fake_bookies import CONFIG, LEDGER, FakeCluster, FakeLink, payload, simulated
+from tests.support.bookies.fake_bookies import (
+    CONFIG,
+    LEDGER,
+    FakeCluster,
+    FakeLink,
+    payload,
+    simulated,
+)
 
 
 class Stale(FakeLink):

@@ -16,7 +16,7 @@ from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.repair.fragment import replicate_fragment
 from quire.replication.repair.opened import open_for_repair
-from tests.support.fake_bookies import LEDGER, FakeCluster, payload, simulated
+from tests.support.bookies.fake_bookies import LEDGER, FakeCluster, payload, simulated
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)], ids=["plain", "striped"])

@@ -16,8 +16,8 @@ from quire.errors import DamagedError
 from quire.storage.read import scratch as desk
 from quire.storage.read.scratch import FRAMES_AT, Desk
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import disk_of, sim_disk
-from tests.unit.storage.test_storage_reads import answer, only_sealed, sealed, written_of
+from tests.support.storage.reads import answer, only_sealed, sealed, written_of
+from tests.support.storage.storage import disk_of, sim_disk
 
 KEY = master_key(b"")
 

@@ -29,7 +29,7 @@ from quire.storage.recovery.recovery import Recovery
 from quire.storage.segment import sealer
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
-from tests.support.segments import (
+from tests.support.storage.segments import (
     LEDGERS,
     checked,
     contents,
@@ -41,7 +41,7 @@ from tests.support.segments import (
     sealed_numbers,
     spoilt,
 )
-from tests.support.storage import StoreOnDisk, make_entry, sim_disk
+from tests.support.storage.storage import StoreOnDisk, make_entry, sim_disk
 
 # -- looking ----------------------------------------------------------------------------------
 

@@ -32,10 +32,10 @@ from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import SimFile
-from tests.support.bookie import SMALL as BOOKIE
-from tests.support.bookie import memory_metadata, peer_of, running_bookie
-from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, make_entry, run, sim_disk
+from tests.support.bookies.bookie import SMALL as BOOKIE
+from tests.support.bookies.bookie import memory_metadata, peer_of, running_bookie
+from tests.support.crash.crash_sweep import contents_of
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, make_entry, run, sim_disk
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -367,7 +367,7 @@ def read_of(answer: bytes) -> bytes:
 async def test_it_serves_what_is_loaded_and_refuses_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.bookie.early_store.WAIT_S", 0.0)
+    monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 0.0)
     async with (
         loading(tmp_path, monkeypatch) as (gate, bookie, metadata, _, _),
         peer_of(bookie) as peer,
@@ -427,7 +427,7 @@ async def until_writable(metadata: MetadataStore, bookie: Bookie) -> None:
 async def test_a_read_waits_for_its_part_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.bookie.early_store.WAIT_S", 600.0)
+    monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 600.0)
     async with loading(tmp_path, monkeypatch) as (gate, bookie, _, _, _), peer_of(bookie) as peer:
         peer.send(frames.read_request(NOT_LOADED, 5) + frames.read_request(LOADED, 1000))
         peer.send(frames.read_request(LOADED, 7))
@@ -442,8 +442,8 @@ async def test_a_read_waits_for_its_part_of_the_log(
 
 
 async def test_so_many_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.bookie.early_store.WAIT_S", 600.0)
-    monkeypatch.setattr("quire.bookie.early_store.WAITING_MAX", 3)
+    monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 600.0)
+    monkeypatch.setattr("quire.bookie.protocol.loading_store.WAITING_MAX", 3)
     async with loading(tmp_path, monkeypatch) as (_, bookie, _, _, _), peer_of(bookie) as peer:
         peer.send(b"".join(frames.read_request(NOT_LOADED, n) for n in range(5)))
         for _ in range(2):
@@ -453,7 +453,7 @@ async def test_so_many_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 async def test_a_ledger_in_a_directory_that_is_not_loaded_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.bookie.early_store.WAIT_S", 0.0)
+    monkeypatch.setattr("quire.bookie.protocol.loading_store.WAIT_S", 0.0)
     async with loading(tmp_path, monkeypatch, directories=2) as (
         gate, bookie, _, _, _,
     ), peer_of(bookie) as peer:  # fmt: skip

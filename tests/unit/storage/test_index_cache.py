@@ -24,50 +24,17 @@ from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.inode import Content
 from tests.sim.mutants.mutant import edit
-from tests.support.bookie import running_bookie
-from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, key_of, run, sim_disk
+from tests.support.bookies.bookie import running_bookie
+from tests.support.crash.crash_sweep import contents_of
+from tests.support.storage.index_cache import EAGER, check, fill, look, opened
+from tests.support.storage.storage import StoreOnDisk, disk_of, key_of, run, sim_disk
 
-EAGER = replace(
-    SMALL,
-    index_cache_interval_s=0.0,
-    index_cache_segments=2,
-    compact_minor_ratio=0.0,
-    compact_major_ratio=0.0,
-)
 COMPACTING = replace(
     EAGER,
     compact_major_ratio=0.8,
     compact_minor_interval_s=0.0,
     compact_major_interval_s=0.0,
 )
-
-
-def opened(config: object = EAGER) -> StoreOnDisk:
-    box = StoreOnDisk(sim_disk(1, cold_read_probability=0.0), config)  # type: ignore[arg-type]
-    box.open()
-    return box
-
-
-def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
-    """Until so many more segments are sealed."""
-    wanted = box.store.stats().sealed_segments + segments
-    upcoming = dict.fromkeys(ledger_ids, 0)
-    for one in ledger_ids:
-        if one in box.store.ledgers:
-            upcoming[one] = box.store.last_entry_id(one) + 1
-    while box.store.stats().sealed_segments < wanted:
-        for one in ledger_ids:
-            box.append([(one, upcoming[one] + at, bytes(700)) for at in range(3)])
-            upcoming[one] += 3
-        box.idle()
-
-
-def look(box: StoreOnDisk) -> None:
-    """What a bookie does every few seconds, and all that follows from it."""
-    box.store.check_space()
-    for _ in range(5):
-        box.idle()
 
 
 def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
@@ -85,11 +52,6 @@ def cache_of(box: StoreOnDisk) -> Content:
     found = contents_of(disk_of(box))[CACHE_NAME]
     assert found is not None
     return found.copy()
-
-
-def check(box: StoreOnDisk) -> None:
-    for (ledger_id, entry_id), entry in box.acknowledged.items():
-        assert box.read(ledger_id, entry_id) == [entry]
 
 
 # -- when it is believed ----------------------------------------------------------------------

@@ -28,9 +28,9 @@ from quire.metadata.uri import replication_root
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.log.batch import Batch
-from tests.support.bookie import SMALL, memory_metadata, peer_of, running_bookie
-from tests.support.directories import DirectoriesOnDisks
-from tests.support.storage import key_of, make_batch
+from tests.support.bookies.bookie import SMALL, memory_metadata, peer_of, running_bookie
+from tests.support.storage.directories import DirectoriesOnDisks
+from tests.support.storage.storage import key_of, make_batch
 
 KEY = master_key(b"")
 

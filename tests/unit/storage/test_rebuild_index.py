@@ -15,7 +15,7 @@ from quire.storage.segment import sealer
 from quire.storage.segment.sealing import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import Part, segment_name
 from quire_simulator.machine.disk import PowerLossError
-from tests.support.segments import (
+from tests.support.storage.segments import (
     contents,
     filled,
     flip,
@@ -25,7 +25,7 @@ from tests.support.segments import (
     sealed_numbers,
     spoilt,
 )
-from tests.support.storage import StoreOnDisk, entries, sim_disk
+from tests.support.storage.storage import StoreOnDisk, entries, sim_disk
 
 CRASH_SEEDS = 4
 """How often each operation is the last: what was not synced is kept in other parts each time."""

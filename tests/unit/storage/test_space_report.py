@@ -13,7 +13,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 from quire.storage.inspect.space_report import look
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, sim_disk
+from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk
 
 
 def filled(box: StoreOnDisk) -> None:

@@ -12,8 +12,8 @@ from quire.storage.inspect.inspect import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.recovery import Recovery, RecoveryReport
 from quire.storage.segment.segment import segment_name
-from tests.support.storage import StoreOnDisk, disk_of
-from tests.unit.storage.test_index_cache import check, fill, look, opened
+from tests.support.storage.index_cache import check, fill, look, opened
+from tests.support.storage.storage import StoreOnDisk, disk_of
 
 
 class CountingFile:

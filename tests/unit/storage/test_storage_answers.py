@@ -14,7 +14,7 @@ from quire.storage.log.batch import Batch, Run
 from quire.storage.read.blocking import InlineReader
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     disk_of,
     entries,

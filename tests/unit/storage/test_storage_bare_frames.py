@@ -21,9 +21,11 @@ from quire.storage.inspect.inspect import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.startup import find_master_key
 from quire.storage.segment.segment import Segment, segment_name
-from tests.support.storage import (
+from tests.support.storage.compaction import opened
+from tests.support.storage.storage import (
     StoreOnDisk,
     check,
+    compact,
     disk_of,
     key_of,
     make_entry,
@@ -31,7 +33,6 @@ from tests.support.storage import (
     run,
     sealed,
 )
-from tests.unit.storage.test_storage_compaction import compact, opened
 
 
 @contextmanager

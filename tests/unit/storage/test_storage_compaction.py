@@ -12,12 +12,12 @@ from quire.storage.background.collector import READ_AGAIN_MS, Collector
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.background.suspension import NOTE_NAME, Suspension, read_note
-from quire.storage.config import StorageConfig
 from quire.storage.inspect.space_report import look
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from tests.support.storage import (
+from tests.support.storage.compaction import opened
+from tests.support.storage.storage import (
     EAGER,
     SMALL,
     StoreOnDisk,
@@ -30,11 +30,6 @@ from tests.support.storage import (
     run,
     sealed,
 )
-from tests.support.storage import opened as opened_store
-
-
-def opened(config: StorageConfig = EAGER, **options: Any) -> StoreOnDisk:
-    return opened_store(config, **options)
 
 
 def check_numbers(box: StoreOnDisk) -> None:

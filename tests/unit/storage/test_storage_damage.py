@@ -21,8 +21,8 @@ from quire.storage.background.scrubber import SCRUB_NAME, Round, target_of
 from quire.storage.inspect.scrub_report import DirectoryScrub
 from quire.storage.inspect.space_report import look as look_at_space
 from quire.storage.segment.segment import segment_name
-from tests.support.scrubbed_store import EAGER, ON_SUSPICION, blocks_of, filled, look
-from tests.support.storage import SMALL, lacks, make_batch, sealed
+from tests.support.storage.scrubbed_store import EAGER, ON_SUSPICION, blocks_of, filled, look
+from tests.support.storage.storage import SMALL, lacks, make_batch, sealed
 
 # -- finding ----------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from quire.storage.background.scrub import SegmentScrub
 from quire.storage.background.scrubber import SCRUB_NAME, target_of
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire_simulator.machine.disk import SimFile
-from tests.support.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
-from tests.support.storage import key_of, lacks, sealed
+from tests.support.storage.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
+from tests.support.storage.storage import key_of, lacks, sealed
 
 
 def seal_current(box: Box) -> None:

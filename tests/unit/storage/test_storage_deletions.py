@@ -14,7 +14,7 @@ from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
     disk_of,

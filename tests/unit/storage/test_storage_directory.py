@@ -18,7 +18,7 @@ from quire.storage.directory import (
     write_small_file,
 )
 from quire_simulator.machine.disk import PowerLossError
-from tests.support.storage import sim_disk
+from tests.support.storage.storage import sim_disk
 
 
 def test_an_empty_directory_is_formatted_once() -> None:

@@ -14,8 +14,8 @@ from quire.storage.background.scrubber import target_of
 from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry
-from tests.support.scrubbed_store import ON_SUSPICION, Box, filled, look
-from tests.support.storage import check, lacks, mixed, sealed
+from tests.support.storage.scrubbed_store import ON_SUSPICION, Box, filled, look
+from tests.support.storage.storage import check, lacks, mixed, sealed
 
 
 def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:

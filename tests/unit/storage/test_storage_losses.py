@@ -16,7 +16,7 @@ from quire.storage.recovery.scan import scan_groups
 from quire.storage.segment import sealer
 from quire.storage.segment.sealing import Sealed, SealInput
 from quire.storage.segment.segment import segment_name
-from tests.support.storage import (
+from tests.support.storage.storage import (
     EAGER,
     StoreOnDisk,
     compact,

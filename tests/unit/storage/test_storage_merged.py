@@ -13,7 +13,7 @@ from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
-from tests.support.storage import EAGER, StoreOnDisk, check, disk_of, opened, sealed
+from tests.support.storage.storage import EAGER, StoreOnDisk, check, disk_of, opened, sealed
 
 LEDGERS = range(1, 7)
 SEGMENTS = 4

@@ -12,7 +12,7 @@ import pytest
 from quire.storage.read.read_budget import PAUSE_S, STEP_S, ReadBudget
 from quire.storage.read.reader import SLICE_BYTES
 from quire_simulator.machine import SimulatedLoop
-from tests.support.storage import SMALL, entries, opened
+from tests.support.storage.storage import SMALL, entries, opened
 
 RATE = 1_000_000
 KB = 1000

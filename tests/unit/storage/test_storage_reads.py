@@ -22,78 +22,19 @@ from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.worker import ThreadReader
 from quire_simulator.machine.disk import SimDisk, SimFile
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
-from tests.unit.storage.test_storage_compaction import compact
-
-LARGE = replace(
-    SMALL, segment_bytes=16 << 20, max_queued_bytes=32 << 20, max_group_bytes=1 << 20,
-    footer_cache_bytes=1 << 20,
-)  # fmt: skip
+from tests.support.storage.reads import (
+    LARGE,
+    Recorder,
+    answer,
+    only_sealed,
+    opened,
+    sealed,
+    written_of,
+)
+from tests.support.storage.storage import SMALL, StoreOnDisk, compact, disk_of, run
 
 FAR = 80
 """So many ledgers in turn that nobody reads what lies between the entries of one."""
-
-
-class Recorder:
-    """`blocking.BlockingReader` that says what it was asked for."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.reads: list[tuple[int, int]] = []
-        self.waited = 0
-        self.aheads: list[tuple[int, int]] = []
-        self.waiting: list[Callable[[], None]] = []
-
-    async def run(self, call: Any) -> Any:
-        return call()
-
-    def read(self, call: Any, done: Callable[[Any], None]) -> None:
-        _, *where = call.args
-        self.calls += 1
-        found = call()
-        if call.func is cold_reads.fetch_each:
-            self.reads += where[0]
-        else:
-            self.reads.append((where[0], where[1]))
-            self.waited += found.waited
-        done(found)
-
-    def ahead(self, call: Any, done: Callable[[], None]) -> None:
-        self.aheads.append(call.args)
-        self.waiting.append(done)
-
-    def finish(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for done in waiting:
-            done()
-
-
-def opened(config: Any = SMALL, cold: float = 0.0) -> tuple[StoreOnDisk, Recorder]:
-    box = StoreOnDisk(sim_disk(1, cold_read_probability=cold), config)
-    box.open()
-    box.idle()
-    recorder = Recorder()
-    box.store._cold._blocking = box.store._ahead._blocking = recorder
-    return box, recorder
-
-
-def sealed(cold: float, entries: int, size: int, ledgers: int = 1) -> tuple[StoreOnDisk, Recorder]:
-    """Entries of ledgers in turn, in one sealed segment."""
-    box, recorder = opened(LARGE, cold)
-    for at in range(0, entries, 20):
-        places = range(at, min(entries, at + 20))
-        box.append([(1 + n % ledgers, n // ledgers, bytes([n % 251]) * size) for n in places])
-        box.pump()
-    run(box.store.close())
-    box.open()
-    box.pump()
-    box.store._cold._blocking = box.store._ahead._blocking = recorder
-    return box, recorder
-
-
-def only_sealed(box: StoreOnDisk) -> Any:
-    [segment] = [s for s in box.store._catalogue.segments.values() if s.trailer is not None]
-    return segment
 
 
 def current(box: StoreOnDisk) -> Any:
@@ -145,10 +86,6 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
     assert len(set(recorder.reads)) == len(recorder.reads)
     assert len(checked) > 5
     assert len(set(checked)) == len(checked)
-
-
-def written_of(box: StoreOnDisk, ledger_id: int) -> list[bytes]:
-    return [data for (ledger, _), data in box.written.items() if ledger == ledger_id]
 
 
 @pytest.mark.parametrize("size", [400, 900])
@@ -294,10 +231,6 @@ def test_damage_among_scattered_pieces_ends_the_read_before_it(ledgers: int) -> 
         run(box.store.read_blocking(3, 30, 10, 1 << 30))
     behind = run(box.store.read_blocking(3, 40, 10, 1 << 30))
     assert [bytes(one) for one in behind] == written[40:50]
-
-
-def answer(box: StoreOnDisk, ledger_id: int, first: int, max_bytes: int) -> list[bytes]:
-    return [bytes(e) for e in run(box.store.read_blocking(ledger_id, first, 1_000, max_bytes))]
 
 
 def test_large_pieces_that_are_cached_are_read_on_the_event_loop() -> None:
@@ -930,7 +863,7 @@ def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> No
     import weakref
 
     from quire.storage.log.batch import Batch
-    from tests.support.storage import make_batch
+    from tests.support.storage.storage import make_batch
 
     class Watched(Batch):
         pass

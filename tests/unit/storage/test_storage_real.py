@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from quire.storage.signals import WouldBlock
-from tests.support.storage import make_entry
-from tests.support.storage_program import CONFIG, FENCED, LEDGERS, Opened, payload_of
+from tests.support.storage.storage import make_entry
+from tests.support.storage.storage_program import CONFIG, FENCED, LEDGERS, Opened, payload_of
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 60
@@ -104,7 +104,7 @@ async def test_a_quiet_log_is_marked_without_anyone_asking(tmp_path: Path) -> No
 def run_until(path: Path, lines: int) -> dict[int, int]:
     """Let a process write until it has acknowledged so much, kill it, and return the last
     acknowledged entry of each ledger."""
-    command = [sys.executable, "-m", "tests.support.storage_program", str(path)]
+    command = [sys.executable, "-m", "tests.support.storage.storage_program", str(path)]
     last: dict[int, int] = {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

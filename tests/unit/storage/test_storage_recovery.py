@@ -12,7 +12,7 @@ from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
     check,

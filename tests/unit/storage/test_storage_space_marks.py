@@ -8,7 +8,7 @@ import pytest
 
 from quire.storage.config import StorageConfig
 from quire_simulator.machine.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, disk_of, entries, opened
+from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, entries, opened
 
 LOW, HIGH, DWELL_S = 100_000, 150_000, 30.0
 CONFIG = replace(

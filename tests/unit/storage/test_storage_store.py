@@ -11,7 +11,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.log.batch import Run
 from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger
-from tests.support.storage import (
+from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,
     disk_of,

@@ -13,8 +13,7 @@ from quire.storage.read import system_cache
 from quire.storage.read.system_cache import SystemCache
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
-from tests.support.storage import SMALL, entries, fill_segments, opened, sealed
-from tests.unit.storage.test_storage_compaction import compact
+from tests.support.storage.storage import SMALL, compact, entries, fill_segments, opened, sealed
 
 PIECE = 1024
 FEW = 8

@@ -24,10 +24,10 @@ from quire.errors import (
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
-from quire.metadata.memory.cluster import MemoryCluster
-from quire.metadata.memory.store import MemoryStore
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY, head_key
 from quire.streams.objects.objects import Objects
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
 from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes
 
 

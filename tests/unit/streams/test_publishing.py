@@ -30,7 +30,7 @@ from quire.streams.publish.publishing import (
     take,
 )
 from quire.streams.write.producers import read_marks
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 KEY = BatchKey("job", "query-1", 0)
 

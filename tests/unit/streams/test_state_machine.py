@@ -12,7 +12,7 @@ from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
 from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, follow, lead
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 
 def test_what_was_executed_survives() -> None:

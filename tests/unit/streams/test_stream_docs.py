@@ -9,7 +9,7 @@ from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.streams.namespace.settings import DEFAULTS, parse_value
 from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
-from quire.streams.write.pump import GIVE_UP_S
+from quire.streams.write.writer_task import GIVE_UP_S
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "streams.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([a-z_]+)` \| (\S+) \| .+ \|$", re.MULTILINE)

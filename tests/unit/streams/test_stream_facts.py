@@ -17,7 +17,7 @@ from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.read.facts import before_end, records_from, segment_facts
 from quire.streams.write.segments import APPLICATION
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 COUNT = 25
 """Records of a stream: two segments of ten, and one in progress."""

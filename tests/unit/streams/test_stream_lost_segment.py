@@ -14,7 +14,7 @@ from quire.streams.read.facts import segment_facts
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid
 from quire.streams.read.records import Gap
 from quire.streams.write.writer import StreamWriter
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 LOST = "records from 2:0:0 to before 3:0:0 are lost"
 

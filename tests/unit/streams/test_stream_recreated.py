@@ -11,7 +11,7 @@ from quire.errors import NoSuchStreamError
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.positions import EARLIEST
 from quire.streams.read.segment_list import SegmentList
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 REPLACED = "stream s was deleted or renamed, and another stream has its name now"
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing
 
 import pytest
 
-from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
@@ -25,55 +22,12 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
-from quire.streams.namespace.namespace import Namespace, open_namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
-from quire.streams.read.records import Gap, Record
+from quire.streams.read.records import Gap
 from quire.streams.write.writer import StreamWriter
-from quire_simulator.world.world import World
-
-SEED = 7
-
-
-@dataclass
-class Bench:
-    world: World
-    client: Client
-    streams: Namespace
-
-    async def read(self, name: str, **how: object) -> list[Record]:
-        reader = await self.streams.open_reader(name, **how)  # type: ignore[arg-type]
-        return [record async for record in reader]
-
-    async def numbers(self, name: str) -> list[int]:
-        """Of the segments; negative while in progress."""
-        segments = await self.streams.segments(name)
-        return [-s.lssn if s.in_progress else s.lssn for s in segments]
-
-    async def ledgers(self) -> list[int]:
-        return [ledger_id async for ledger_id in self.client.list_ledgers()]
-
-
-@asynccontextmanager
-async def bench(world: World) -> AsyncIterator[Bench]:
-    for name in world.disks:
-        await world.start(name)
-    async with world.client("client") as client:
-        streams = await open_namespace(client, "/acme/test", create=True)
-        async with streams:
-            yield Bench(world, client, streams)
-    for name in list(world.bookies):
-        await world.stop(name)
-
-
-def run(scene: Callable[[Bench], Awaitable[None]], seed: int = SEED, bookies: int = 3) -> None:
-    world = World.make(seed, bookies)
-
-    async def main() -> None:
-        async with bench(world) as made:
-            await scene(made)
-
-    world.loop.run(main())
+from tests.support.streams import Bench, run
 
 
 def test_what_is_appended_is_read() -> None:
@@ -599,10 +553,10 @@ def test_a_token_may_come_before_the_first_record() -> None:
 
 def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.streams.namespace import namespace
-    from quire.streams.write import pump
+    from quire.streams.write import writer_task
 
     monkeypatch.setattr(namespace, "ALL_BUFFERED_BYTES_MAX", 20_000)
-    monkeypatch.setattr(pump, "BUFFERED_BYTES_MAX", 5_000)
+    monkeypatch.setattr(writer_task, "BUFFERED_BYTES_MAX", 5_000)
 
     async def scene(b: Bench) -> None:
         streams = await open_namespace(b.client, "/acme/test")
@@ -625,7 +579,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         writers[0].abandon()
         for writer in writers[1:]:
             await writer.close()
-        assert streams._room.used_bytes == 0
+        assert streams._budget.used_bytes == 0
         await streams.close()
 
     run(scene)

@@ -31,7 +31,7 @@ from quire.streams.statemachine.durable_dict import open_dict
 from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
 
@@ -638,14 +638,14 @@ def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
 
             async def ended(
                 note: Callable[[], Awaitable[Any]] = note_marks,
-                pump: Any = writer._pump,
+                task: Any = writer._writer_task,
                 ends: str = ends,
             ) -> Any:
                 noted = await note()
                 if ends == "fenced":
-                    pump._fail(StreamFencedError("taken over"))
+                    task._fail(StreamFencedError("taken over"))
                 else:
-                    pump.abandon()
+                    task.abandon()
                 return noted
 
             metadata.note_marks = ended  # type: ignore[method-assign]

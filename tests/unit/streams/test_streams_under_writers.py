@@ -12,7 +12,7 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchStreamError, QuireError, StreamFencedError, StreamLockedError
 from quire.metadata.tree import Create, Delete
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from tests.unit.streams.test_streams import Bench, run
+from tests.support.streams import Bench, run
 
 
 def test_deleted_under_its_writer() -> None:

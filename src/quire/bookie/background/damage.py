@@ -24,7 +24,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard
 from quire.bookie.background.whole import durable, is_whole
-from quire.bookie.service import EventLog
+from quire.bookie.event_log import EventLog
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from quire.bookie.background.collection_guard import CollectionGuard
-from quire.bookie.service import EventLog
+from quire.bookie.event_log import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE

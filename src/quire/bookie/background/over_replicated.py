@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard
-from quire.bookie.service import EventLog
+from quire.bookie.event_log import EventLog
 from quire.codec.metadata.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from quire.bookie.protocol.service import BookieService
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.config import SEGMENT_BYTES_LEAST
 from quire.storage.log.batch import Batch, Run, runs_of
-
-if TYPE_CHECKING:
-    from quire.bookie.service import BookieService
 
 Done = Callable[[Batch, StorageError | None], None]
 

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES
 from quire.bookie.protocol.answer_budget import Account
 from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES
+from quire.bookie.protocol.long_polls import LongPoll, PollTarget
+from quire.bookie.protocol.service import BookieService, WaitingRead
 from quire.bookie.protocol.v2 import ADD_KIND, RequestsV2
 from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.wire.v2 import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
 from quire.codec.wire.v3 import FIRST_BYTE
 from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer, frame_size
-
-if TYPE_CHECKING:
-    from quire.bookie.protocol.long_polls import LongPoll, PollTarget
-    from quire.bookie.service import BookieService, Waiting
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
 MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
@@ -337,14 +335,14 @@ class Connection(asyncio.Protocol):
         """Whether one more of its requests may wait for news."""
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
-    def wait(self, request: Waiting, previous_lac: int, timeout_s: float) -> None:
+    def wait(self, request: WaitingRead, previous_lac: int, timeout_s: float) -> None:
         """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
         self._prove()  # Whoever waits knows a ledger, and that is as good as an answer.
         polls = self.service.long_polls
         self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
         self.service.answers.one_waits(self.account)
 
-    def answer(self, request: Waiting) -> None:
+    def answer(self, request: WaitingRead) -> None:
         """What had to wait is answered, now or once the disk has what it wants."""
         self.polls.pop(request, None)
         answer = self.service.answer(request)

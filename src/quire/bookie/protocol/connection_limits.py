@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from quire.bookie.event_log import EventLog
 from quire.config import BookieConfig
 
 SWEEP_S = 1.0
@@ -29,10 +30,6 @@ HARD_FACTOR = 2
 """At this many times `max_partial_bytes` the oldest unfinished request ends at once."""
 TOLD_EVERY_S = 1.0
 """Seconds between two log lines of one kind: a flood of connections is not a flood of lines."""
-
-
-class Log(Protocol):
-    def __call__(self, event: str, **fields: object) -> None: ...
 
 
 class Limited(Protocol):
@@ -88,7 +85,7 @@ class LimitCounters:
 class ConnectionLimits:
     """Used on the event loop."""
 
-    def __init__(self, config: BookieConfig, monotonic: Callable[[], float], log: Log) -> None:
+    def __init__(self, config: BookieConfig, monotonic: Callable[[], float], log: EventLog) -> None:
         self.counters = LimitCounters()
         # Dictionaries as sets that keep their order: the same seed, the same run.
         self.connections: dict[Limited, None] = {}

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from operator import eq
-from typing import TYPE_CHECKING
 
 from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.service import ClientConnection
 from quire.codec.entry.frame_runs import packed
 from quire.codec.wire.v2 import (
     ADD_HEAD,
@@ -43,9 +43,6 @@ from quire.codec.wire.v2 import (
 from quire.errors import ProtocolError, StorageError
 from quire.storage.log.batch import Batch
 
-if TYPE_CHECKING:
-    from quire.bookie.protocol.connection import Connection
-
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
 MIN_ANSWERABLE_BYTES = 16
@@ -59,7 +56,7 @@ AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
 
 class RequestsV2:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
         self._intake = Intake(connection.service)
@@ -326,7 +323,9 @@ class ReadOne:
     max_count = 1
     max_bytes = 0
 
-    def __init__(self, connection: Connection, version: int, ledger_id: int, entry_id: int) -> None:
+    def __init__(
+        self, connection: ClientConnection, version: int, ledger_id: int, entry_id: int
+    ) -> None:
         self.connection = connection
         self.version = version
         self.ledger_id = ledger_id
@@ -362,7 +361,7 @@ class ReadBatch(ReadOne):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         version: int,
         ledger_id: int,
         first: int,

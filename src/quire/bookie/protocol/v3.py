@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.service import ClientConnection
 from quire.bookie.protocol.v2 import AUTH_DISABLED_PLUGIN
 from quire.bookie.protocol.v3_answers import (
     AddAnswers,
@@ -53,9 +53,6 @@ from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
 from quire.storage.signals import NoLedger
 
-if TYPE_CHECKING:
-    from quire.bookie.protocol.connection import Connection
-
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
@@ -69,7 +66,7 @@ MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
 
 
 class RequestsV3:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
         self._intake = Intake(connection.service)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from quire.bookie.protocol.service import ClientConnection
 from quire.codec.entry.entry import LAC_PACKET
 from quire.codec.wire.v2 import LAST_ENTRY, Buffer, Code
 from quire.codec.wire.v3 import Op, frame, response
 from quire.codec.wire.v3_adds import add_responses
 from quire.errors import StorageError
 from quire.storage.log.batch import Batch
-
-if TYPE_CHECKING:
-    from quire.bookie.protocol.connection import Connection
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one
@@ -25,7 +22,7 @@ class AddAnswers:
 
     __slots__ = ("_connection", "deferred", "waiting")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.waiting: list[tuple[int, Echoed]] = []
         """With the ledger that they add to. Answered when the batch is synced."""
@@ -59,7 +56,7 @@ class AddAnswers:
 class WriteLacAnswer:
     __slots__ = ("_connection", "_ledger_id", "_txn")
 
-    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
+    def __init__(self, connection: ClientConnection, txn: int, ledger_id: int) -> None:
         self._connection = connection
         self._txn = txn
         self._ledger_id = ledger_id
@@ -83,7 +80,7 @@ class ReadV3:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         txn: int,
         ledger_id: int,
         entry_id: int,
@@ -149,7 +146,9 @@ class Piggyback(ReadV3):
 
     __slots__ = ("previous_lac",)
 
-    def __init__(self, connection: Connection, txn: int, ledger_id: int, previous_lac: int) -> None:
+    def __init__(
+        self, connection: ClientConnection, txn: int, ledger_id: int, previous_lac: int
+    ) -> None:
         super().__init__(connection, txn, ledger_id, previous_lac + 1)
         self.previous_lac = previous_lac
 
@@ -168,7 +167,7 @@ class Piggyback(ReadV3):
         return super().found(entries)
 
 
-def _explicit_lac(connection: Connection, ledger_id: int) -> bytes | None:
+def _explicit_lac(connection: ClientConnection, ledger_id: int) -> bytes | None:
     """The packet that the writer has sent last."""
     info = connection.service.store.ledgers.get(ledger_id)
     return None if info is None else info.explicit_lac
@@ -179,7 +178,7 @@ class ReadLac(ReadV3):
 
     __slots__ = ()
 
-    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
+    def __init__(self, connection: ClientConnection, txn: int, ledger_id: int) -> None:
         super().__init__(connection, txn, ledger_id, LAST_ENTRY)
 
     def failed(self, code: int) -> bytes:

@@ -1,20 +1,20 @@
 """From Apache's `bk_server.conf` to the keys of Quire's configuration.
 
-`apache_keys` has the table of keys: what is taken, what holds in any case, what is left out and
-why, and what must not be left out silently. This module reads the file and applies the table.
+`keys` has the table of keys: what is taken, what holds in any case, what is left out and why, and
+what must not be left out silently. This module reads the file and applies the table.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from quire.cli.apache.keys import RULES, rule_of
+from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome, ignored, refused, unsaid
 from quire.configuration.layers import Given, Layer
 
-Verdict = Literal["taken", "implied", "ignored", "refused"]
 FILE_BYTES_MAX = 1024 * 1024
 MEANS_UNSET = ("", "null")
 
@@ -28,51 +28,13 @@ class Property:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What the translation asks of the machine; handed in, so that it can be tried."""
-
-    own_host: Callable[[bool, bool], str]
-    """(host name rather than address, short): how Apache's bookie would call itself."""
-    own_user: Callable[[], str]
-    disk_bytes: Callable[[str], int | None]
-    """The size of the disk that a directory is on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one key."""
-
-    verdict: Verdict
-    why: str
-    keys: Mapping[str, object] = field(default_factory=dict)
-    """Of Quire, with their values. Of what is refused: which of them, said elsewhere, would do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
+class KeyLine:
     """One key of the file."""
 
     name: str
     value: str
     line: int
-    outcome: Outcome
-
-
-def taken(why: str = "", **keys: object) -> Outcome:
-    """`__` in a name stands for the dot: bookie__port."""
-    return Outcome("taken", why, {name.replace("__", "."): value for name, value in keys.items()})
-
-
-def implied(why: str) -> Outcome:
-    return Outcome("implied", why)
-
-
-def ignored(why: str) -> Outcome:
-    return Outcome("ignored", why)
-
-
-def refused(why: str) -> Outcome:
-    return Outcome("refused", why)
+    outcome: KeyOutcome
 
 
 def parse_properties(text: str) -> dict[str, Property]:
@@ -112,13 +74,10 @@ def _split(line: str) -> tuple[str, str]:
     return line[: separator.start()], value.strip()
 
 
-def translate(properties: Mapping[str, Property], machine: Machine) -> list[Line]:
+def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLine]:
     """In the order of the file; at the end what Apache would do though the file does not say it."""
-    from quire.cli.apache.keys import RULES, rule_of
-    from quire.cli.apache.rules import unsaid
-
     values = {name: one.value for name, one in properties.items() if one.value not in MEANS_UNSET}
-    lines: list[Line] = []
+    lines: list[KeyLine] = []
     for name, one in properties.items():
         rule = rule_of(name)
         if one.value in MEANS_UNSET:
@@ -129,15 +88,15 @@ def translate(properties: Mapping[str, Property], machine: Machine) -> list[Line
             outcome = ignored(f"Apache BookKeeper 4.17 has no such key{hint}")
         else:
             try:
-                outcome = rule.apply(one.value, values, machine)
+                outcome = rule.apply(Asked(one.value, values, host))
             except ValueError as error:
                 outcome = refused(f"{error}: correct it, or remove the key")
-        lines.append(Line(name, one.value, one.line, outcome))
-    lines += [Line("", "", 0, outcome) for outcome in unsaid(values, machine)]
+        lines.append(KeyLine(name, one.value, one.line, outcome))
+    lines += [KeyLine("", "", 0, outcome) for outcome in unsaid(Asked("", values, host))]
     return lines
 
 
-def as_layer(lines: list[Line], source: str) -> Layer:
+def as_layer(lines: list[KeyLine], source: str) -> Layer:
     """What is taken; what is refused is a problem."""
     layer = Layer()
     for one in lines:

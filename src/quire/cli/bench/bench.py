@@ -110,7 +110,7 @@ def _options(*decorators: Decorator) -> Decorator:
 def _work(verb: str, given: dict[str, Any]) -> Work:
     from quire.cli.bench.core import Load, Shape
 
-    quorums = given["ensemble"], given["write_quorum"], given["ack_quorum"]
+    quorums = given["ensemble_size"], given["write_quorum"], given["ack_quorum"]
     check_quorums(*quorums)
     _check_size(given["size"], given["digest"])
     return Work(

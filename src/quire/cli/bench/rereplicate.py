@@ -10,7 +10,7 @@ from collections import Counter, deque
 from quire.cli.bench.core import Load, Result, Shape, add_many, ledgers
 from quire.client import Client, LedgerWriter
 from quire.errors import ReadError
-from quire.replication import ReplicationLocks, Work, take_out
+from quire.replication import LedgerOutcome, ReplicationLocks, take_out
 
 LEDGERS_AT_ONCE = 4
 OWNER = "quire bench"
@@ -35,7 +35,7 @@ async def rereplicate(
             while waiting:
                 ledger_id = waiting.popleft()
                 done = await take_out(other, locks, ledger_id, [lost])
-                if done.work is not Work.DONE:
+                if done.work is not LedgerOutcome.DONE:
                     raise ReadError(
                         f"ledger {ledger_id} still names bookie {lost}: {done.reason}",
                         ledger_id=ledger_id,

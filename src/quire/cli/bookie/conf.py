@@ -14,7 +14,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import Command, json_option
 
 if TYPE_CHECKING:
-    from quire.cli.apache.conf import Line
+    from quire.cli.apache.conf import KeyLine
 
 _LINES = "quire.bk_server_conf"
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -39,7 +39,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     layer = as_layer(lines, file)
     if as_toml:
         from quire.cli.common.configuration import checked
-        from quire.cli.config.show import toml_lines
+        from quire.cli.config import toml_lines
 
         found = checked(merged([layer]))
         click.echo("\n".join(toml_lines(found, changed=True, origin=True)))
@@ -81,7 +81,7 @@ def bk_server_conf_option(command: Command) -> Command:
 
 def announce(log: Any) -> None:
     """One event that says what became of the file, if there is one."""
-    lines: list[Line] = click.get_current_context().meta.get(_LINES, [])
+    lines: list[KeyLine] = click.get_current_context().meta.get(_LINES, [])
     if not lines:
         return
     log(
@@ -97,24 +97,21 @@ def announce(log: Any) -> None:
     )
 
 
-def read(file: str) -> list[Line]:
+def read(file: str) -> list[KeyLine]:
     """`click.UsageError` for what is no file of properties."""
     from quire.cli.apache.conf import FILE_BYTES_MAX, parse_properties, translate
+    from quire.cli.apache.rules import HostFacts
 
     with Path(file).open("rb") as opened:
         raw = opened.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise click.UsageError(f"{file}: larger than {FILE_BYTES_MAX} bytes")
     try:
-        return translate(parse_properties(raw.decode()), this_machine())
+        return translate(
+            parse_properties(raw.decode()), HostFacts(_own_host, getpass.getuser, _disk_bytes)
+        )
     except ValueError as error:
         raise click.UsageError(f"{file}: {error}") from None
-
-
-def this_machine() -> Any:
-    from quire.cli.apache.conf import Machine
-
-    return Machine(_own_host, getpass.getuser, _disk_bytes)
 
 
 def _own_host(by_name: bool, short: bool) -> str:
@@ -140,7 +137,7 @@ def _disk_bytes(directory: str) -> int | None:
     return None
 
 
-def _as_text(one: Line) -> str:
+def _as_text(one: KeyLine) -> str:
     outcome = one.outcome
     given = f"{one.name}={one.value}" if one.name else "(not in the file)"
     taken = outcome.keys.items() if outcome.verdict == "taken" else ()
@@ -149,7 +146,7 @@ def _as_text(one: Line) -> str:
     return f"{outcome.verdict:8} {given}" + (f" -> {rest}" if keys else f": {rest}" if rest else "")
 
 
-def _as_json(one: Line) -> dict[str, Any]:
+def _as_json(one: KeyLine) -> dict[str, Any]:
     return {
         "name": one.name,
         "value": one.value,

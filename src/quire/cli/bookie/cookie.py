@@ -1,29 +1,39 @@
-"""`quire bookie cookie`: what ties directories to a bookie of a cluster, looked at and mended."""
+"""`quire bookie cookie`: show and repair what ties directories to a bookie of a cluster."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.cli.bookie.identity import (
     absolute,
     check_not_needed,
     cookie_as_json,
     errors_of,
+    held,
     old_directory,
     opened_metadata,
 )
-from quire.cli.common.groups import EXIT_ERROR, LazyGroup, say
+from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import (
     WHICH_CLUSTER,
+    Command,
+    asynchronous,
     bookie_argument,
     checked,
+    confirmed,
+    dry_run_option,
     json_option,
     metadata_option,
     optional_metadata_option,
     run_async,
+    yes_option,
 )
 from quire.cli.common.output import print_json
 
@@ -31,22 +41,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from quire.codec.metadata.cookie import Cookie
+    from quire.metadata.interface import MetadataStore
+    from quire.storage.interfaces import Disk
 
-_COMMANDS = {
-    "show": ("quire.cli.bookie.cookie:show", "Show the cookies of a bookie, and compare them."),
-    "create": (
-        "quire.cli.bookie.cookie_write:create",
-        "Write the cookie where it is lost: in the directory, or in the cluster.",
-    ),
-    "update": (
-        "quire.cli.bookie.cookie_write:update",
-        "Write both cookies anew: the bookie's directories have other names now.",
-    ),
-    "delete": ("quire.cli.bookie.cookie:delete", "Remove a bookie from the cluster."),
-    "generate": ("quire.cli.bookie.cookie:generate", "Print a cookie, for --from."),
-}
+_COMMANDS = commands(
+    """
+    show      cookie:show      Show the cookies of a bookie, and compare them.
+    create    cookie:create    Write the cookie where it is lost: in the directory, or in the \
+                               cluster.
+    update    cookie:update    Write both cookies anew: the bookie's directories have other names \
+                               now.
+    delete    cookie:delete    Remove a bookie from the cluster.
+    generate  cookie:generate  Print a cookie, for --from.
+    """,
+    "bookie",
+)
 FIELDS = ("bookie", "journal directories", "ledger directories", "index directories", "instance id")
 UNNAMED = "-"
+_from_option: Callable[[Command], Command] = click.option(
+    "--from",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="A file with the cookie, as `generate` prints it; '-': standard input.",
+)
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
@@ -212,9 +229,10 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.option(
     "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
 )
-@click.option("--dry-run", is_flag=True, help="Only say whether it would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
-def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
+@dry_run_option("Only say whether it would be removed.")
+@yes_option()
+@asynchronous
+async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """Remove the cookie of BOOKIE from the cluster, which then no longer knows it.
 
     The bookie's directories are not changed, but a bookie can no longer be started on them. Its
@@ -224,33 +242,29 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     confirmation if standard input is a terminal.
     """
 
-    async def work() -> int:
-        from quire.bookie.directories.identity import check_not_registered, its_cookie
-        from quire.metadata.bookies.directories import forget_bookie
+    from quire.bookie.directories.identity import check_not_registered, its_cookie
+    from quire.metadata.bookies.directories import forget_bookie
 
-        async with opened_metadata(uri) as store:
-            known = await its_cookie(store, bookie)
-            await check_not_registered(store, bookie)
+    async with opened_metadata(uri) as store:
+        known = await its_cookie(store, bookie)
+        await check_not_registered(store, bookie)
+        if not force:
+            await check_not_needed(store, bookie, shown=True)
+        question = f"Remove bookie {bookie} from the cluster?"
+        if not confirmed(question, dry_run or yes, "nothing was removed"):
+            return EXIT_ERROR
+        if not dry_run:
+            await store.delete_cookie(bookie, known.version)
             if not force:
-                await check_not_needed(store, bookie, shown=True)
-            ask = not (dry_run or yes) and sys.stdin.isatty()
-            if ask and not click.confirm(f"Remove bookie {bookie} from the cluster?", err=True):
-                say("nothing was removed")
-                return EXIT_ERROR
-            if not dry_run:
-                await store.delete_cookie(bookie, known.version)
-                if not force:
-                    await forget_bookie(store, bookie)
-            done = "would be removed" if dry_run else "is removed"
-            say(f"the cluster's cookie of bookie {bookie} {done}")
-            if force:
-                say(
-                    "while ledgers name it, the next bookie of this id begins as one that has lost "
-                    "its data"
-                )
-            return 0
-
-    return run_async(work())
+                await forget_bookie(store, bookie)
+        done = "would be removed" if dry_run else "is removed"
+        say(f"the cluster's cookie of bookie {bookie} {done}")
+        if force:
+            say(
+                "while ledgers name it, the next bookie of this id begins as one that has lost "
+                "its data"
+            )
+        return 0
 
 
 def _check_directory(path: str) -> None:
@@ -310,3 +324,316 @@ def generate(
 async def _instance_id(uri: str) -> str:
     async with opened_metadata(uri) as store:
         return await store.instance_id()
+
+
+# -- create -----------------------------------------------------------------------------------
+
+
+# -- create -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@bookie_argument()
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False),
+    help="A data directory of the bookie.",
+)
+@_from_option
+@click.option("--force", is_flag=True, help="Also a cookie that names another cluster.")
+@dry_run_option("Only say what would be written.")
+@asynchronous
+async def create(
+    uri: str, bookie: str, directory: str | None, file: str | None, force: bool, dry_run: bool
+) -> None:
+    """Write the cookie of BOOKIE where it is lost.
+
+    With --dir: into the directory from the cluster, or into the cluster from the directory,
+    wherever it is missing. With --from: into the cluster, and with --dir into the directory too.
+    What is there already is left alone, and an error. An empty directory is given no cookie: a
+    bookie that has lost its data must not come back (`quire bookie init` makes a new one).
+    """
+    if directory is None and file is None:
+        raise click.UsageError("from where? Give --dir DIR, or --from FILE")
+    given = _read_given(file, bookie) if file is not None else None
+    async with opened_metadata(uri) as store:
+        if given is not None:
+            await _check_instance(store, given, "the file", force)
+        if directory is None:
+            assert given is not None
+            await _create_in_cluster(store, given, dry_run)
+            return
+        with held(directory) as disk:
+            await _create_where_missing(store, disk, bookie, given, force, dry_run)
+
+
+async def _create_where_missing(
+    store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
+) -> None:
+    from quire.bookie.directories.identity import known_cookie, stored_cookie
+    from quire.codec.metadata.cookie import decode
+    from quire.errors import CookieError
+
+    known = await known_cookie(store, bookie)
+    there = given if known is None else decode(known)
+    try:
+        here = stored_cookie(disk)
+    except CookieError as error:
+        say(str(error).partition(". ")[0])
+        here = None  # it is written again
+    if here is not None and there is not None:
+        raise CookieError(
+            f"{disk.path} has a cookie, of bookie {here.bookie_id}, and "
+            + ("the cluster too" if known is not None else "a file is given")
+            + ": nothing was changed",
+            remedy="`quire bookie cookie show` compares them, `... update` writes them anew",
+        )
+    if here is None and there is None:
+        raise CookieError(
+            f"neither {disk.path} nor the cluster at {store.uri} has a cookie of bookie {bookie}",
+            remedy="Make one with `quire bookie cookie generate`, and give it with --from; a new "
+            "bookie is made with `quire bookie init`",
+        )
+    if here is None:
+        assert there is not None
+        await _check_instance(store, there, "the cookie", force)
+        _create_in_directory(disk, there, dry_run)
+    if known is None:
+        made = here or given
+        assert made is not None
+        if made.bookie_id != bookie:
+            raise CookieError(f"{disk.path} belongs to bookie {made.bookie_id}, not {bookie}")
+        await _check_instance(store, made, disk.path, force)
+        await _create_in_cluster(store, made, dry_run)
+
+
+def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
+    from quire.bookie.directories.identity import COOKIE_FILE
+    from quire.codec.metadata.cookie import encode, split_directories
+    from quire.errors import CookieError
+    from quire.storage.directory import read_identity, write_small_file
+
+    identity = read_identity(disk)
+    if identity is None or not identity.log_begun:
+        raise CookieError(
+            f"{disk.path} holds no log: with the cookie of bookie {made.bookie_id} it would deny "
+            "what that bookie has acknowledged",
+            remedy="Name the right directory; where the data is lost, `quire bookie decommission "
+            f"{made.bookie_id}` frees the id",
+        )
+    if disk.path not in split_directories(made.ledger_dirs):
+        raise CookieError(
+            f"bookie {made.bookie_id} does not have {disk.path}, but "
+            f"{', '.join(split_directories(made.ledger_dirs))}",
+            remedy="Name the right bookie; where the directory has another name now, write the "
+            "cookie with --from, as `quire bookie cookie generate` prints it",
+        )
+    if not dry_run:
+        write_small_file(disk, COOKIE_FILE, encode(made))
+    _say_written(f"{disk.path}/{COOKIE_FILE}", made, dry_run)
+
+
+async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
+    from quire.bookie.directories.identity import known_cookie
+    from quire.codec.metadata.cookie import encode
+    from quire.errors import CookieError, KeyExistsError
+
+    exists = CookieError(
+        f"the cluster at {store.uri} has a cookie of bookie {made.bookie_id} already: nothing was "
+        "changed",
+        remedy="`quire bookie cookie update` replaces it",
+    )
+    if dry_run:
+        if await known_cookie(store, made.bookie_id) is not None:
+            raise exists
+    else:
+        try:
+            await store.write_cookie(made.bookie_id, encode(made), None)
+        except KeyExistsError:
+            raise exists from None
+    _say_written(store.uri, made, dry_run)
+
+
+# -- update -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@bookie_argument(required=False)
+@click.option(
+    "--dir",
+    "directories",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="A data directory of the bookie; name all that it has.",
+)
+@_from_option
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where directories are left out or out of date, or a cookie names no cluster or "
+    "another one.",
+)
+@dry_run_option("Only say what would be changed.")
+@asynchronous
+async def update(
+    uri: str,
+    bookie: str,
+    directories: tuple[str, ...],
+    file: str | None,
+    force: bool,
+    dry_run: bool,
+) -> None:
+    """Write the cookies anew, in the directories and in the cluster, with the names that the
+    directories have now: after they were mounted elsewhere.
+
+    The bookie id stays what the directories say, and the cluster the one that they belong to. With
+    --from the cluster's cookie of BOOKIE is replaced by the file, and nothing else.
+    """
+    if bool(directories) == (file is not None):
+        raise click.UsageError("give either --dir DIR, or --from FILE")
+    async with opened_metadata(uri) as store:
+        if file is not None:
+            given = _read_given(file, bookie)
+            await _check_instance(store, given, "the file", force)
+            await _replace(store, given, dry_run)
+            return
+        with ExitStack() as stack:
+            disks = [stack.enter_context(held(one)) for one in directories]
+            await _update_all(store, disks, bookie, force, dry_run)
+
+
+async def _update_all(
+    store: MetadataStore, disks: Sequence[Disk], bookie: str, force: bool, dry_run: bool
+) -> None:
+    from dataclasses import replace
+
+    from quire.bookie.directories.identity import (
+        COOKIE_FILE,
+        check_current,
+        cookie_of,
+        keep_ids,
+        tell_differences,
+        value_of,
+    )
+    from quire.codec.metadata.cookie import differences, encode
+    from quire.metadata.bookies.directories import read_directories
+    from quire.storage.directory import read_identity, write_small_file
+
+    paths = [one.path for one in disks]
+    found: list[Cookie] = []
+    ids: dict[str, str] = {}
+    wanted = bookie
+    for disk in disks:
+        one = await _cookie_there(store, disk, wanted, len(disks), force)
+        wanted = one.bookie_id
+        identity = read_identity(disk)
+        if identity is not None:
+            ids[disk.path] = identity.name
+        found.append(one)
+    known = await read_directories(store, wanted)
+    if not force:
+        for path, name in ids.items():
+            check_current(value_of(known), path, name, wanted, store.uri)
+    if ids and not dry_run:
+        await keep_ids(store, wanted, known, value_of(known).having(ids))
+    made = cookie_of(found[0].bookie_id, paths, await store.instance_id())
+    if any(one.index_dirs for one in found):
+        made = replace(made, index_dirs=found[0].index_dirs)
+    for disk, one in zip(disks, found, strict=True):
+        told = tell_differences(differences(made, one), "now", "before")
+        if told:
+            if not dry_run:
+                write_small_file(disk, COOKIE_FILE, encode(made))
+            say(f"{disk.path}/{COOKIE_FILE} {'would be' if dry_run else 'is'} changed: {told}")
+    await _replace(store, made, dry_run)
+
+
+async def _cookie_there(
+    store: MetadataStore, disk: Disk, wanted: str, directories: int, force: bool
+) -> Cookie:
+    """Of a directory of the bookie `wanted` ("": of any), which has so many of them."""
+    from quire.bookie.directories.identity import stored_cookie
+    from quire.codec.metadata.cookie import split_directories
+    from quire.errors import CookieError
+
+    one = stored_cookie(disk, store.uri)
+    if one is None:
+        raise CookieError(
+            f"{disk.path} has no cookie: nothing was changed",
+            remedy="`quire bookie cookie create` writes one that is lost",
+        )
+    if wanted and one.bookie_id != wanted:
+        raise CookieError(
+            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}: nothing was changed"
+        )
+    await _check_instance(store, one, disk.path, force)
+    left = len(split_directories(one.ledger_dirs)) - directories
+    if left > 0 and not force:
+        raise CookieError(
+            f"{disk.path} says that bookie {one.bookie_id} has {counted(left, 'more directory')}: "
+            "nothing was changed",
+            remedy="Name all of them, also one whose disk is broken. With --force the bookie loses "
+            "what is in the others",
+        )
+    return one
+
+
+async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
+    """In the cluster."""
+    from quire.bookie.directories.identity import its_cookie, tell_differences
+    from quire.codec.metadata.cookie import decode, differences, encode
+    from quire.errors import CookieError
+
+    known = await its_cookie(store, made.bookie_id)
+    try:
+        told = tell_differences(differences(made, decode(known.value)), "now", "before")
+    except CookieError as error:
+        told = f"it could not be understood: {error}"
+    if not told:
+        say(f"the cluster's cookie of bookie {made.bookie_id} is as it should be")
+        return
+    if not dry_run:
+        await store.write_cookie(made.bookie_id, encode(made), known.version)
+    done = "would be" if dry_run else "is"
+    say(f"the cluster's cookie of bookie {made.bookie_id} {done} changed: {told}")
+
+
+# -- shared -----------------------------------------------------------------------------------
+
+
+def _read_given(file: str, bookie: str) -> Cookie:
+    from quire.codec.metadata.cookie import decode
+    from quire.errors import CookieError
+
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        given = decode(data)
+    except CookieError as error:
+        raise CookieError(f"{file}: {error}") from None
+    if bookie and given.bookie_id != bookie:
+        raise CookieError(f"{file} is the cookie of bookie {given.bookie_id}, not of {bookie}")
+    return given
+
+
+async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: bool) -> None:
+    """A bookie that is told a wrong cluster drops what that cluster does not have."""
+    from quire.errors import CookieError
+
+    instance_id = await store.instance_id()
+    if (one.instance_id or "") != instance_id and not force:
+        raise CookieError(
+            f"{what} names cluster {one.instance_id or 'none'}, the one at {store.uri} is "
+            f"{instance_id or 'without an instance id'}: nothing was changed",
+            remedy="Use the metadata URI of its cluster. If that store is lost or was created "
+            "again, restore it from a backup first (docs/disaster-recovery.md). If `quire ledger "
+            "list` shows that this store names the bookie's ledgers, --force makes the bookie "
+            "belong to it; the bookie then deletes ledgers that the store does not name",
+        )
+
+
+def _say_written(where: str, made: Cookie, dry_run: bool) -> None:
+    done = "would be written" if dry_run else "is written"
+    say(f"the cookie of bookie {made.bookie_id} {done} to {where}")

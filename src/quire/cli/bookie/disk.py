@@ -11,7 +11,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import errors_of
-from quire.cli.common.groups import EXIT_ERROR, LazyGroup, say
+from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import LEDGER_ID_MAX, json_option
 from quire.cli.common.output import print_json, time_text
 
@@ -22,25 +22,19 @@ if TYPE_CHECKING:
     from quire.storage.recovery.scan import ScannedGroup
     from quire.storage.segment.extents import Extent
 
-_COMMANDS = {
-    "files": ("quire.cli.bookie.disk:files", "List the files and what they are."),
-    "segment": ("quire.cli.bookie.disk:segment", "Show what is in one segment of the log."),
-    "ledger": ("quire.cli.bookie.disk:ledger", "Show where the entries of one ledger lie."),
-    "last-mark": ("quire.cli.bookie.disk:last_mark", "Show where the log ends."),
-    "check": ("quire.cli.bookie.disk_check:check", "Check every block, run and index."),
-    "rebuild-index": (
-        "quire.cli.bookie.disk_check:rebuild_index",
-        "Make the index of segments again from what they hold.",
-    ),
-    "replace": (
-        "quire.cli.bookie.disk_replace:replace",
-        "Put an empty directory in the place of one that is lost.",
-    ),
-    "remove": (
-        "quire.cli.bookie.disk_replace:remove",
-        "Take a data directory away from a bookie that has several.",
-    ),
-}
+_COMMANDS = commands(
+    """
+    files          disk:files           List the files and what they are.
+    segment        disk:segment         Show what is in one segment of the log.
+    ledger         disk:ledger          Show where the entries of one ledger lie.
+    last-mark      disk:last_mark       Show where the log ends.
+    check          check:check          Check every block, run and index.
+    rebuild-index  check:rebuild_index  Make the index of segments again from what they hold.
+    replace        replace:replace      Put an empty directory in the place of one that is lost.
+    remove         replace:remove       Take a data directory away from a bookie that has several.
+    """,
+    "bookie",
+)
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quire.cli.common.job_progress import JobBar
+    from quire.cli.common.progress import JobBar
     from quire.codec.metadata.cookie import Cookie
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.bookies.directories import BookieDirectories
@@ -183,7 +183,7 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     A ledger whose metadata cannot be read counts as one that may name it.
     """
     from quire.bookie.directories.identity import repair
-    from quire.cli.common.job_progress import JobBar
+    from quire.cli.common.progress import JobBar
     from quire.errors import UsageError
     from quire.metadata.ledgers.unreadable import REMEDY, Unread
 

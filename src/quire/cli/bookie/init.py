@@ -1,14 +1,43 @@
-"""`quire bookie init`."""
+"""`quire bookie init` and `quire bookie format`: make a bookie, and destroy what it has stored."""
 
 from __future__ import annotations
 
 import secrets
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.bookie.identity import cookie_as_json, held, opened_metadata
-from quire.cli.common.options import json_option, metadata_option, run_async
+from quire._runtime.units import counted
+from quire.cli.bookie.identity import (
+    check_not_needed,
+    cookie_as_json,
+    errors_of,
+    held,
+    opened_metadata,
+)
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import (
+    WHICH_CLUSTER,
+    asynchronous,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    optional_metadata_option,
+    run_async,
+    yes_option,
+)
 from quire.cli.common.output import print_json
+
+if TYPE_CHECKING:
+    from quire.codec.metadata.cookie import Cookie
+    from quire.metadata.interface import MetadataStore
+    from quire.storage.disk import RealDisk
+    from quire.storage.inspect.erase import ErasePlan
+
+
+# -- init -------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -37,7 +66,8 @@ from quire.cli.common.output import print_json
     help="What ledgers will call it, for good. [default: HOST:PORT]",
 )
 @json_option("The cookie as one JSON object.")
-def init(
+@asynchronous
+async def init(
     uri: str, directory: str, port: int, advertise: str, bookie_id: str, as_json: bool
 ) -> None:
     """Make a new bookie: its cookie in the directory and in the cluster. Prints its id.
@@ -53,19 +83,206 @@ def init(
     check_directories((directory,))
     check_advertised(advertise)
     check_new_id(wanted)
+    from quire._runtime.clock import SystemClock
+    from quire.bookie.directories.identity import create_identity
 
-    async def work() -> None:
-        from quire._runtime.clock import SystemClock
-        from quire.bookie.directories.identity import create_identity
+    async with opened_metadata(uri) as store:
+        with held(directory) as disk:
+            cookie = await create_identity(
+                disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
+            )
+    if as_json:
+        print_json(cookie_as_json(cookie) or {})
+    else:
+        click.echo(wanted)
 
-        async with opened_metadata(uri) as store:
-            with held(directory) as disk:
-                cookie = await create_identity(
-                    disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
-                )
-        if as_json:
-            print_json(cookie_as_json(cookie) or {})
-        else:
-            click.echo(wanted)
 
-    run_async(work())
+# -- format -----------------------------------------------------------------------------------
+
+
+@click.command("format")
+@optional_metadata_option("The bookie's cluster, for --delete-cookie.")
+@click.option(
+    "--dir",
+    "directories",
+    required=True,
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="A data directory of the bookie. May be repeated.",
+)
+@click.option(
+    "--delete-cookie",
+    is_flag=True,
+    help="Remove the bookie from the cluster as well, so that its id is free.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers "
+    "name.",
+)
+@dry_run_option("Only say what would be deleted.")
+@yes_option("Do not ask.")
+@json_option("One JSON object a directory.")
+def erase_bookie(
+    uri: str | None,
+    directories: tuple[str, ...],
+    delete_cookie: bool,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Destroy all that a bookie has stored in its directories.
+
+    To take a bookie away with nothing lost, see `quire bookie decommission`. Nothing is deleted
+    where a bookie runs, and of files beside the bookie's own nothing ever is. Without
+    --delete-cookie the cluster goes on knowing the bookie, and refuses it empty as it then is.
+    """
+    if delete_cookie and uri is None:
+        raise click.UsageError(f"--delete-cookie: {WHICH_CLUSTER}")
+    with ExitStack() as stack:
+        work = [_Erasing(stack.enter_context(held(one)), force) for one in directories]
+        cookie = _the_one_cookie(work, force) if delete_cookie else None
+        if cookie is not None:
+            assert uri is not None
+            run_async(_remove_cookie(uri, cookie, force, dry_run=True, shown=not as_json))
+        if not dry_run and not yes and not _agreed(work, cookie):
+            say("nothing was deleted")
+            return EXIT_ERROR
+        if cookie is not None and not dry_run:
+            assert uri is not None
+            # First: what is left by a crash behind it is refused, and can be formatted again.
+            run_async(_remove_cookie(uri, cookie, force, dry_run=False, shown=False))
+        for one in work:
+            if not dry_run:
+                one.erase()
+            if as_json:
+                print_json(one.as_json(cookie is not None, dry_run))
+            else:
+                click.echo(one.text(dry_run))
+    if cookie is not None and not as_json:
+        done = "would be removed" if dry_run else "is removed"
+        click.echo(f"the cluster's cookie of bookie {cookie.bookie_id} {done}")
+    return 0
+
+
+class _Erasing:
+    """One directory."""
+
+    def __init__(self, disk: RealDisk, force: bool) -> None:
+        from quire.bookie.directories.identity import COOKIE_FILE, stored_cookie
+        from quire.errors import CookieError, StorageError
+        from quire.storage.directory import read_identity
+        from quire.storage.inspect.erase import plan_erase
+
+        self.disk = disk
+        self.cookie: Cookie | None = None
+        with errors_of(disk.path):
+            self.plan: ErasePlan = plan_erase(disk, COOKIE_FILE)
+            try:
+                self.cookie = stored_cookie(disk)
+                ours = not self.plan.files or read_identity(disk) is not None
+            except (CookieError, StorageError):
+                ours = False
+        if not ours and not force:
+            raise StorageError(
+                f"{disk.path} is not recognised as the directory of a Quire bookie: nothing was "
+                "changed",
+                remedy="Name the right directory; --force deletes current/ and log/ in it all the "
+                "same",
+            )
+
+    def erase(self) -> None:
+        from quire.storage.inspect.erase import erase
+
+        with errors_of(self.disk.path):
+            erase(self.disk, self.plan)
+
+    def text(self, dry_run: bool) -> str:
+        files, size = len(self.plan.files), self.plan.size_bytes / 1e6
+        whose = "" if self.cookie is None else f" of bookie {self.cookie.bookie_id}"
+        done = "would be deleted" if dry_run else "deleted"
+        text = f"{self.disk.path}: {counted(files, 'file')}{whose} {done} ({size:.1f} MB)"
+        if self.plan.kept:
+            text += f"; not the bookie's, and kept: {', '.join(self.plan.kept)}"
+        return text
+
+    def as_json(self, cookie_deleted: bool, dry_run: bool) -> dict[str, Any]:
+        return {
+            "directory": self.disk.path,
+            "bookie": None if self.cookie is None else self.cookie.bookie_id,
+            "files": list(self.plan.files),
+            "bytes": self.plan.size_bytes,
+            "kept": list(self.plan.kept),
+            "cookie_deleted": cookie_deleted,
+            "dry_run": dry_run,
+        }
+
+
+def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
+    """That of all directories."""
+    from quire.codec.metadata.cookie import split_directories
+    from quire.errors import CookieError
+
+    cookies = {one.cookie for one in work}
+    cookie = work[0].cookie
+    if cookie is None or len(cookies) > 1:
+        raise CookieError(
+            "the directories do not say, or not all the same, which bookie they are of: nothing "
+            "was changed",
+            remedy="Format each by itself, and remove the cookie with `quire bookie cookie delete "
+            "BOOKIE`",
+        )
+    left = sorted(set(split_directories(cookie.ledger_dirs)) - {one.disk.path for one in work})
+    if left and not force:
+        raise CookieError(
+            f"bookie {cookie.bookie_id} has {', '.join(left)} as well: nothing was changed",
+            remedy="Name all its directories; --force removes its cookie without them",
+        )
+    return cookie
+
+
+async def _remove_cookie(
+    uri: str, cookie: Cookie, force: bool, *, dry_run: bool, shown: bool
+) -> None:
+    from quire.bookie.directories.identity import check_not_registered
+    from quire.errors import NoSuchKeyError
+    from quire.metadata.bookies.directories import forget_bookie
+
+    async with opened_metadata(uri) as store:
+        await _check_cluster(store, cookie)
+        await check_not_registered(store, cookie.bookie_id)
+        if dry_run and not force:
+            await check_not_needed(store, cookie.bookie_id, shown=shown)
+        if not dry_run:
+            try:
+                found = await store.read_cookie(cookie.bookie_id)
+            except NoSuchKeyError:
+                return
+            await store.delete_cookie(cookie.bookie_id, found.version)
+            if not force:
+                await forget_bookie(store, cookie.bookie_id)
+
+
+async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:
+    """Another cluster may have a bookie of the same id."""
+    from quire.errors import CookieError
+
+    instance_id = await store.instance_id()
+    if (cookie.instance_id or "") != instance_id:
+        raise CookieError(
+            f"bookie {cookie.bookie_id} belongs to cluster {cookie.instance_id}, the one at "
+            f"{store.uri} is {instance_id}: nothing was changed",
+            remedy="Use the metadata URI of its cluster",
+        )
+
+
+def _agreed(work: list[_Erasing], cookie: Cookie | None) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("this destroys data: give --yes where nobody can be asked")
+    for one in work:
+        say(one.text(dry_run=True))
+    if cookie is not None:
+        say(f"the cluster's cookie of bookie {cookie.bookie_id} would be removed")
+    return click.confirm("Destroy it?", err=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.autorecovery import beside, settings_option
 from quire.cli.bookie.conf import announce, bk_server_conf_option
 from quire.cli.common.options import checked, metadata_option
 from quire.cli.common.tls import server_tls, server_tls_options
-from quire.cli.http import around_bookie, fill_options, given_options, http_options
+from quire.cli.servers.autorecovery import beside, settings_option
+from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig

@@ -9,29 +9,32 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.bookie.identity import opened_metadata
-from quire.cli.common.groups import LazyGroup, say
+from quire.cli.common.groups import LazyGroup, commands, say
 from quire.cli.common.options import (
+    asynchronous,
     check_bookie,
     checked,
+    default_name,
     dry_run_option,
     json_option,
     metadata_option,
     run_async,
+    yes_option,
 )
 from quire.cli.common.output import print_json, time_text
 
 if TYPE_CHECKING:
     from quire.metadata.bookies.collection import Refusal, Switch
 
-_COMMANDS = {
-    "status": ("quire.cli.cluster.gc:status", "Show whether garbage is collected."),
-    "off": ("quire.cli.cluster.gc:off", "Stop all bookies from deleting anything."),
-    "on": ("quire.cli.cluster.gc:on", "Let bookies delete deleted ledgers again."),
-    "accept": (
-        "quire.cli.cluster.gc:accept",
-        "Let bookies go on with a metadata store that went back in time.",
-    ),
-}
+_COMMANDS = commands(
+    """
+    status  gc:status  Show whether garbage is collected.
+    off     gc:off     Stop all bookies from deleting anything.
+    on      gc:on      Let bookies delete deleted ledgers again.
+    accept  gc:accept  Let bookies go on with a metadata store that went back in time.
+    """,
+    "cluster",
+)
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
@@ -45,13 +48,14 @@ def gc() -> None:
 @click.command()
 @metadata_option
 @json_option("One JSON object: off, since_ms, by, why, refusing.")
-def status(uri: str, as_json: bool) -> None:
+@asynchronous
+async def status(uri: str, as_json: bool) -> None:
     """Show whether garbage collection is switched off, and which bookies refuse it.
 
     A bookie refuses when it has proof that the metadata store went back to an older state. Its log
     names the ledgers that it holds and the store lacks (event garbage_unnamed).
     """
-    switch, refusing = run_async(_status(uri))
+    switch, refusing = await _status(uri)
     if as_json:
         print_json(
             {
@@ -95,51 +99,43 @@ async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
 @click.command()
 @metadata_option
 @click.option("--why", metavar="TEXT", default="", help="The reason, which the status shows.")
-def off(uri: str, why: str) -> None:
+@asynchronous
+async def off(uri: str, why: str) -> None:
     """Stop all bookies from deleting ledgers or copies, until `quire cluster gc on`.
 
     Nothing overrides the switch: not a full disk, not a bookie's interval, and not a pass that an
     operator requests. Compaction still frees the space of ledgers that were deleted before.
     """
-    changed = run_async(_off(uri, why))
-    was = "" if changed else "was already "
-    say(f"garbage collection {was}switched off")
-
-
-async def _off(uri: str, why: str) -> bool:
     from quire._runtime.clock import SystemClock
-    from quire.cli.autorecovery import default_name
     from quire.metadata.bookies.collection import Switch, switch_off
 
     async with opened_metadata(uri) as store:
         await store.instance_id()
-        return await switch_off(store, Switch(SystemClock().now_ms(), default_name(), why))
+        changed = await switch_off(store, Switch(SystemClock().now_ms(), default_name(), why))
+    say(f"garbage collection {'' if changed else 'was already '}switched off")
 
 
 @click.command()
 @metadata_option
-def on(uri: str) -> None:
+@asynchronous
+async def on(uri: str) -> None:
     """Let bookies delete ledgers again that the metadata store does not name.
 
     A bookie that refuses because the store went back in time still refuses: see `accept`.
     """
-    changed = run_async(_on(uri))
-    say("garbage collection is on" if changed else "garbage collection was on already")
-
-
-async def _on(uri: str) -> bool:
     from quire.metadata.bookies.collection import switch_on
 
     async with opened_metadata(uri) as store:
         await store.instance_id()
-        return await switch_on(store)
+        changed = await switch_on(store)
+    say("garbage collection is on" if changed else "garbage collection was on already")
 
 
 @click.command()
 @metadata_option
 @click.argument("bookies", nargs=-1, metavar="[BOOKIE]...", callback=checked(check_bookie))
 @dry_run_option("Only print which bookies would resume.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option("Do not ask.")
 @json_option("One JSON object per bookie that resumes: bookie, dry_run.")
 def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
     """Let bookies that refuse to collect garbage resume with this metadata store. [default: all]

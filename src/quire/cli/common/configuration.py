@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from quire.cli.common.options import CONFIG_VARIABLE
+from quire.cli.common.groups import CONFIG_VARIABLE
 from quire.configuration.fields import keys
 from quire.configuration.layers import (
     Configuration,

@@ -13,15 +13,27 @@ from typing import Any, NoReturn
 
 import click
 
-from quire.cli.common.options import EXIT_INTERRUPTED
-
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells say it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: whoever read our output has enough of it."""
 
 DEBUG_VARIABLE = "QUIRE_DEBUG"
+CONFIG_VARIABLE = "QUIRE_CONFIG"
+"""Also the place in the context of a command where the option `--config` keeps its value."""
+
+
+def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
+    """Read a table of commands for `LazyGroup`.
+
+    Each line has a command's name, the `module:attribute` where it is, and its line of help.
+    Modules are named within `quire.cli`, or within its room `below`.
+    """
+    rows = (line.split(maxsplit=2) for line in table.strip().splitlines())
+    where = f"quire.cli.{below}." if below else "quire.cli."
+    return {name: (where + place, " ".join(text.split())) for name, place, text in rows}
 
 
 class LazyGroup(click.Group):

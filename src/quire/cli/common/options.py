@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import click
+
+from quire.cli.common.groups import EXIT_INTERRUPTED, say
 
 if TYPE_CHECKING:
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
 """Of a command that was interrupted; behind it the process simply ends."""
-EXIT_INTERRUPTED = 130
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-CONFIG_VARIABLE = "QUIRE_CONFIG"
 METADATA_VARIABLE = "QUIRE_METADATA"
 WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}"
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
@@ -92,6 +96,13 @@ def check_bookie(bookie_id: str) -> None:
     from quire.codec.metadata.registration import check_bookie_id
 
     check_bookie_id(bookie_id)
+
+
+def default_name() -> str:
+    """Return HOST.PID: how locks, votes and marks name this process."""
+    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
+                   for c in socket.gethostname())  # fmt: skip
+    return f"{host or 'host'}.{os.getpid()}"
 
 
 def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
@@ -214,12 +225,47 @@ def dry_run_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--dry-run", is_flag=True, help=help_text)
 
 
+def yes_option(help_text: str = "Do not ask on a terminal.") -> Callable[[Command], Command]:
+    return click.option("--yes", is_flag=True, help=help_text)
+
+
+def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") -> bool:
+    """Ask the user, unless `--yes` was given or standard input is no terminal. After a "no",
+    print `otherwise`."""
+    if yes or not sys.stdin.isatty() or click.confirm(question, err=True):
+        return True
+    say(otherwise)
+    return False
+
+
+def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[Command], Command]:
+    """Return an option KEY=VALUE that may be repeated; its value is a dictionary of strings.
+
+    `distinct` refuses a key that is given twice.
+    """
+
+    def parsed(
+        context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+    ) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for text in texts:
+            key, equals, value = text.partition("=")
+            if not key or not equals:
+                raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+            if distinct and key in pairs:
+                raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+            pairs[key] = value
+        return pairs
+
+    return click.option(*names, metavar="KEY=VALUE", multiple=True, callback=parsed, help=help_text)
+
+
 def json_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
 def quorum_options(command: Command) -> Command:
-    """--ensemble, --write-quorum, --ack-quorum, --digest."""
+    """--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
     for option in (
         click.option(
             "--digest",
@@ -244,6 +290,7 @@ def quorum_options(command: Command) -> Command:
         ),
         click.option(
             "--ensemble",
+            "ensemble_size",
             type=click.IntRange(min=1),
             default=3,
             show_default=True,
@@ -260,6 +307,19 @@ def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
             f"--ensemble {ensemble} >= --write-quorum {write_quorum} >= --ack-quorum {ack_quorum} "
             "does not hold"
         )
+
+
+def asynchronous(command: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make a command of a coroutine function: calling it runs it to its end, as `run_async` does.
+
+    This decorator stands directly above the function, below those that declare options.
+    """
+
+    @functools.wraps(command)
+    def called(*arguments: P.args, **options: P.kwargs) -> T:
+        return run_async(command(*arguments, **options))
+
+    return called
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,12 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     ENTRY_ID_MAX,
+    asynchronous,
     json_option,
     ledger_argument,
     liars_option,
     metadata_option,
     password_option,
-    run_async,
 )
 from quire.cli.common.output import OutputThread
 from quire.cli.common.progress import Progress
@@ -53,7 +52,8 @@ if TYPE_CHECKING:
     help="Wait for what is appended, until the ledger is closed (or --last is reached).",
 )
 @json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
-def read(
+@asynchronous
+async def read(
     uri: str,
     ledger_id: int,
     first: int,
@@ -75,22 +75,6 @@ def read(
         raise click.UsageError("--recover closes the ledger: there would be nothing to --follow")
     sys.stdout.flush()
     as_text = _as_json if as_json else _as_lines
-    if follow:
-        run_async(_follow(uri, ledger_id, first, last, password, assume_liars, as_text))
-    else:
-        run_async(_read(uri, ledger_id, first, last, password, assume_liars, recover, as_text))
-
-
-async def _read(
-    uri: str,
-    ledger_id: int,
-    first: int,
-    last: int | None,
-    password: bytes,
-    assume_liars: int,
-    recover: bool,
-    as_text: Callable[[EntryRun], bytes],
-) -> None:
     output = OutputThread(sys.stdout.fileno())
     try:
         async with (
@@ -99,6 +83,13 @@ async def _read(
                 ledger_id, password=password, recover=recover, assume_liars=assume_liars
             ) as reader,
         ):
+            if follow:
+                async with aclosing(reader.tail_runs(first)) as runs:
+                    async for run in runs:
+                        await output.write(as_text(run if last is None else run.part(first, last)))
+                        if last is not None and run.last >= last:
+                            return
+                return
             end = reader.last_add_confirmed if last is None else last
             if last is None and first > end + 1:
                 last = first  # beyond the end: the reader says so
@@ -110,33 +101,6 @@ async def _read(
                         progress.advance(len(run), sum(run.ends) - sum(run.offsets))
             if last is None and not reader.ledger_closed:
                 say(_where_it_ends(reader.metadata.state, ledger_id, end))
-    finally:
-        output.close()
-
-
-async def _follow(
-    uri: str,
-    ledger_id: int,
-    first: int,
-    last: int | None,
-    password: bytes,
-    assume_liars: int,
-    as_text: Callable[[EntryRun], bytes],
-) -> None:
-    output = OutputThread(sys.stdout.fileno())
-    try:
-        async with (
-            connect(uri) as client,
-            await client.open_ledger(
-                ledger_id, password=password, assume_liars=assume_liars
-            ) as reader,
-            aclosing(reader.tail_runs(first)) as runs,
-        ):
-            async for run in runs:
-                wanted = run if last is None else run.part(first, last)
-                await output.write(as_text(wanted))
-                if last is not None and run.last >= last:
-                    break
     finally:
         output.close()
 

@@ -6,8 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,18 +14,19 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
+    asynchronous,
     check_quorums,
+    key_values,
     metadata_option,
     password_option,
     placement_option,
     quorum_options,
-    run_async,
 )
 from quire.cli.common.progress import Progress
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
-    from quire.cli.common.lines import LineSource
+    from quire.cli.common.input import LineSource
     from quire.client import LedgerWriter
 
 STDIN = 0
@@ -37,44 +37,13 @@ OUTSTANDING_ENTRIES_MAX = 65_536
 """Bytes have the client's own bound; this is for short lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    ensemble: int
-    write_quorum: int
-    ack_quorum: int
-    digest: str
-    password: bytes
-    custom: dict[str, bytes]
-    deferred_sync: bool
-
-
-def _custom(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, bytes]:
-    pairs = {}
-    for text in values:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
-        if key in pairs:
-            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
-        pairs[key] = os.fsencode(value)
-    return pairs
-
-
 @click.command()
 @metadata_option
 @placement_option
 @tls_options
 @quorum_options
 @password_option
-@click.option(
-    "--custom",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=_custom,
-    help="Stored with the ledger's metadata. May be repeated.",
-)
+@key_values("--custom", help_text="Stored with the ledger's metadata. May be repeated.")
 @click.option(
     "--deferred-sync",
     is_flag=True,
@@ -91,49 +60,27 @@ def _custom(
     help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
     "so that readers see it. 0: never.",
 )
-def write(
-    uri: str,
-    ensemble: int,
-    write_quorum: int,
-    ack_quorum: int,
-    digest: str,
-    password: bytes,
-    custom: dict[str, bytes],
-    deferred_sync: bool,
-    explicit_lac_ms: int,
-) -> int:
+@asynchronous
+async def write(uri: str, custom: dict[str, str], explicit_lac_ms: int, **ledger: Any) -> int:
     """Append the lines of standard input to a new ledger, one entry a line, and close it.
 
     Lines may hold any bytes; the newline is not part of the entry. Prints the ledger id, and
     nothing else, on standard output as soon as the ledger exists. Exit status 0 means that every
     line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
     """
-    check_quorums(ensemble, write_quorum, ack_quorum)
-    quorums = ensemble, write_quorum, ack_quorum
-    shape = _Shape(*quorums, digest, password, custom, deferred_sync)
-    return run_async(_write(uri, shape, explicit_lac_ms))
-
-
-async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
     import quire
-    from quire.cli.common.lines import LineSource, signals_to
+    from quire.cli.common.input import LineSource, signals_to
     from quire.codec.entry.entry import max_payload_bytes
 
+    check_quorums(ledger["ensemble_size"], ledger["write_quorum"], ledger["ack_quorum"])
+    stored = {key: os.fsencode(value) for key, value in custom.items()}
     async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
-        writer = await client.create_ledger(
-            ensemble_size=shape.ensemble,
-            write_quorum=shape.write_quorum,
-            ack_quorum=shape.ack_quorum,
-            digest=shape.digest,
-            password=shape.password,
-            custom=shape.custom,
-            deferred_sync=shape.deferred_sync,
-        )
+        writer = await client.create_ledger(custom=stored, **ledger)
         sys.stdout.write(f"{writer.ledger_id}\n")
         sys.stdout.flush()
         if os.isatty(STDIN):
             say("type lines, one entry each; Ctrl-D ends")
-        limit = max_payload_bytes(quire.DigestType.parse(shape.digest))
+        limit = max_payload_bytes(quire.DigestType.parse(ledger["digest"]))
         with closing(LineSource(STDIN, limit)) as source, signals_to(source) as caught:
             try:
                 closed = await _append_and_close(writer, source)
@@ -160,7 +107,7 @@ def _left_open(writer: LedgerWriter) -> str:
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     """What was done. The ledger is also closed behind a line that cannot be an entry."""
-    from quire.cli.common.lines import input_bytes
+    from quire.cli.common.input import input_bytes
     from quire.errors import EntryTooLargeError
 
     too_large: EntryTooLargeError | None = None

@@ -6,7 +6,7 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import dry_run_option
-from quire.cli.pipeline.common import Job, job_options
+from quire.cli.pipeline.job import Job, job_options
 from quire.cli.stream.options import name_argument, namespace_option, stream_callback
 
 
@@ -57,8 +57,7 @@ def compact(
 
     A run brings it up to what is acknowledged now, and reads what is new only.
     """
-    from quire.spark.jobs.compact import Key, compact
-    from quire.spark.jobs.previews.compact import preview_compact
+    from quire.spark.jobs.compact import Key, compact, preview_compact
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("where to? Give --to DIR or --to-stream NAME")

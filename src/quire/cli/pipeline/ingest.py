@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, checked
-from quire.cli.pipeline.common import Bar, Job, job_options, key_values
+from quire.cli.common.options import FiniteRange, checked, key_values
+from quire.cli.pipeline.job import Bar, Job, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ _SOURCE = (
         help="csv, json, orc, parquet, text, or another one of Spark's. [default: by suffix]",
     ),
     key_values(
-        "--option", "options", help_text="Of Spark's reader (inferSchema=true). May be repeated."
+        "--option",
+        "options",
+        help_text="Of Spark's reader (inferSchema=true). May be repeated.",
+        distinct=False,
     ),
     click.option("--schema", metavar="DDL", help='Of the files: "id BIGINT, name STRING".'),
 )

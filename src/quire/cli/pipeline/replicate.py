@@ -15,12 +15,11 @@ import click
 
 from quire._runtime.units import counted
 from quire.cli.common.options import FiniteRange, dry_run_option
-from quire.cli.pipeline.common import Job, cluster_options, job_options
+from quire.cli.pipeline.job import Job, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.previews.replicate import ReplicatePreview
-    from quire.spark.jobs.replicate import ReplicateResult
+    from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0

@@ -65,7 +65,7 @@ def bookie_format(
     context: click.Context, silent: bool, force: bool, delete_cookie: bool, dry_run: bool
 ) -> int:
     """Destroy all that the local bookie has stored in its directories. Refused while it runs."""
-    from quire.cli.bookie.format import erase_bookie
+    from quire.cli.bookie.init import erase_bookie
 
     shell = context.ensure_object(Shell)
     directories = shell.own_directories()
@@ -182,7 +182,7 @@ def cookie_create(
     context: click.Context, bookie: str, file: str, force: bool, dry_run: bool
 ) -> None:
     """Write the cookie of BOOKIE from a file into the cluster, where it has none."""
-    from quire.cli.bookie.cookie_write import create
+    from quire.cli.bookie.cookie import create
 
     uri = context.ensure_object(Shell).cluster()
     context.invoke(
@@ -200,7 +200,7 @@ def cookie_update(
     context: click.Context, bookie: str, file: str, force: bool, dry_run: bool
 ) -> None:
     """Replace the cookie of BOOKIE in the cluster by what is in a file."""
-    from quire.cli.bookie.cookie_write import update
+    from quire.cli.bookie.cookie import update
 
     uri = context.ensure_object(Shell).cluster()
     context.invoke(

@@ -8,7 +8,7 @@ import json
 import click
 
 from quire.cli.bookie.identity import opened_metadata
-from quire.cli.cluster.erase import check_erasable, erase_now
+from quire.cli.cluster.metadata import check_erasable, erase_now
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import run_async
 from quire.cli.common.tls import connect

@@ -14,7 +14,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import ENTRY_ID_MAX, check_quorums, run_async
 from quire.cli.common.progress import Progress
 from quire.cli.common.tls import connect
-from quire.cli.ledger.delete import check_owners
+from quire.cli.ledger.manage import check_owners
 from quire.cli.shell.options import (
     Shell,
     agreed,

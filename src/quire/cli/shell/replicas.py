@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.job_progress import JobBar
-from quire.cli.common.move_options import (
+from quire.cli.common.moves import (
     done_text,
     planned_text,
     run_job,
@@ -18,6 +17,7 @@ from quire.cli.common.move_options import (
 )
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
+from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.options import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
-    from quire.replication.moves.move_result import RecoverResult
+    from quire.replication.moves.recover import RecoverResult
 
 DELAY_MAX_S = 2**31 - 1
 
@@ -56,10 +56,10 @@ def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     uri = shell.cluster()
 
     async def work() -> bool:
-        from quire.replication.marks.marks import Marks
+        from quire.replication.marks.marks import ReplicationMarks
 
         async with connect(uri) as client:
-            marks = Marks(client.metadata)
+            marks = ReplicationMarks(client.metadata)
             return await (marks.enable() if enable else marks.disable())
 
     if run_async(work()):
@@ -103,10 +103,10 @@ def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     uri = shell.cluster()
 
     async def work() -> int:
-        from quire.replication.marks.marks import Marks
+        from quire.replication.marks.marks import ReplicationMarks
 
         async with connect(uri) as client:
-            marks = Marks(client.metadata)
+            marks = ReplicationMarks(client.metadata)
             if seconds is not None:
                 await marks.set_delay(seconds)
             return await marks.delay_s()
@@ -125,10 +125,10 @@ def trigger_audit(shell: Shell) -> None:
     uri = shell.cluster()
 
     async def work() -> None:
-        from quire.replication.marks.marks import Marks
+        from quire.replication.marks.marks import ReplicationMarks
 
         async with connect(uri) as client:
-            await Marks(client.metadata).trigger()
+            await ReplicationMarks(client.metadata).trigger()
 
     run_async(work())
 
@@ -153,10 +153,10 @@ def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: b
             CHECKED_PLACEMENT,
             CHECKED_REPLICAS,
         )
-        from quire.replication.marks.marks import Marks
+        from quire.replication.marks.marks import ReplicationMarks
 
         async with connect(uri) as client:
-            marks = Marks(client.metadata)
+            marks = ReplicationMarks(client.metadata)
             for wanted, name in (
                 (ledgers, CHECKED_LEDGERS),
                 (placement, CHECKED_PLACEMENT),
@@ -228,12 +228,12 @@ def query_status(shell: Shell, verbose: bool) -> None:
         from quire.errors import NoSuchLedgerError
         from quire.metadata.ledgers.unreadable import UNREADABLE
         from quire.replication.marks.locks import ReplicationLocks
-        from quire.replication.marks.marks import Marks
+        from quire.replication.marks.marks import ReplicationMarks
 
         lines = []
         async with connect(uri) as client:
             locks = ReplicationLocks(client.metadata, "", client.clock)
-            for ledger_id in sorted(await Marks(client.metadata).locked()):
+            for ledger_id in sorted(await ReplicationMarks(client.metadata).locked()):
                 holder = await locks.held_by(ledger_id)
                 if holder is None:
                     continue  # it has just ended
@@ -346,13 +346,14 @@ def _recovering(
     name: str, ledger_id: int | None, plan: bool, skip_open: bool, rate: int | None
 ) -> Callable[[Client, ReplicationLocks, JobBar], Awaitable[RecoverResult]]:
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
-        from quire.replication.moves.move import (
+        from quire.replication.moves.recover import (
             MoveOptions,
             OpenLedgers,
+            RecoverResult,
+            check_bookie,
             recover_bookie,
             take_out_of,
         )
-        from quire.replication.moves.move_result import RecoverResult, check_bookie
         from quire.replication.repair.ledger import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT

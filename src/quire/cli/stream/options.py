@@ -86,10 +86,6 @@ def password_option(command: Command) -> Command:
     )(command)
 
 
-def yes_option(command: Command) -> Command:
-    return click.option("--yes", is_flag=True, help="Do not ask on a terminal.")(command)
-
-
 def _delimiter(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
     """One byte, as a user writes it."""
     found = ESCAPES.get(value, os.fsencode(value))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, checked, metadata_option, run_async
+from quire.cli.common.options import Command, asynchronous, checked, metadata_option
 from quire.cli.common.output import OutputThread
 from quire.cli.common.progress import Progress
 from quire.cli.common.tls import tls_options
@@ -44,13 +44,12 @@ GAPS = ("raise", "deliver", "skip")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PrintOptions:
     """What to print of the stream, and how."""
 
     limit: int | None
     """Records."""
     follow: bool
-    on_gap: str
     form: str
     delimiter: bytes
 
@@ -106,7 +105,8 @@ def _shared(command: Command) -> Command:
     help="Begin where this subscription is, and move it behind what was printed. --from counts "
     "where it has no position yet.",
 )
-def read(
+@asynchronous
+async def read(
     uri: str,
     path: str,
     name: str,
@@ -125,8 +125,29 @@ def read(
 
     Ends behind what is acknowledged now; with --follow it goes on as the stream grows.
     """
-    wanted = Wanted(limit, follow, on_gap, "json" if as_json else form, delimiter)
-    return run_async(_read(uri, path, name, password, from_place, to_place, subscription, wanted))
+    from quire.streams import EARLIEST
+
+    wanted = PrintOptions(limit, follow, "json" if as_json else form, delimiter)
+    async with namespace(uri, path, password) as opened:
+        subscribed = None if subscription is None else opened.subscription(name, subscription)
+        if subscribed is not None:
+            from_place = await subscribed.position() or from_place
+        reader = await opened.open_reader(
+            name,
+            start=EARLIEST if from_place is None else from_place,
+            end=None if to_place is None else await opened.find(name, to_place),
+            follow=follow,
+            on_gap=on_gap,
+        )
+        with _terminated() as terminated:
+            async with _committed(subscribed) as done:
+                try:
+                    await _print(reader, wanted, done)
+                except asyncio.CancelledError:
+                    if not terminated:
+                        raise
+                    terminated.uncancel()
+        return EXIT_TERMINATED if terminated else 0
 
 
 @click.command()
@@ -145,7 +166,8 @@ def read(
 @click.option(
     "-f", "--follow", is_flag=True, help="Wait for what is appended, until the stream ends."
 )
-def tail(
+@asynchronous
+async def tail(
     uri: str,
     path: str,
     name: str,
@@ -161,50 +183,10 @@ def tail(
 
     As `tail` does, -n says how many: the namespace has no short option here.
     """
-    wanted = Wanted(None, follow, on_gap, "json" if as_json else form, delimiter)
-    return run_async(_tail(uri, path, name, password, count, wanted))
-
-
-async def _read(
-    uri: str,
-    path: str,
-    name: str,
-    password: bytes,
-    start: Start | None,
-    end: Start | None,
-    subscription: str | None,
-    wanted: Wanted,
-) -> int:
-    from quire.streams import EARLIEST
-
-    async with namespace(uri, path, password) as opened:
-        subscribed = None if subscription is None else opened.subscription(name, subscription)
-        if subscribed is not None:
-            start = await subscribed.position() or start
-        reader = await opened.open_reader(
-            name,
-            start=EARLIEST if start is None else start,
-            end=None if end is None else await opened.find(name, end),
-            follow=wanted.follow,
-            on_gap=wanted.on_gap,
-        )
-        with _terminated() as terminated:
-            async with _committed(subscribed) as done:
-                try:
-                    await _print(reader, wanted, done)
-                except asyncio.CancelledError:
-                    if not terminated:
-                        raise
-                    terminated.uncancel()
-        return EXIT_TERMINATED if terminated else 0
-
-
-async def _tail(uri: str, path: str, name: str, password: bytes, count: int, wanted: Wanted) -> int:
+    wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter)
     async with namespace(uri, path, password) as opened:
         start = await _from_end(opened, name, count, password)
-        reader = await opened.open_reader(
-            name, start=start, follow=wanted.follow, on_gap=wanted.on_gap
-        )
+        reader = await opened.open_reader(name, start=start, follow=follow, on_gap=on_gap)
         await _print(reader, wanted, lambda position: None)
     return 0
 
@@ -222,7 +204,7 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 # -- printing ---------------------------------------------------------------------------------
 
 
-async def _print(reader: StreamReader, wanted: Wanted, done: Callable[[DLSN], None]) -> None:
+async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
     """`done` is told the position behind what was written to standard output."""
     from quire.errors import StreamGapError
     from quire.streams import Gap
@@ -259,7 +241,7 @@ async def _print(reader: StreamReader, wanted: Wanted, done: Callable[[DLSN], No
         output.close()
 
 
-def _text(batch: RecordBatch, count: int, wanted: Wanted) -> tuple[bytes, DLSN]:
+def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, DLSN]:
     """Of the first `count` records, and the position of the last of them."""
     from quire.streams import DLSN
 
@@ -289,7 +271,7 @@ def _json_lines(batch: RecordBatch, count: int) -> bytes:
     ).encode()
 
 
-async def _tell(gap: Gap, wanted: Wanted, output: OutputThread) -> None:
+async def _tell(gap: Gap, wanted: PrintOptions, output: OutputThread) -> None:
     if wanted.form == "json":
         described = {"gap": gap.kind, "first": str(gap.first), "behind": str(gap.behind)}
         await output.write(json.dumps(described).encode() + b"\n")

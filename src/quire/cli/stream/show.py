@@ -1,13 +1,21 @@
-"""`quire stream show`."""
+"""`quire stream list`, `show` and `audit`."""
 
 from __future__ import annotations
+
+import sys
 
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import json_option, metadata_option, run_async
-from quire.cli.common.output import print_json
-from quire.cli.common.tls import tls_options
+from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    asynchronous,
+    json_option,
+    metadata_option,
+)
+from quire.cli.common.output import print_json, time_text
+from quire.cli.common.tls import connect, tls_options
 from quire.cli.stream.options import (
     Values,
     columns,
@@ -19,8 +27,90 @@ from quire.cli.stream.options import (
     sources,
 )
 
+STREAMS_AT_ONCE = 64
+"""Looked at, for --long, before they are printed."""
+LIST_HEAD = ("NAME", "SEGMENTS", "RECORDS", "BYTES", "FIRST", "AT", "LAST", "AT")
+LIST_KEYS = ("name", "segments", "records", "bytes", "first", "first_time", "last", "last_time")
 SEGMENT_KEYS = ("number", "ledger_id", "state", "records", "bytes", "first", "last", "completed")
 SEGMENT_HEAD = ("NUMBER", "LEDGER", "STATE", "RECORDS", "BYTES", "FIRST", "LAST", "COMPLETED")
+OLDER_THAN_S = 24 * 3600
+
+
+# -- list -------------------------------------------------------------------------------------
+
+
+@click.command("list")
+@metadata_option
+@tls_options
+@namespace_option
+@click.argument("prefix", metavar="[PREFIX]", default="")
+@click.option(
+    "-l",
+    "--long",
+    "long",
+    is_flag=True,
+    help="With segments, records, bytes, and the first and last position and time.",
+)
+@password_option
+@json_option("One JSON object a line: name, and with --long what it shows.")
+@asynchronous
+async def list_streams(
+    uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
+) -> int:
+    """List the streams of a namespace whose names begin with PREFIX, one a line.
+
+    With --long, streams that cannot be read are named on standard error; then the exit status is 1.
+    """
+
+    from quire._runtime.tasks import each
+    from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
+    from quire.http.views.stream_facts import stream_facts
+    from quire.streams import Namespace
+
+    failed: list[str] = []
+
+    async def described(opened: Namespace, name: str) -> Values | None:
+        try:
+            return (await stream_facts(opened, name, password)).as_json()
+        except NoSuchStreamError:
+            return None  # deleted since it was listed
+        except MetadataUnavailableError:
+            raise
+        except QuireError as error:
+            failed.append(f"stream {name}: {error}")
+            return None
+
+    async with namespace(uri, path, password) as opened:
+        names = await opened.streams(prefix)
+        if not long:
+            for name in names:
+                if as_json:
+                    print_json({"name": name})
+                else:
+                    sys.stdout.write(f"{name}\n")
+            sys.stdout.flush()
+            return 0
+        rows: list[tuple[str, ...]] = [LIST_HEAD]
+        for at in range(0, len(names), STREAMS_AT_ONCE):
+            piece = names[at : at + STREAMS_AT_ONCE]
+            for found in await each(piece, lambda name: described(opened, name)):
+                if found is None:
+                    continue
+                if as_json:
+                    print_json(found)
+                else:
+                    rows.append(
+                        tuple("-" if found[k] is None else str(found[k]) for k in LIST_KEYS)
+                    )
+        if not as_json:
+            sys.stdout.write("".join(f"{line}\n" for line in columns(rows)))
+            sys.stdout.flush()
+    for line in failed:
+        fail(line)
+    return EXIT_ERROR if failed else 0
+
+
+# -- show -------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -30,10 +120,11 @@ SEGMENT_HEAD = ("NUMBER", "LEDGER", "STATE", "RECORDS", "BYTES", "FIRST", "LAST"
 @name_argument()
 @password_option
 @json_option("One JSON object.")
-def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
+@asynchronous
+async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
     """Show a stream: settings and where they come from, segments, subscriptions and how far they
     lag behind."""
-    described = run_async(_described(uri, path, name, password))
+    described = await _described(uri, path, name, password)
     if as_json:
         print_json(described)
     else:
@@ -102,3 +193,71 @@ def _lines(described: Values) -> list[str]:
             rows.append((one["name"], text(one["position"]), lag))
         lines += ["subscriptions", *(f"  {line}" for line in columns(rows))]
     return lines
+
+
+# -- audit ------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@tls_options
+@click.option(
+    "--delete/--dry-run",
+    "delete",
+    default=False,
+    help="Delete them, or only tell. [default: --dry-run]",
+)
+@click.option(
+    "--older-than",
+    "older_than_s",
+    metavar="SECONDS",
+    type=click.IntRange(min=0),
+    default=OLDER_THAN_S,
+    show_default=True,
+    help="Leave younger ledgers alone: a writer may be about to use them.",
+)
+@click.option(
+    "--first",
+    type=click.IntRange(0, LEDGER_ID_MAX),
+    default=0,
+    help="Look at ledgers from this id on.",
+)
+@json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
+@asynchronous
+async def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
+    """Find ledgers that were created for streams and that no stream of the cluster names any more.
+
+    The command prints the id of each ledger and the stream it was created for. Ledgers and streams
+    that cannot be read are named on standard error, and no ledger is deleted that they may own. The
+    exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
+    """
+
+    from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
+
+    async with connect(uri) as client:
+        found = await look_for_orphans(client, older_than_s, first=first)
+        orphans = found.orphans
+        left = await delete_orphans(client, orphans) if delete else []
+    stay = {one.orphan.ledger_id for one in left}
+    for orphan in orphans:
+        if as_json:
+            print_json(
+                {
+                    "ledger_id": orphan.ledger_id,
+                    "stream": orphan.stream,
+                    "ctime": time_text(orphan.ctime_ms),
+                    "bytes": orphan.size_bytes,
+                    "deleted": delete and orphan.ledger_id not in stay,
+                }
+            )
+        else:
+            sys.stdout.write(f"{orphan.ledger_id} {orphan.stream}\n")
+    sys.stdout.flush()
+    for one in left:
+        say(f"ledger {one.orphan.ledger_id} was left: {one.why}")
+    for unread in found.skipped:
+        fail(f"{unread}")
+    deleted = f", {len(orphans) - len(left)} deleted" if delete else ""
+    unread_count = f", {len(found.skipped)} not readable" if found.skipped else ""
+    say(f"{counted(len(orphans), 'ledger')} of streams that no stream names{deleted}{unread_count}")
+    return EXIT_ERROR if left or found.skipped else 0

@@ -9,7 +9,6 @@ import sys
 from base64 import b64decode
 from collections import deque
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,10 +17,10 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     FiniteRange,
+    asynchronous,
     json_option,
     metadata_option,
     placement_option,
-    run_async,
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import Progress
@@ -38,7 +37,7 @@ from quire.cli.stream.options import (
 from quire.errors import EntryTooLargeError, QuireError, UsageError
 
 if TYPE_CHECKING:
-    from quire.cli.common.lines import InputSource, Splitter
+    from quire.cli.common.input import InputSource, Splitter
     from quire.streams import DLSN, Appended, Namespace, StreamWriter
 
 STDIN = 0
@@ -80,7 +79,8 @@ OUTSTANDING_RECORDS_MAX = 65_536
 )
 @password_option
 @json_option("One JSON object at the end: name, records, bytes, first, last, next_sequence.")
-def write(
+@asynchronous
+async def write(
     uri: str,
     path: str,
     name: str,
@@ -101,31 +101,15 @@ def write(
     acknowledged. Ctrl-C and SIGTERM end the input. Whoever was writing the stream before is fenced.
     --set, with --create, gives settings to a stream that is made.
     """
+    from quire.cli.common.input import InputSource, signals_to
+
     if values and not create:
         raise click.UsageError("--set is for a stream that is made: it needs --create")
-    wanted = Wanted(delimiter, base64, create, values, roll_every, lock_s, token, as_json)
-    return run_async(_write(uri, path, name, password, wanted))
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    delimiter: bytes
-    base64: bool
-    create: bool
-    values: Values
-    roll_every: int | None
-    lock_s: float | None
-    token: str
-    as_json: bool
-
-
-async def _write(uri: str, path: str, name: str, password: bytes, wanted: Wanted) -> int:
-    from quire.cli.common.lines import InputSource, signals_to
-
-    async with namespace(uri, path, password, make=wanted.create) as opened:
-        if wanted.create:
-            await _create(opened, name, wanted.values)
-        writer = await opened.open_writer(name, lock=wanted.lock_s)
+    async with namespace(uri, path, password, make=create) as opened:
+        if create:
+            await _create(opened, name, values)
+        writer = await opened.open_writer(name, lock=lock_s)
         if writer.settings.txids == "given":
             raise UsageError(
                 f"stream {name} takes a txid with each record, which lines do not have",
@@ -133,8 +117,8 @@ async def _write(uri: str, path: str, name: str, password: bytes, wanted: Wanted
             )
         if os.isatty(STDIN):
             say("type lines, one record each; Ctrl-D ends")
-        lines = Lines(wanted.delimiter, wanted.base64)
-        input_ = Input(writer, wanted)
+        lines = RecordSplitter(delimiter, base64)
+        input_ = InputAppender(writer, base64, roll_every, token)
         with closing(InputSource(STDIN, lines)) as source, signals_to(source) as caught:
             try:
                 await input_.append_all(source)
@@ -150,7 +134,7 @@ async def _write(uri: str, path: str, name: str, password: bytes, wanted: Wanted
                     raise
                 say(f"interrupted. {input_.told()}")
                 return 128 + caught[0]
-    return _report(input_, wanted.as_json, caught)
+    return _report(input_, as_json, caught)
 
 
 async def _create(opened: Namespace, name: str, values: Values) -> None:
@@ -164,7 +148,7 @@ async def _create(opened: Namespace, name: str, values: Values) -> None:
         pass
 
 
-def _report(input_: Input, as_json: bool, caught: list[int]) -> int:
+def _report(input_: InputAppender, as_json: bool, caught: list[int]) -> int:
     if as_json:
         print_json(input_.as_json())
     else:
@@ -179,12 +163,12 @@ def _report(input_: Input, as_json: bool, caught: list[int]) -> int:
     return 0
 
 
-class Lines:
+class RecordSplitter:
     """Bytes in, lines out that may be records: what is too long is told, behind what came before
     it."""
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
-        from quire.cli.common.lines import LineSplitter
+        from quire.cli.common.input import LineSplitter
         from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 
         self._limit_bytes = MAX_PAYLOAD_BYTES
@@ -213,14 +197,16 @@ class Lines:
         return self._splitter.finish()
 
 
-class Input:
+class InputAppender:
     """What was read, and what has become of it."""
 
-    def __init__(self, writer: StreamWriter, wanted: Wanted) -> None:
+    def __init__(
+        self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str
+    ) -> None:
         self._writer = writer
-        self._roll_every = wanted.roll_every
-        self._decode = wanted.base64
-        self._token = wanted.token
+        self._roll_every = roll_every
+        self._decode = base64
+        self._token = token
         self._outstanding: deque[tuple[Appended, int]] = deque()
         """With their bytes; in the order of the stream."""
         self._outstanding_records = 0
@@ -236,7 +222,7 @@ class Input:
 
     async def append_all(self, source: InputSource) -> None:
         """Every line, acknowledged; then the writer is closed."""
-        from quire.cli.common.lines import input_bytes
+        from quire.cli.common.input import input_bytes
 
         shown = not os.isatty(STDIN)  # a bar would run into what is typed
         with Progress(

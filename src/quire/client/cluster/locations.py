@@ -11,9 +11,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from quire.config import PlacementConfig
 from quire.core.placement.tables import parse_groups, parse_mapping
-from quire.errors import QuireError, UsageError
+from quire.errors import QuireError
 from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 
 logger = logging.getLogger("quire.placement")
@@ -97,23 +96,3 @@ class MetadataLocations(TableLocations):
         except QuireError as error:
             self.failed(f"the node {self._node}", error)
         self._seen.set()
-
-
-def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Locations | None:
-    """The source that a client is configured with. UsageError for one that cannot be."""
-    given = config.locations
-    if not isinstance(given, str):
-        return TableLocations(given)
-    if not given:
-        return None
-    kind, _, rest = given.partition(":")
-    if kind == "metadata":
-        return MetadataLocations(metadata, rest or PULSAR_NODE)
-    if kind in ("table", "script") and rest:
-        from quire.client.cluster.location_files import FileLocations, ScriptLocations
-
-        return FileLocations(rest, config) if kind == "table" else ScriptLocations(rest, config)
-    raise UsageError(
-        f"{given!r} is no source of locations",
-        remedy="Use table:FILE, script:FILE, metadata or metadata:/NODE",
-    )

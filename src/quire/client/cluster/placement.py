@@ -10,7 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from quire._runtime.tasks import TaskSet, each
-from quire.client.cluster.locations import TableLocations, open_locations
+from quire.client.cluster.location_files import FileLocations, ScriptLocations
+from quire.client.cluster.locations import (
+    PULSAR_NODE,
+    Locations,
+    MetadataLocations,
+    TableLocations,
+)
 from quire.config import PlacementConfig
 from quire.core.placement import (
     POLICIES,
@@ -50,6 +56,30 @@ def make_policy(config: PlacementConfig) -> Policy:
             )
         make = next(iter(found)).load()
     return make(config)
+
+
+def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Locations | None:
+    """Return the source of locations that a client is configured with; None if it has none.
+
+    Raises:
+        UsageError: There is no such source.
+    """
+    given = config.locations
+    if not isinstance(given, str):
+        return TableLocations(given)
+    if not given:
+        return None
+    kind, _, rest = given.partition(":")
+    if kind == "metadata":
+        return MetadataLocations(metadata, rest or PULSAR_NODE)
+    if kind == "table" and rest:
+        return FileLocations(rest, config)
+    if kind == "script" and rest:
+        return ScriptLocations(rest, config)
+    raise UsageError(
+        f"{given!r} is no source of locations",
+        remedy="Use table:FILE, script:FILE, metadata or metadata:/NODE",
+    )
 
 
 class Placement:

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
+from quire._runtime.metrics import Metric
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 from quire.client.cluster.link_watch import Links, LinkWatch
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.quarantine import BookieHealth
-from quire.client.observability.metrics import ClientCounters
+from quire.client.observability.metrics import ClientCounters, client_metrics
 from quire.client.observability.tracing import Tracing
-from quire.client.write.add_timeouts import AddTimeouts
-from quire.client.write.flush import Turns
 from quire.config import ClientConfig
 from quire.core.placement import Standing, Wanted, read_order
 from quire.errors import (
@@ -64,10 +63,7 @@ class BookiePool:
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
         self._links_watch = LinkWatch(config, self._connect, tasks, self.counters)
-        self.turns = Turns(self.counters)
         self.tracing = tracing or Tracing()
-        limits = config.add_timeout_s, config.add_quorum_timeout_s
-        self.timeouts = AddTimeouts(min(limit for limit in limits if limit > 0))
         self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
         self.placement = Placement(
             config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
@@ -85,6 +81,10 @@ class BookiePool:
         deadline = asyncio.get_running_loop().time() + CLOSE_DRAIN_S
         for link in (*self._channels.close(), *self._controls.close()):
             await link.drained(deadline)
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of the client that has this pool."""
+        return client_metrics(self.counters, len(self.health.suspects()), self.health.lagged)
 
     # -- placement ----------------------------------------------------------------------------
 

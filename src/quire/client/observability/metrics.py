@@ -1,15 +1,11 @@
-"""A client's numbers."""
+"""The metrics of a client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
-
-if TYPE_CHECKING:
-    from quire.client.client import Client
 
 
 @dataclass(slots=True)
@@ -46,15 +42,21 @@ COUNTED = {
 }
 
 
-def client_metrics(client: Client) -> Iterator[Metric]:
-    counters = client.pool.counters
+def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Iterator[Metric]:
+    """Yield the metrics of one client.
+
+    Args:
+        counters: What the client has counted.
+        unhealthy: The number of pairs of a bookie and a kind of wrong answer.
+        lagged: The number of replicas that were late with an entry.
+    """
     for name, text in COUNTED.items():
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
     yield gauge("quire_client_suspects", "Kinds of wrong answers that bookies have given.",
-                len(client.suspects()))  # fmt: skip
+                unhealthy)  # fmt: skip
     yield counter("quire_client_replicas_lagged_total",
                   "Replicas that denied an entry, and had it when they were asked again.",
-                  client.pool.health.lagged)  # fmt: skip
+                  lagged)  # fmt: skip
     yield histogram(
         "quire_client_add_seconds",
         "Of an add, from its sending until an ack quorum had its batch: seconds.",

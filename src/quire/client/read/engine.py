@@ -4,8 +4,8 @@ Where every bookie has every entry (ensemble = write quorum) a window is one bat
 ledgers are read entry by entry, many in one write. A window is answered by the first replica that
 gives valid bytes; replicas take turns so that they share the load.
 
-Where copies have to be compared (`Doubt.votes`) every replica of an entry is asked, and what
-`copies_needed` of them say is the entry.
+Where copies have to be compared (`TrustModel.compares_copies`) every replica of an entry is asked,
+and what `copies_needed` of them say is the entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe, write_set
-from quire.core.recovery import NO_DOUBT, Doubt, EntryVotes
+from quire.core.recovery import HONEST_BOOKIES, EntryVotes, TrustModel
 from quire.errors import (
     BookieTimeoutError,
     DigestError,
@@ -57,9 +57,9 @@ class ReadEngine:
         refresh: Callable[[], Awaitable[bool]],
         pool: BookiePool,
         config: ClientConfig,
-        doubt: Doubt = NO_DOUBT,
+        trust: TrustModel = HONEST_BOOKIES,
     ) -> None:
-        self.doubt = doubt
+        self.trust = trust
         self._codec = codec
         self._metadata = metadata
         self._refresh = refresh
@@ -130,7 +130,7 @@ class ReadEngine:
 
     def _single(self, metadata: LedgerMetadata) -> bool:
         striped = metadata.ensemble_size != metadata.write_quorum
-        return striped or self._no_batches or self.doubt.votes
+        return striped or self._no_batches or self.trust.compares_copies
 
     async def _window(self, first: int, last: int, near: str | None) -> _Window:
         with self._span("read", first, last):
@@ -170,7 +170,7 @@ class ReadEngine:
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
         """At least the first entry of first..last."""
         metadata = self._metadata()
-        if self.doubt.votes:
+        if self.trust.compares_copies:
             return await self._agreed(metadata, first, last)
         if not self._single(metadata):
             try:
@@ -442,12 +442,12 @@ class ReadEngine:
     def _agreement(
         self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]
     ) -> bytes | None:
-        """The copy that enough members agree on, if there is one; others are liars."""
+        """The copy that enough members agree on, if there is one; the others misbehave."""
         votes = EntryVotes()
         for index, data in copies.items():
             votes.copies.setdefault(self._content(data), set()).add(index)
         content, count = votes.most()
-        if count < self.doubt.copies_needed:
+        if count < self.trust.copies_needed:
             return None
         for index in copies.keys() - votes.copies[content]:
             health, ledger_id = self._pool.health, self._codec.ledger_id
@@ -464,8 +464,7 @@ class ReadEngine:
         ledger_id = self._codec.ledger_id
         return ReadError(
             f"entry {entry_id} of ledger {ledger_id}: of {copies} copies no "
-            f"{self.doubt.copies_needed} agree, which takes as many where "
-            f"{self.doubt.liars} may lie",
+            f"{self.trust.copies_needed} agree (assume_liars is {self.trust.byzantine})",
             ledger_id=ledger_id,
             entry_id=entry_id,
             causes=dict(errors),

@@ -31,7 +31,7 @@ from quire.client.read.tail import Tail, bytes_of
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec, EntryRun
 from quire.config import ClientConfig
-from quire.core.recovery import Doubt
+from quire.core.recovery import TrustModel
 from quire.errors import (
     ClientClosedError,
     MetadataUnavailableError,
@@ -48,7 +48,7 @@ READ_ATTEMPTS = 6
 READ_RETRY_DELAY_S = 0.1
 """Before the second attempt; it doubles."""
 
-FeedKey = tuple[int, tuple[int, int], DigestType, bytes, Doubt]
+FeedKey = tuple[int, tuple[int, int], DigestType, bytes, TrustModel]
 """The ledger, its creation, its digest and password, and the trust model for bookies."""
 
 
@@ -70,12 +70,17 @@ class Feeds:
 
     @contextmanager
     def joined(
-        self, follower: Follower, view: LedgerView, codec: EntryCodec, password: bytes, doubt: Doubt
+        self,
+        follower: Follower,
+        view: LedgerView,
+        codec: EntryCodec,
+        password: bytes,
+        trust: TrustModel,
     ) -> Iterator[Feed]:
-        key = (codec.ledger_id, view.creation, codec.digest, password, doubt)
+        key = (codec.ledger_id, view.creation, codec.digest, password, trust)
         feed = self._open.get(key)
         if feed is None:
-            feed = self._open[key] = Feed(view.copy(), codec, doubt, self._pool, self._config)
+            feed = self._open[key] = Feed(view.copy(), codec, trust, self._pool, self._config)
         try:
             feed.join(follower, view)
             yield feed
@@ -91,13 +96,13 @@ class Feed:
         self,
         view: LedgerView,
         codec: EntryCodec,
-        doubt: Doubt,
+        trust: TrustModel,
         pool: BookiePool,
         config: ClientConfig,
     ) -> None:
         self.view = view
         self._pool = pool
-        self._engine = ReadEngine(codec, lambda: view.metadata, view.refresh, pool, config, doubt)
+        self._engine = ReadEngine(codec, lambda: view.metadata, view.refresh, pool, config, trust)
         self._tail = Tail(view, codec, self._engine, pool, config)
         self._kept: deque[EntryRun] = deque()
         """Consecutive acknowledged entries, up to the one before `_tail.upcoming`."""

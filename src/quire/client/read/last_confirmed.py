@@ -10,7 +10,7 @@ from quire.client.cluster.quarantine import misbehaviour_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import LAST_ENTRY, Flag
-from quire.core.recovery import NO_DOUBT, Doubt
+from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -43,7 +43,7 @@ async def read_last_confirmed(
     timeout_s: float,
     *,
     fence_with: bytes | None = None,
-    doubt: Doubt = NO_DOUBT,
+    trust: TrustModel = HONEST_BOOKIES,
     cover: bool = True,
 ) -> LastConfirmed:
     """The LAC according to the last ensemble, as soon as the answers cover every possible ack
@@ -55,8 +55,8 @@ async def read_last_confirmed(
     ReadError when all have answered without coverage (unless not `cover`: then the LAC is one that
     was reached, and perhaps not the newest). Cancel-safe.
 
-    With `doubt` more answers are needed, and a LAC that a liar could forge is believed of so many
-    that one of them is honest: a lower LAC is always safe.
+    If bookies may be Byzantine more answers are needed, and a LAC that one of them could forge is
+    believed if so many prove it that one of them is honest: a lower LAC is always safe.
     """
     ensemble = metadata.last_segment.ensemble
     result = LastConfirmed()
@@ -72,9 +72,9 @@ async def read_last_confirmed(
             for error in result.errors.values():
                 if isinstance(error, UnauthorizedError):
                     raise error
-            result.lac = doubt.believed_lac(result.lacs.values())
+            result.lac = trust.believed_lac(result.lacs.values())
             quorums = metadata.write_quorum, metadata.ack_quorum
-            if cover and doubt.covered(result.known, len(ensemble), *quorums):
+            if cover and trust.covered(result.known, len(ensemble), *quorums):
                 return result
     finally:
         for task in tasks:

@@ -16,7 +16,7 @@ from quire.client.read.ledger_view import LedgerView
 from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
-from quire.core.recovery import NO_DOUBT, Doubt
+from quire.core.recovery import HONEST_BOOKIES, TrustModel
 from quire.errors import NoSuchEntryError, ReadError, UsageError
 from quire.metadata.interface import MetadataStore, Versioned
 
@@ -48,18 +48,18 @@ class LedgerReader:
         last_add_confirmed: int,
         feeds: Feeds,
         password: bytes,
-        doubt: Doubt = NO_DOUBT,
+        trust: TrustModel = HONEST_BOOKIES,
     ) -> None:
         self.ledger_id = codec.ledger_id
         self._feeds = feeds
         self._password = password
-        self._doubt = doubt
+        self._trust = trust
         self._codec = codec
         self._pool = pool
         self._config = config
         self._view = LedgerView(codec.ledger_id, store, metadata, last_add_confirmed)
         self._engine = ReadEngine(
-            codec, lambda: self._view.metadata, self._view.refresh, pool, config, doubt
+            codec, lambda: self._view.metadata, self._view.refresh, pool, config, trust
         )
         self._tails: dict[Follower, None] = {}
         self._closed = False
@@ -107,7 +107,7 @@ class LedgerReader:
                 self._codec,
                 self._pool,
                 self._config.read_timeout_s,
-                doubt=self._doubt,
+                trust=self._trust,
             )
             view.confirmed(known.lac)
         return view.last_add_confirmed
@@ -232,7 +232,7 @@ class LedgerReader:
     @contextmanager
     def _following(self, follower: Follower) -> Iterator[Feed]:
         self._tails[follower] = None
-        joined = self._feeds.joined(follower, self._view, self._codec, self._password, self._doubt)
+        joined = self._feeds.joined(follower, self._view, self._codec, self._password, self._trust)
         try:
             with joined as feed:
                 yield feed

@@ -333,12 +333,12 @@ class Tail:
         by the entries that are wanted next, where that will do; `wait` for them on the bookie, for
         a little."""
         try:
-            if self._engine.doubt.votes:
+            if self._engine.trust.compares_copies:
                 # One bookie proves nothing. Without coverage: those that are away tell nothing.
                 metadata, timeout_s = self._view.metadata, self._config.speculative_read_s / 2
                 known = await read_last_confirmed(
                     metadata, self._codec, self._pool, timeout_s,
-                    doubt=self._engine.doubt, cover=False,
+                    trust=self._engine.trust, cover=False,
                 )  # fmt: skip
                 self._view.confirmed(known.lac)
             elif ahead and self._reads_ahead:
@@ -377,7 +377,7 @@ class Tail:
     @property
     def _reads_ahead(self) -> bool:
         """Whether a bookie can be asked for what follows, and there is room for it."""
-        return not self._engine.doubt.votes and self._engine.batches and self._has_room
+        return not self._engine.trust.compares_copies and self._engine.batches and self._has_room
 
     def _hold_spare(self) -> None:
         if self._spare is not None and self._spare.first <= self._unheld:
@@ -406,7 +406,7 @@ class Tail:
 
     def _learn(self, bookie: str, poll: PollAnswer) -> int:
         """From what came with the answer to a poll; the id of its entry, or NO_ENTRY."""
-        if self._engine.doubt.votes:
+        if self._engine.trust.compares_copies:
             return NO_ENTRY
         try:
             if poll.packet:

@@ -1,4 +1,5 @@
 """Writing a ledger: from `append` to the acknowledgement.
 
-Read `writer`, `write_handle`, `add_session`, `add_member`.
+Read `writer`, `flush` and `add_session`, then `ensemble_changes`. It may import `cluster` and
+`observability`.
 """

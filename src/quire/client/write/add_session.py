@@ -1,13 +1,12 @@
 """Adds to one ledger: from payloads to frames on every bookie, and back to confirmed entries.
 
-    payloads -> AddEncoder -> one Block -> one write per member of the ensemble (at the end of a
-    turn of the event loop: together with other ledgers of these members, by a Route)
+    payloads -> AddEncoder -> one Block -> one write per member of the ensemble (at the end of an
+    event-loop iteration: together with other ledgers of these members, by a ConnectionGroup)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
-One entry among those of many ledgers is a row of a `Sheaf` instead of a Block. Failed members are
-replaced, one change at a time (`Replacement`); where no replacement can be had the session goes on
-without them, or waits for them where no ack quorum is left (`Away`). Recovery writes entries back
-through the same session; only the flags and the way to change the ensemble differ.
+One entry among those of many ledgers is a row of a `Sheaf` instead of a Block. What becomes of
+members that fail is decided in `ensemble_changes`. Recovery writes entries back through the same
+session; only the flags and the way to change the ensemble differ.
 """
 
 from __future__ import annotations
@@ -15,30 +14,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypedDict, Unpack
 
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
-from quire.client.write.add_member import Member
-from quire.client.write.add_timeouts import quorum_timeout
-from quire.client.write.flush import Route
-from quire.client.write.rejoin import Away, nobody_left
-from quire.client.write.replacement import ChangeEnsemble, Replacement
+from quire.client.observability.metrics import ClientCounters
+from quire.client.write.ensemble_changes import ChangeEnsemble, EnsembleChanges, EnsembleMember
+from quire.client.write.flush import ConnectionGroup, Flush
 from quire.codec.entry.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.core.append.pipeline import AddPipeline, Block
-from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
-from quire.core.placement import Wanted
 from quire.errors import (
+    AddQuorumTimeoutError,
     BookieTimeoutError,
+    BookieUnavailableError,
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
-    MetadataTooLargeError,
     QuireError,
     SilentConnectionError,
     UnauthorizedError,
@@ -47,7 +44,13 @@ from quire.errors import (
 from quire.net.link import Link
 
 REACH_S = 1.0
-"""How long the end of a session waits for connections that are still being made."""
+"""Seconds that the end of a session waits for connections that are still being made."""
+CHECKS = 10
+"""A time-out is noticed at most this part of it late."""
+AT_ONCE = 512
+"""The number of sessions that one event-loop iteration checks, unless all of them would then take
+more than `STEPS_MAX` iterations."""
+STEPS_MAX = 16
 
 
 class Encoder(Protocol):
@@ -58,15 +61,30 @@ class Encoder(Protocol):
         ...
 
 
+class HowToAdd(TypedDict):
+    """What every session is made of."""
+
+    codec: EntryCodec
+    key: bytes
+    pool: BookiePool
+    shared: SharedByWriters
+    config: ClientConfig
+    tasks: TaskSet
+    ensemble: tuple[str, ...]
+    write_quorum: int
+    ack_quorum: int
+    change_ensemble: ChangeEnsemble
+
+
 class AddSession:
     """Adds to one ledger on one ensemble, with replacement of failed members."""
 
     __slots__ = (
-        "_change_ensemble", "_encoder", "_lac_sent", "_loop", "_members", "_places", "_reached",
-        "_replacement", "_room", "_route", "_row_encoder", "_stopped", "_striped", "_turns",
-        "_waiters", "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble",
-        "failure", "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met",
-        "no_room", "pipeline", "pool", "spans", "tasks",
+        "_change_ensemble", "_changes", "_encoder", "_flush", "_group", "_lac_sent", "_loop",
+        "_members", "_places", "_reached", "_room", "_row_encoder", "_stopped", "_striped",
+        "_timeouts", "_waiters", "ack_quorum", "causes", "config", "ensemble", "failure",
+        "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "pipeline",
+        "pool", "spans", "tasks", "write_quorum",
     )  # fmt: skip
 
     always_hears = False
@@ -75,28 +93,23 @@ class AddSession:
     def __init__(
         self,
         *,
-        codec: EntryCodec,
-        key: bytes,
-        pool: BookiePool,
-        config: ClientConfig,
-        tasks: TaskSet,
-        ensemble: tuple[str, ...],
-        write_quorum: int,
-        ack_quorum: int,
-        change_ensemble: ChangeEnsemble,
         last_confirmed: int = -1,
         length: int = 0,
         flags: int = 0,
         lac_sent: int | None = None,
         spread_acks: bool = False,
+        **how: Unpack[HowToAdd],
     ) -> None:
         """`lac_sent`: the LAC that every entry carries (recovery), instead of the advancing one.
         `spread_acks`: entries wait for as many fault domains as the placement says."""
+        codec, ensemble = how["codec"], how["ensemble"]
+        write_quorum, ack_quorum = how["write_quorum"], how["ack_quorum"]
         self.ledger_id = codec.ledger_id
-        self.pool = pool
-        self._turns = pool.turns
-        self.config = config
-        self.tasks = tasks
+        self.pool = how["pool"]
+        self._flush = how["shared"].flush
+        self._timeouts = how["shared"].timeouts
+        self.config = how["config"]
+        self.tasks = how["tasks"]
         self.ensemble = ensemble
         self.failure: QuireError | None = None
         shape = len(ensemble), write_quorum, ack_quorum, last_confirmed, length
@@ -104,11 +117,11 @@ class AddSession:
         self.lac_pushed = -1
         """The LAC that the newest entry carries."""
         self._lac_sent = lac_sent
-        self._encoder: Encoder = AddEncoder(codec, key, flags)
+        self._encoder: Encoder = AddEncoder(codec, how["key"], flags)
         self.max_payload_bytes = max_payload_bytes(codec.digest)
-        self._change_ensemble = change_ensemble
+        self._change_ensemble = how["change_ensemble"]
         self._striped = len(ensemble) != write_quorum
-        self._write_quorum = write_quorum
+        self.write_quorum = write_quorum
         self._look_at_domains()
         self.ack_quorum = ack_quorum
         self._loop = asyncio.get_running_loop()
@@ -118,22 +131,19 @@ class AddSession:
         self._room: asyncio.Future[None] | None = None
         self.hears_every_ack = self.always_hears
         """Also of those that do not come to a quorum: somebody waits for room."""
-        self._route: Route | None = None
-        """While all members are connected."""
+        self._group: ConnectionGroup | None = None
+        """The connections to all members, while each has one."""
         self._places: tuple[int, ...] = ()
-        """Of the members on that."""
+        """The place of each member in the group."""
         self._row_encoder: AddEncoder | None = None
         """None: no entry may be a row of a sheaf."""
         self._reached: asyncio.Future[None] | None = None
         """Once this is made, members that fail are not replaced any more."""
-        self._replacement: Replacement | None = None
-        self.away: Away | None = None
+        self._changes: EnsembleChanges | None = None
+        """There are none before the first member fails."""
         self.met = False
         """Some member was connected to: those that cannot be had now may come back."""
-        self.no_room: MetadataTooLargeError | None = None
-        """Whether an ensemble change did not fit into the ledger's metadata. Then no other is
-        tried."""
-        self.spans = pool.tracing.of_session(self.ledger_id)
+        self.spans = self.pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
 
@@ -156,7 +166,7 @@ class AddSession:
     def full(self) -> bool:
         if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
             return True
-        return self.away is not None and self.away.full
+        return self._changes is not None and self._changes.full
 
     async def room(self) -> None:
         """Wait until the slowest member has acknowledged enough. Cancel-safe."""
@@ -203,26 +213,26 @@ class AddSession:
         self.lac_pushed = lac
         block = Block(first, last, pieces, before, length, self._loop.time())
         pipeline.push(block)
-        route = self._route if self._turns.ending else None
-        if route is None:
+        group = self._group if self._flush.running else None
+        if group is None:
             self._send(block)
         else:
-            route.put(self._turns, pieces)
+            group.put(pieces)
         if self.spans is not None:
             self.spans.sent(first, last, length - before)
         return last
 
     def lend(self, payload: Buffer) -> bool:
-        """At the end of a turn: let this entry be a row of what leaves then, if nothing is
-        unusual. Else it is to be pushed."""
+        """During a flush: let this entry be a row of what leaves then, if nothing is unusual. Else
+        it has to be pushed."""
         if not self._members:
             self._start()
-        route, encoder, pipeline = self._route, self._row_encoder, self.pipeline
-        if route is None or encoder is None or self.hears_every_ack or not pipeline.lends:
+        group, encoder, pipeline = self._group, self._row_encoder, self.pipeline
+        if group is None or encoder is None or self.hears_every_ack or not pipeline.lends:
             return False
-        if pipeline.last_pushed >= MAX_ENTRY_ID or not self._turns.ending:
+        if pipeline.last_pushed >= MAX_ENTRY_ID or not self._flush.running:
             return False
-        sheaf = route.sheaf(self._turns, self.ack_quorum)
+        sheaf = group.sheaf(self.ack_quorum)
         if sheaf is None:
             return False
         self.lac_pushed = pipeline.last_confirmed
@@ -248,22 +258,22 @@ class AddSession:
             if member.channel is not None:
                 member.channel.send(data)
 
-    def look_for_route(self) -> None:
-        """A member is connected: where all are, and all get the same, it leaves together with what
-        other ledgers with these members send."""
+    def join_group(self) -> None:
+        """A member is connected. If all are, and all get the same frames, these leave together with
+        those of other ledgers with the same members."""
         if self._striped or len(self._members) < len(self.ensemble):
             return
         links = [member.channel for member in self._members if member.channel is not None]
         if len(links) == len(self._members):
-            self._route = self._turns.route(tuple(links))
-            self._places = self._route.places(tuple(links))
+            self._group = self._flush.group(tuple(links))
+            self._places = self._group.places(tuple(links))
             plain = type(self.pipeline) is AddPipeline and self._lac_sent is None
             if plain and self.spans is None and isinstance(self._encoder, AddEncoder):
                 self._row_encoder = self._encoder
 
-    def lose_route(self) -> None:
+    def leave_group(self) -> None:
         """A member is not connected any more."""
-        self._route = None
+        self._group = None
         self.pipeline.settle()
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
@@ -360,15 +370,15 @@ class AddSession:
             self.pool.mark_failed(member.bookie_id)
         self.fail_member(member, may_return=may_return)
 
-    def fail_member(self, member: Member, *, may_return: bool = False) -> None:
-        """Replace it, as soon as no other change of the ensemble is under way."""
+    def fail_member(self, member: EnsembleMember, *, may_return: bool = False) -> None:
+        """Replace it, as soon as no other change of the ensemble is in progress."""
         if self._reached is not None:
             member.leave()
             self.look_who_is_reached()
             return
-        if self._replacement is None:
-            self._replacement = Replacement(self, self._change_ensemble)
-        self._replacement.of(member, may_return=may_return)
+        if self._changes is None:
+            self._changes = EnsembleChanges(self, self._change_ensemble)
+        self._changes.replace(member, may_return=may_return)
 
     def _tell_failure(self, error: QuireError) -> None:
         if self.spans is not None:
@@ -387,9 +397,9 @@ class AddSession:
             return
         self.failure = error
         self.pipeline.frozen = True
-        self.pool.timeouts.forget(self)
-        if self.away is not None:
-            self.away.stop()
+        self._timeouts.forget(self)
+        if self._changes is not None:
+            self._changes.stop()
         self.look_who_is_reached()
         for member in self._members:
             member.leave()
@@ -402,43 +412,11 @@ class AddSession:
         self._tell_failure(error)
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """The one that is in force now; where it has other bookies."""
+        """Adopt the ensemble that is in force now; the indexes at which it has other bookies."""
         changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
         self.ensemble = ensemble
-        if self.away is not None:
-            self.away.replaced(changed)
         self._look_at_domains()
         return changed
-
-    def go_on_without(self, unreplaced: set[int]) -> None:
-        """These members cannot be had, nor others in their places. Raises NotEnoughBookiesError."""
-        if not self.patience_s and not self.bearable(unreplaced):
-            raise nobody_left(self, unreplaced)
-        if self.away is None:
-            self.away = Away(self)
-        self.away.go_on_without(unreplaced)
-
-    @property
-    def patience_s(self) -> float:
-        """Nobody waits for bookies that were never there: mostly that is a mistake."""
-        return self.config.lost_quorum_limit_s if self.met else 0.0
-
-    def wanted(self, failed: dict[int, str]) -> Wanted:
-        return Wanted.replacing(self.ensemble, failed, self._write_quorum, self.ack_quorum)
-
-    # -- going on with fewer ------------------------------------------------------------------
-
-    def bearable(self, missing: Iterable[int] = ()) -> bool:
-        """Whether there is an ack quorum without these members, and those that are away."""
-        absent = set(missing) if self.away is None else self.away.indexes.union(missing)
-        if isinstance(self.pipeline, SpreadPipeline) and not self.pipeline.spread_without(absent):
-            return False
-        return bearable(absent, len(self.ensemble), self._write_quorum, self.ack_quorum)
-
-    @property
-    def done(self) -> tuple[int, int]:
-        """Up to which entry all is accepted, and durable."""
-        return self.pipeline.accepted, self.pipeline.last_confirmed
 
     @property
     def owes(self) -> bool:
@@ -450,7 +428,7 @@ class AddSession:
 
     def _look_at_domains(self) -> None:
         if isinstance(self.pipeline, SpreadPipeline):
-            found = self.pool.placement.ack_domains(self.ensemble, self._write_quorum)
+            found = self.pool.placement.ack_domains(self.ensemble, self.write_quorum)
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
     def begin_again(self, indexes: set[int]) -> None:
@@ -463,7 +441,7 @@ class AddSession:
     def _start(self) -> None:
         for index in range(len(self.ensemble)):
             self._join(index)
-        self.pool.timeouts.watch(self)
+        self._timeouts.watch(self)
 
     def _join(self, index: int) -> None:
         member = Member(self, index, self.ensemble[index])
@@ -478,7 +456,7 @@ class AddSession:
         """Called every now and then, while this session has members."""
         pipeline = self.pipeline
         sheaf = pipeline.sheaf
-        if sheaf is not None and (sheaf.over or now - sheaf.sent_at <= self.pool.timeouts.limit_s):
+        if sheaf is not None and (sheaf.over or now - sheaf.sent_at <= self._timeouts.limit_s):
             return
         if pipeline.idle and pipeline.accepted == pipeline.last_pushed:
             return
@@ -486,7 +464,7 @@ class AddSession:
         if quorum_limit > 0:
             since = self.pipeline.unaccepted_since()
             if since is not None and now - since > quorum_limit:
-                self.fail(quorum_timeout(self, quorum_limit))
+                self.fail(self._quorum_timeout(quorum_limit))
         if self.failure is not None or self.pipeline.idle:
             return
         for member in self._members:
@@ -501,6 +479,15 @@ class AddSession:
                     ),
                 )
 
+    def _quorum_timeout(self, limit_s: float) -> AddQuorumTimeoutError:
+        return AddQuorumTimeoutError(
+            f"entry {self.pipeline.accepted + 1} of ledger {self.ledger_id} was not acknowledged "
+            f"by {self.ack_quorum} bookies within {limit_s:g} s",
+            ledger_id=self.ledger_id,
+            causes=self.causes,
+            remedy="Open the ledger with recovery to see which entries it has",
+        )
+
     # -- the end ------------------------------------------------------------------------------
 
     def stop(self, error: QuireError | None = None) -> None:
@@ -512,3 +499,162 @@ class AddSession:
                 f"the handle of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
             )
         )
+
+
+class Member:
+    """One member of the ensemble of a session. It sends what is pushed, and takes the answers: an
+    `AddSink`."""
+
+    __slots__ = ("bookie_id", "channel", "gone", "index", "sent", "session")
+
+    def __init__(self, session: AddSession, index: int, bookie_id: str) -> None:
+        self.session = session
+        self.index = index
+        self.bookie_id = bookie_id
+        self.channel: Link | None = None
+        self.sent = -1
+        """The entry after which begins what it has to be sent once it is connected."""
+        self.gone = False
+        """Whether it was replaced: what still arrives is ignored (rule 14)."""
+
+    def join(self) -> None:
+        """Begin: at once where there is a connection that can be used."""
+        session = self.session
+        if session.failure is not None:
+            return
+        link = session.connected(self.bookie_id)
+        if link is None:
+            session.tasks.start(self.connect())
+        else:
+            self._attach(link)
+
+    async def connect(self) -> None:
+        session = self.session
+        try:
+            channel = await session.connect(self.bookie_id)
+        except QuireError as error:
+            if not self.gone:
+                session.on_failure(self, error)
+            return
+        if self.gone or session.failure is not None:
+            return
+        if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
+            session.tasks.start(self.connect())
+            return
+        self._attach(channel)
+
+    def _attach(self, channel: Link) -> None:
+        channel.attach(self.session.ledger_id, self)
+        self.channel = channel
+        self.session.met = True
+        self.session.join_group()
+        self.send_backlog()
+        self.session.look_who_is_reached()
+
+    @property
+    def reached(self) -> bool:
+        """Whether it was sent what it has to store, or never will be."""
+        if self.gone or self.channel is not None:
+            return True
+        return self.session.pipeline.outstanding_since(self.index) is None
+
+    def send_backlog(self) -> None:
+        assert self.channel is not None
+        for last, frames in self.session.pipeline.frames_for(self.index, self.sent):
+            self.channel.send(frames)
+            self.sent = last
+
+    def leave(self) -> None:
+        self.gone = True
+        if self.channel is not None:
+            session = self.session
+            unanswered = session.pipeline.outstanding_since(self.index) is not None
+            self.channel.detach(session.ledger_id, self, unanswered=unanswered)
+            self.channel = None
+            session.leave_group()
+
+    # -- AddSink ------------------------------------------------------------------------------
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        if not self.gone:
+            session = self.session
+            if session.pipeline.acked_run(self.index, first, last) or session.hears_every_ack:
+                session.after_acks()
+
+    def on_acked(self, entries: Sequence[int]) -> None:
+        if not self.gone:
+            self.session.pipeline.acked(self.index, entries)
+            self.session.after_acks()
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        if not self.gone:
+            self.session.on_failure(self, error)
+
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        self.channel = None
+        session = self.session
+        session.leave_group()
+        if not self.gone:
+            # A connection that closes while nothing is outstanding says little about the bookie:
+            # the bookie, or something in between, may close idle connections.
+            idle = session.pipeline.outstanding_since(self.index) is None
+            session.on_failure(self, error, may_return=idle)
+
+
+class AddTimeouts:
+    """One timer for all sessions of a client: it checks each of them every `limit_s / CHECKS`. A
+    timer for each of thousands of ledgers costs more than their adds do."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._interval_s = limit_s / CHECKS
+        self._sessions: dict[AddSession, None] = {}
+        self._left: list[AddSession] = []
+        """The sessions that this round has not checked yet."""
+        self._step = AT_ONCE
+        self._pause_s = self._interval_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, session: AddSession) -> None:
+        self._sessions[session] = None
+        if self._timer is None:
+            self._begin_round()
+
+    def forget(self, session: AddSession) -> None:
+        self._sessions.pop(session, None)
+        if not self._sessions and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin_round(self) -> None:
+        self._left = list(self._sessions)
+        steps = min(STEPS_MAX, -(-len(self._left) // AT_ONCE))
+        self._step = -(-len(self._left) // steps)
+        self._pause_s = self._interval_s / steps
+        self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for session in self._left[-self._step :]:
+            session.check_timeouts(now)
+        del self._left[-self._step :]
+        if not self._sessions:
+            self._timer = None
+        elif self._left:
+            self._timer = loop.call_later(self._pause_s, self._look)
+        else:
+            self._begin_round()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByWriters:
+    """What all writers of one client do once for all their ledgers."""
+
+    flush: Flush
+    timeouts: AddTimeouts
+
+    @classmethod
+    def of_client(cls, config: ClientConfig, counters: ClientCounters) -> SharedByWriters:
+        limits = config.add_timeout_s, config.add_quorum_timeout_s
+        return cls(Flush(counters), AddTimeouts(min(limit for limit in limits if limit > 0)))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from quire._runtime.units import counted
-from quire.client.write.write_handle import HowToWrite, WriteHandle, payload_bytes
+from quire.client.write.writer import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
@@ -105,13 +105,13 @@ class CallerIdWriter(WriteHandle):
 
     def _feed(self, payload: Buffer) -> None:
         """The next id in order, as `LedgerWriter.submit` has it."""
-        turn = self._turn
-        if not turn:
-            self._begin_turn()
-        turn.append(payload)
-        self._turn_bytes += len(payload)
-        if self._turn_bytes >= self._max_turn_bytes:
-            self._send_turn()
+        batch = self._batch
+        if not batch:
+            self._begin_batch()
+        batch.append(payload)
+        self._batch_bytes += len(payload)
+        if self._batch_bytes >= self._max_batch_bytes:
+            self._send_batch()
 
     def _handed_over(self, entry_id: int) -> bool:
         return super()._handed_over(entry_id) or entry_id in self._held

@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Unpack
 
-from quire._runtime.tasks import TaskSet
-from quire.client.cluster.pool import BookiePool
-from quire.client.write.add_member import Member
-from quire.client.write.add_session import AddSession
-from quire.client.write.replacement import ChangeEnsemble
-from quire.codec.entry.entry import EntryCodec
+from quire.client.write.add_session import AddSession, HowToAdd, Member
 from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
-from quire.config import ClientConfig
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError
 from quire.net.control import ControlChannel
@@ -33,32 +28,11 @@ class DeferredSession(AddSession):
     pipeline: DeferredPipeline
     always_hears = True  # a force may wait for any acknowledgement
 
-    def __init__(
-        self,
-        *,
-        codec: EntryCodec,
-        key: bytes,
-        pool: BookiePool,
-        config: ClientConfig,
-        tasks: TaskSet,
-        ensemble: tuple[str, ...],
-        write_quorum: int,
-        ack_quorum: int,
-        change_ensemble: ChangeEnsemble,
-    ) -> None:
-        super().__init__(
-            codec=codec,
-            key=key,
-            pool=pool,
-            config=config,
-            tasks=tasks,
-            ensemble=ensemble,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            change_ensemble=change_ensemble,
-        )
-        self.pipeline = DeferredPipeline(len(ensemble), write_quorum, ack_quorum)
-        self._encoder = DeferredAddEncoder(codec, key)
+    def __init__(self, **how: Unpack[HowToAdd]) -> None:
+        super().__init__(**how)
+        codec, ensemble = how["codec"], how["ensemble"]
+        self.pipeline = DeferredPipeline(len(ensemble), how["write_quorum"], how["ack_quorum"])
+        self._encoder = DeferredAddEncoder(codec, how["key"])
         self.max_payload_bytes = max_deferred_payload_bytes(codec.digest)
         self._forces: deque[tuple[int, asyncio.Future[int]]] = deque()
         """Who waits for which entry to be durable, ascending."""

@@ -1,5 +1,5 @@
-"""What the writers of a client do at the end of a turn of the event loop, in one callback, and what
-they send then: one buffer for all ledgers that have their members in common.
+"""The flush of a client's writers at the end of an event-loop iteration: one callback for all of
+them, and one buffer for all ledgers that have the same members.
 
 With thousands of ledgers that get an entry each, a callback for each costs as much as a fifth of
 the rest, and a frame, a copy and a call for each member of each ledger more than that.
@@ -18,59 +18,123 @@ from quire.net.link import Link
 
 SHEAF_ROWS_MIN = 2
 """Fewer do not pay."""
-TURNS_ALONE = 100
-"""So many turns of a route go without sheaves, behind answers in another order than what was sent:
-this bookie has several logs."""
+FLUSHES_ALONE = 100
+"""The number of flushes that a group makes without sheaves after answers came in another order than
+what was sent: this bookie has several logs."""
 
 
-class Route:
+class Flush:
+    """The flush of one client."""
+
+    __slots__ = ("_groups", "_waiting", "counters", "loaded", "running")
+
+    def __init__(self, counters: ClientCounters) -> None:
+        self.counters = counters
+        self._waiting: list[Callable[[], None]] = []
+        """Each writer is here once at most: its bound is the number of open writers."""
+        self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
+        """The groups by their connections, in each order that was asked for. A group exists while a
+        session uses it."""
+        self.running = False
+        """Whether the writers are being called. What they put into groups meanwhile leaves after
+        that."""
+        self.loaded: list[ConnectionGroup] = []
+        """The groups that hold something. Who puts the first piece into a group adds it."""
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it when what runs now has come to its end, in the order of these requests. It sees
+        the context of whoever asked first."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._waiting.append(call)
+
+    def group(self, links: tuple[Link, ...]) -> ConnectionGroup:
+        """Return the group of these connections."""
+        group = self._groups.get(links)
+        if group is None:
+            key = tuple(sorted(links, key=lambda link: link.bookie_id))
+            group = self._groups.setdefault(key, ConnectionGroup(self, key))
+            self._groups[links] = group
+        return group
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def confirmed(self, sent_at: float, count: int) -> None:
+        """Count entries of one sheaf that have come to their quorum."""
+        self.counters.add_time.observe(self.now() - sent_at, count)
+
+    def _run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.running = True
+        try:
+            for call in waiting:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - as the loop does: others have theirs
+                    message = "sending what was appended in an event-loop iteration failed"
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": message, "exception": error}
+                    )
+        finally:
+            self.running = False
+            loaded, self.loaded = self.loaded, []
+            for group in loaded:
+                group.send()
+
+
+class ConnectionGroup:
     """Connections that get the same frames: those to the members of one ensemble, in any order."""
 
-    __slots__ = ("__weakref__", "_former", "_pieces", "_places", "_rests", "_sheaf", "_sheaves",
-                 "links")  # fmt: skip
+    __slots__ = ("__weakref__", "_flush", "_former", "_pieces", "_places", "_rests", "_sheaf",
+                 "_sheaves", "links")  # fmt: skip
 
-    def __init__(self, links: tuple[Link, ...]) -> None:
+    def __init__(self, flush: Flush, links: tuple[Link, ...]) -> None:
         self.links = links
+        self._flush = flush
         self._pieces: list[Buffer] = []
-        """Of this turn. Each writer bounds what it hands over in one (`max_turn_bytes`)."""
+        """What leaves with the next flush. Each writer bounds its part (`max_turn_bytes`)."""
         self._sheaves: list[Sheaf] = []
-        """Of this turn. What is in one lies together."""
+        """The sheaves that leave with the next flush. The frames of each are contiguous."""
         self._sheaf: Sheaf | None = None
-        """That takes the next entry."""
+        """The one that takes the next entry."""
         self._former: Sheaf | None = None
         self._rests = 0
         self._places: dict[tuple[Link, ...], tuple[int, ...]] = {}
 
     def places(self, links: tuple[Link, ...]) -> tuple[int, ...]:
-        """Where each of these connections is in `self.links`. One object for each order of them."""
+        """Return where each of these connections is in `self.links`: one object for each order of
+        them."""
         found = self._places.get(links)
         if found is None:
             found = self._places[links] = tuple(self.links.index(link) for link in links)
         return found
 
-    def put(self, turns: Turns, pieces: Sequence[Buffer]) -> None:
-        """What no sheaf expects the answers of."""
-        self._load(turns)
+    def put(self, pieces: Sequence[Buffer]) -> None:
+        """Send frames whose answers no sheaf expects."""
+        self._load()
         self._pieces += pieces
 
-    def sheaf(self, turns: Turns, ack_quorum: int) -> Sheaf | None:
-        """The one that takes the next entry, unless answers come in another order."""
+    def sheaf(self, ack_quorum: int) -> Sheaf | None:
+        """Return the sheaf that takes the next entry, or None while answers come in another
+        order."""
         sheaf = self._sheaf
         if sheaf is not None and sheaf.ack_quorum == ack_quorum and not sheaf.tied:
             return sheaf
         if self._former is not None and self._former.disordered:
-            self._former, self._rests = None, TURNS_ALONE
+            self._former, self._rests = None, FLUSHES_ALONE
         if self._rests:
             return None
-        self._load(turns)
-        self._sheaf = Sheaf(len(self.links), ack_quorum, turns.now(), turns.confirmed)
+        self._load()
+        flush = self._flush
+        self._sheaf = Sheaf(len(self.links), ack_quorum, flush.now(), flush.confirmed)
         self._sheaves.append(self._sheaf)
         return self._sheaf
 
-    def _load(self, turns: Turns) -> None:
-        """What comes now stands behind all that is here."""
+    def _load(self) -> None:
+        """Put what comes now after all that is here."""
         if not self._pieces and self._sheaf is None:
-            turns.loaded.append(self)
+            self._flush.loaded.append(self)
         self._tie()
 
     def _tie(self) -> None:
@@ -78,15 +142,15 @@ class Route:
         if sheaf is not None:
             self._pieces += sheaf.tie()
 
-    def send(self, counters: ClientCounters) -> None:
-        """What this turn has brought: one buffer, one write for each connection."""
+    def send(self) -> None:
+        """Send what the writers have put here: one buffer, and one write for each connection."""
         self._tie()
         data = b"".join(self._pieces)
         sheaves, self._sheaves = self._sheaves, []
         self._pieces.clear()
         self._rests -= self._rests > 0
         for sheaf in sheaves:
-            counters.count_adds(len(sheaf), sheaf.payload_bytes, batches=len(sheaf))
+            self._flush.counters.count_adds(len(sheaf), sheaf.payload_bytes, batches=len(sheaf))
         for place, link in enumerate(self.links):
             link.send(data)
             for sheaf in sheaves:
@@ -97,62 +161,3 @@ class Route:
                 sheaf.give_back()
             else:
                 self._former = sheaf
-
-
-class Turns:
-    __slots__ = ("_counters", "_routes", "_waiting", "ending", "loaded")
-
-    def __init__(self, counters: ClientCounters) -> None:
-        self._counters = counters
-        self._waiting: list[Callable[[], None]] = []
-        """Each writer is here once at most: its bound is the number of open writers."""
-        self._routes: WeakValueDictionary[tuple[Link, ...], Route] = WeakValueDictionary()
-        """By connections, in each order that was asked for. It stays while a session uses it."""
-        self.ending = False
-        """Those who asked are being called: what they put into routes leaves behind that."""
-        self.loaded: list[Route] = []
-        """Those that hold something: who puts the first piece into one adds it."""
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when what runs now has come to its end, in the order of these requests. It sees
-        the context of whoever asked first."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._end)
-        self._waiting.append(call)
-
-    def route(self, links: tuple[Link, ...]) -> Route:
-        """The one to these connections."""
-        route = self._routes.get(links)
-        if route is None:
-            key = tuple(sorted(links, key=lambda link: link.bookie_id))
-            route = self._routes.setdefault(key, Route(key))
-            self._routes[links] = route
-        return route
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def confirmed(self, sent_at: float, count: int) -> None:
-        """So many entries of one sheaf have come to their quorum."""
-        self._counters.add_time.observe(self.now() - sent_at, count)
-
-    def _end(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self.ending = True
-        try:
-            for call in waiting:
-                try:
-                    call()
-                except Exception as error:  # noqa: BLE001 - as the loop does: others have theirs
-                    message = "sending what was appended in a turn failed"
-                    asyncio.get_running_loop().call_exception_handler(
-                        {"message": message, "exception": error}
-                    )
-        finally:
-            self.ending = False
-            self._send_loaded()
-
-    def _send_loaded(self) -> None:
-        loaded, self.loaded = self.loaded, []
-        for route in loaded:
-            route.send(self._counters)

@@ -1,11 +1,365 @@
-"""The handle of the one client that writes a ledger."""
+"""The handles of the one client that writes a ledger: what all of them can do, and the one that
+gives out the entry ids itself (`caller_ids` has the other).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
 
-from quire.client.write.write_handle import WriteHandle, payload_bytes
+from quire._runtime.tasks import TaskSet
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.tracing import note
+from quire.client.write.add_session import AddSession, SharedByWriters
+from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.explicit_lac import ExplicitLac
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Buffer
+from quire.config import ClientConfig
+from quire.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    QuireError,
+    UsageError,
+    WriteError,
+)
+from quire.metadata.interface import MetadataStore, Versioned, Watch
+from quire.metadata.ledgers.creation import recreated, same_creation
+from quire.metadata.ledgers.update import update_ledger
+
+
+def payload_bytes(payload: Buffer) -> bytes:
+    """The bytes of a payload. What its owner may change before it is sent is copied; what counts
+    items of several bytes (a view of integers) would be stored cut off. Raises UsageError."""
+    if type(payload) is bytes:
+        return payload
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise UsageError(
+            f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
+            "was sent",
+            remedy="Encode it first: text with .encode()",
+        ) from None
+
+
+class HowToWrite(TypedDict):
+    """What the client hands to a new handle."""
+
+    ledger_id: int
+    metadata: Versioned[LedgerMetadata]
+    password: bytes
+    store: MetadataStore
+    pool: BookiePool
+    shared: SharedByWriters
+    config: ClientConfig
+    tasks: TaskSet
+    deferred_sync: bool
+
+
+class WriteHandle:
+    """A ledger that is open for writing: wait, force, close. Subclasses add how entries are handed
+    over."""
+
+    ledger_id: int
+    """The id of the ledger."""
+    deferred_sync: bool
+    """Whether entries are acknowledged before they are durable."""
+
+    def __init__(self, **how: Unpack[HowToWrite]) -> None:
+        ledger_id, config, password = how["ledger_id"], how["config"], how["password"]
+        self.ledger_id = ledger_id
+        self.deferred_sync = how["deferred_sync"]
+        self._metadata = how["metadata"]
+        self._store = how["store"]
+        self._max_batch_bytes = config.max_turn_bytes
+        self._loop = asyncio.get_running_loop()
+        value = self._metadata.value
+        codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
+        key = master_key(password)
+        # A force asks all members, wherever they are: it needs no more.
+        spread = config.placement.spread_acks and not self.deferred_sync
+        kind = DeferredSession if self.deferred_sync else partial(AddSession, spread_acks=spread)
+        self._session: AddSession = kind(
+            codec=codec,
+            key=key,
+            pool=how["pool"],
+            shared=how["shared"],
+            config=config,
+            tasks=how["tasks"],
+            ensemble=value.last_segment.ensemble,
+            write_quorum=value.write_quorum,
+            ack_quorum=value.ack_quorum,
+            change_ensemble=self._change_ensemble,
+        )
+        self._flush = how["shared"].flush
+        self._traced = self._session.traced
+        self._explicit_lac: ExplicitLac | None = None
+        if config.explicit_lac_interval_ms > 0:
+            interval_ms = config.explicit_lac_interval_ms
+            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_ms)
+            self._explicit_lac.start()
+        self._watch: Watch | None = None
+        if config.watch_written_ledgers:
+            self._watch = self._store.watch_ledger(ledger_id, self._on_metadata)
+        self._batch: list[Buffer] = []
+        self._batch_bytes = 0
+        self._closing: asyncio.Future[int] | None = None
+
+    # -- what is known ------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata of the ledger, as this writer last knew it."""
+        return self._metadata.value
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
+        return self._metadata.value.custom
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last acknowledged entry, -1 if there is none. With deferred sync: the last durable
+        one."""
+        return self._session.pipeline.last_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was given an id."""
+        return self._session.pipeline.last_pushed + len(self._batch)
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries that were given an id."""
+        return self._session.pipeline.length + self._batch_bytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle can append no more."""
+        return self._closing is not None or self._session.failure is not None
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    async def room(self) -> None:
+        """Wait until less than `max_unacked_bytes` are unacknowledged. Cancel-safe."""
+        await self._session.room()
+
+    async def wait(self, entry_id: int) -> int:
+        """Wait until this entry and all before it are acknowledged. Cancel-safe."""
+        self._send_batch()
+        return await self._waiter(entry_id)
+
+    async def flush(self) -> int:
+        """Wait until everything handed over is acknowledged; the last entry id. Cancel-safe."""
+        self._send_batch()
+        return await self._waiter(self._session.pipeline.last_pushed)
+
+    async def force(self) -> int:
+        """Make durable every entry whose append has returned; `last_add_confirmed` then.
+
+        Of use with deferred sync only (elsewhere they are durable, and this returns at once). When
+        it returns, those entries are written and fsynced on at least `ack_quorum` bookies of each
+        one's write set: every bookie of the ensemble that can be had has answered a force (a
+        bookie that fails to is replaced, and gets the entries again). Raises what ended the writer:
+        LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        """
+        return await self._session.force()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def close(self) -> int:
+        """Wait for outstanding appends, close the ledger, and return its last entry id (-1 if
+        empty).
+
+        On return the metadata store records the ledger as CLOSED with that entry, and all entries
+        are durable: with deferred sync they are forced first. Raises the errors of outstanding
+        appends; then the ledger stays open for recovery. Raises LedgerRecreatedError if the ledger
+        was deleted and another one has its id: that one is not closed, and the entries appended
+        here are gone with the deleted ledger. Safe to call again. If cancelled, the ledger may or
+        may not be closed; the handle can no longer be used, and later calls report that.
+        """
+        if self._closing is not None:
+            return await asyncio.shield(self._closing)
+        self._closing = self._loop.create_future()
+        try:
+            with self._session.pool.tracing.span("close_ledger", ledger_id=self.ledger_id) as span:
+                last = await self._close()
+                note(span, last_entry=last)
+        except BaseException as error:
+            told = error if isinstance(error, QuireError) else self._cut_short()
+            if told is not error:
+                self._stop(told)  # nobody else will: the handle is closed
+            self._closing.set_exception(told)
+            self._closing.exception()
+            raise
+        self._closing.set_result(last)
+        return last
+
+    async def _close(self) -> int:
+        session = self._session
+        if session.failure is not None:
+            raise session.failure
+        last = -1
+        if self.last_add_pushed >= 0:
+            await self.flush()
+            last = await self.force()
+            await session.reached()
+        length = session.pipeline.length
+        self._stop()
+        updated = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._metadata,
+            lambda now: None if now.closed else now.with_close(last, length),
+        )
+        self._metadata = updated
+        if updated.value.last_entry_id != last:
+            raise LedgerClosedError(
+                f"ledger {self.ledger_id} was closed by another client at entry "
+                f"{updated.value.last_entry_id}, this writer has {last}",
+                ledger_id=self.ledger_id,
+            )
+        return last
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: the next opener recovers it. Nothing is waited for."""
+        if self._closing is None and self._session.failure is None:
+            self._stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _stop(self, error: QuireError | None = None) -> None:
+        if self._explicit_lac is not None:
+            self._explicit_lac.stop()
+        if self._watch is not None:
+            self._watch.close()
+        self._session.stop(error)
+
+    def _begin_batch(self) -> None:
+        """What is handed over now leaves at the end of this event-loop iteration."""
+        if self._traced:
+            self._loop.call_soon(self._send_batch)  # its span is a child of this caller's
+        else:
+            self._flush.at_end(self._send_batch)
+
+    def _send_batch(self) -> None:
+        batch, session = self._batch, self._session
+        if batch and session.failure is None:
+            self._batch = []
+            self._batch_bytes = 0
+            try:
+                if len(batch) > 1 or not session.lend(batch[0]):
+                    session.push(batch)
+            except QuireError as error:  # the ledger is full: whoever waits is told
+                session.fail(error)
+            except Exception as error:
+                # Who waits for these ids must not be told of others that get them.
+                session.fail(self._unsent_error(error))
+                raise
+
+    def _waiter(self, entry_id: int) -> asyncio.Future[int]:
+        if not self._handed_over(entry_id):
+            if self._session.failure is not None:  # it may have been held until then
+                raise self._session.failure
+            raise UsageError(
+                f"entry {entry_id} of ledger {self.ledger_id} has not been appended yet"
+            )
+        return self._session.wait_for(entry_id)
+
+    def _handed_over(self, entry_id: int) -> bool:
+        return entry_id <= self._session.pipeline.last_pushed
+
+    def _unsent_error(self, error: Exception) -> WriteError:
+        return WriteError(
+            f"ledger {self.ledger_id}: entries from {self._session.pipeline.last_pushed + 1} on "
+            f"could not be sent: {error!r}",
+            ledger_id=self.ledger_id,
+            remedy="Open the ledger with recovery to see which entries it has",
+        )
+
+    def _cut_short(self) -> LedgerClosedError:
+        return LedgerClosedError(
+            f"closing ledger {self.ledger_id} was cut short: it may or may not be closed",
+            ledger_id=self.ledger_id,
+            remedy="Open the ledger with recovery, which closes it",
+        )
+
+    def _closed_error(self) -> LedgerClosedError:
+        return LedgerClosedError(
+            f"the writer of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+        )
+
+    async def _change_ensemble(
+        self, failed: dict[int, str], replacements: dict[int, str], first: int
+    ) -> tuple[str, ...]:
+        """Name the new ensemble in the metadata, before any acknowledgement of it counts
+        (replication spec, 4.2; rules 8, 18, 19)."""
+
+        def change(now: LedgerMetadata) -> LedgerMetadata | None:
+            if now.state is not LedgerState.OPEN:
+                return None
+            ensemble = list(now.last_segment.ensemble)
+            hit = [i for i, bookie in failed.items() if ensemble[i] == bookie]
+            if not hit:
+                return None
+            for index in hit:
+                ensemble[index] = replacements[index]
+            return now.with_ensemble_from(first, tuple(ensemble))
+
+        updated = await update_ledger(self._store, self.ledger_id, self._metadata, change)
+        self._metadata = updated
+        over = self._over(updated.value)
+        if over is not None:
+            raise over
+        return updated.value.last_segment.ensemble
+
+    def _over(self, now: LedgerMetadata) -> QuireError | None:
+        """Why a writer that finds this metadata is out for good."""
+        if now.state is LedgerState.IN_RECOVERY:
+            return LedgerFencedError(
+                f"ledger {self.ledger_id} is being recovered by another client",
+                ledger_id=self.ledger_id,
+            )
+        if now.closed:
+            return LedgerClosedError(
+                f"ledger {self.ledger_id} was closed by another client at entry "
+                f"{now.last_entry_id}",
+                ledger_id=self.ledger_id,
+            )
+        return None
+
+    def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
+        """Somebody changed the metadata, or we did (rule 37)."""
+        over: QuireError | None
+        if stored is None:
+            over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
+        elif not same_creation(self._metadata, stored):
+            over = recreated(self.ledger_id)
+        else:
+            over = self._over(stored.value)
+        if over is not None and self._session.failure is None:
+            self._stop(over)
 
 
 class LedgerWriter(WriteHandle):
@@ -28,7 +382,7 @@ class LedgerWriter(WriteHandle):
     async def append(self, payload: Buffer) -> int:
         """Append one entry and wait until it is acknowledged; its entry id.
 
-        Calls made in one turn of the event loop travel together: thousands may be outstanding.
+        Calls made in one event-loop iteration travel together: thousands may be outstanding.
         Waits first while `ClientConfig.max_unacked_bytes` are unacknowledged. If cancelled after
         it began, the entry may still become part of the ledger.
 
@@ -54,14 +408,14 @@ class LedgerWriter(WriteHandle):
         size = len(payload)
         if size > session.max_payload_bytes:
             session.check_payload(payload)
-        turn = self._turn
-        if not turn:
-            self._begin_turn()
-        turn.append(payload)
-        entry_id = session.pipeline.last_pushed + len(turn)
-        self._turn_bytes += size
-        if self._turn_bytes >= self._max_turn_bytes:
-            self._send_turn()
+        batch = self._batch
+        if not batch:
+            self._begin_batch()
+        batch.append(payload)
+        entry_id = session.pipeline.last_pushed + len(batch)
+        self._batch_bytes += size
+        if self._batch_bytes >= self._max_batch_bytes:
+            self._send_batch()
         return entry_id
 
     async def append_many(self, payloads: Sequence[Buffer]) -> int:
@@ -76,21 +430,21 @@ class LedgerWriter(WriteHandle):
                 await session.room()
             if self._closing is not None:
                 raise self._closed_error()
-            self._send_turn()
+            self._send_batch()
             last = session.push(chunk)
         if last == first:
             return last
         return await session.wait_for(last)
 
     def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
-        """Pieces of about `max_turn_bytes`, after checking every payload: all or none is sent."""
+        """Pieces of about `max_batch_bytes`, after checking every payload: all or none is sent."""
         chunks: list[Sequence[Buffer]] = []
         if not {bytes}.issuperset(map(type, payloads)):
             payloads = [payload_bytes(payload) for payload in payloads]
         start = size = 0
         for at, payload in enumerate(payloads):
             size += len(payload)
-            if size >= self._max_turn_bytes:
+            if size >= self._max_batch_bytes:
                 chunks.append(payloads[start : at + 1])
                 start, size = at + 1, 0
         if start < len(payloads):

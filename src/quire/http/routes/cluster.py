@@ -19,9 +19,9 @@ from quire.metadata.bookies.directories import forget_bookie
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.moves.decommission import decommission
-from quire.replication.moves.move import recover_bookie
+from quire.replication.moves.recover import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
@@ -246,8 +246,8 @@ class ClusterRoutes:
 
     # -- autorecovery -------------------------------------------------------------------------
 
-    async def _marks(self) -> Marks:
-        return Marks((await self._connect()).metadata)
+    async def _marks(self) -> ReplicationMarks:
+        return ReplicationMarks((await self._connect()).metadata)
 
     async def enabled(self, call: Call) -> dict[str, bool]:
         return {"enabled": await (await self._marks()).enabled()}
@@ -337,7 +337,7 @@ class ClusterRoutes:
 async def cluster_facts(client: Client) -> dict[str, Any]:
     """How many bookies there are, who is the auditor, and whether replicas are missing."""
     store = client.metadata
-    marks, bookies = Marks(store), await client.bookies()
+    marks, bookies = ReplicationMarks(store), await client.bookies()
     auditor = await auditor_of(store)
     known = {*await store.list_cookies(), *bookies.writable, *bookies.readonly}
     readonly = set(bookies.readonly) - set(bookies.writable)

@@ -15,7 +15,7 @@ from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
 from quire.http.views.cluster_view import ClusterView
 from quire.replication.explain.status import why_not
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import Pauses
 from quire.replication.marks.running import running_jobs
 from quire.streams.namespace.walk import namespaces
@@ -58,7 +58,7 @@ class DashboardRoutes:
             store = client.metadata
             recovery = await self._view.autorecovery(client)
             ids: list[int] = []
-            async for ledger_id in Marks(store).walk():
+            async for ledger_id in ReplicationMarks(store).walk():
                 ids.append(ledger_id)
                 if len(ids) == MARKED_SHOWN_MAX:
                     break

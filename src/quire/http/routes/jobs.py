@@ -12,8 +12,8 @@ from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.errors import JobError, QuireError
 from quire.http.server.answers import NotFoundError, error_body
-from quire.replication.marks.pauses import Gate, Pause
-from quire.replication.marks.running import Far, announced
+from quire.replication.marks.pauses import Pause, PauseGate
+from quire.replication.marks.running import JobStatus, announced
 
 RUNNING_MAX = 4
 """At once; each copies entries."""
@@ -37,7 +37,7 @@ class Job:
         self.result: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.task: asyncio.Task[None] | None = None
-        self.gate: Gate | None = None
+        self.gate: PauseGate | None = None
         """Where it waits while it is paused."""
         self.paused: Pause | None = None
         """Then it comes to a stop at the next ledger."""
@@ -57,9 +57,11 @@ class Job:
     def on_pause(self, found: Pause | None) -> None:
         self.paused = found
 
-    def far(self) -> Far:
-        return Far(self.step, self.ledgers, self.ledgers_done, self.size_bytes, self.done_bytes,
-                   self.paused is not None)  # fmt: skip
+    def far(self) -> JobStatus:
+        return JobStatus(
+            self.step, self.ledgers, self.ledgers_done, self.size_bytes, self.done_bytes,
+            self.paused is not None,
+        )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -84,7 +86,7 @@ class Job:
 async def attended(client: Client, job: Job, owner: str) -> AsyncIterator[None]:
     """While the job works in this cluster: it can be paused, and others see that it runs."""
     store = client.metadata
-    job.gate = Gate(store, job.kind, job.target, job.on_pause)
+    job.gate = PauseGate(store, job.kind, job.target, job.on_pause)
     async with announced(store, job.kind, job.target, owner, client.clock.now_ms, job.far):
         yield
 

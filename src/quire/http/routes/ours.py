@@ -19,11 +19,11 @@ from quire.http.views.stream_facts import segment_as_json, stream_facts, subscri
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.marks.running import running_jobs
-from quire.replication.moves.move_result import check_known
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.ownership.owners import missed
@@ -168,7 +168,7 @@ class OurRoutes:
         store = (await self._connect()).metadata
         limit, after = call.query.get("limit", PAGE), call.query.get("after", -1)
         ids = []
-        async for ledger_id in Marks(store).walk():
+        async for ledger_id in ReplicationMarks(store).walk():
             if ledger_id > after:
                 ids.append(ledger_id)
         ids = sorted(ids)[: limit + 1]

@@ -13,7 +13,6 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
-from quire.client.observability.metrics import client_metrics
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -71,7 +70,7 @@ class LazyClient:
         return await (await self()).metadata.instance_id()
 
     def metrics(self) -> Iterable[Metric]:
-        return client_metrics(self._client) if self._client is not None else ()
+        return self._client.pool.metrics() if self._client is not None else ()
 
     async def close(self) -> None:
         if self._connecting is not None:

@@ -22,7 +22,7 @@ from quire.errors import NoSuchLedgerError
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import Budget
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
-from quire.replication.repair.scan import Scan, compare, scan
+from quire.replication.repair.scan import ReplicaScan, compare, scan
 
 Piece = Mapping[str, Any]
 
@@ -187,7 +187,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
                 continue
             ledger, fragment = found
             if silent:  # it was asked twice by then
-                result = Scan(bad=[Bad(first, last, Kind.UNREACHABLE, SILENT)])
+                result = ReplicaScan(bad=[Bad(first, last, Kind.UNREACHABLE, SILENT)])
             else:
                 result = await scan(client, ledger, fragment, index, first, last, budget=budget)
                 silent = silent or result.silent
@@ -222,7 +222,7 @@ def _place(
     return None
 
 
-def _scan_as_json(found: Scan) -> dict[str, Any]:
+def _scan_as_json(found: ReplicaScan) -> dict[str, Any]:
     return {
         "bad": bad_as_json(found.bad),
         "sums": [[*key, *value] for key, value in found.sums.items()],

@@ -2,7 +2,9 @@
 
 - *Bookies*: at its start, when the lists of registered bookies change, and once a day, it looks for
   lost bookies; every ledger that names one is marked. What a delay means is in `lost_bookies`.
-- *Checks* of all ledgers, at intervals: what bookies really have, and how replicas are placed.
+- *Checks* of all ledgers, at intervals: what bookies really have, and how replicas are placed
+  (replication spec, 12.2). They leave out bookies that are not registered, because the look for
+  lost bookies waits for those, and segments that are still written.
 
 Ledgers are gone through page by page. Of each page the metadata is read first, and who is
 registered afterwards: a bookie that comes back meanwhile is not taken for lost.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -29,25 +31,37 @@ from quire.codec.metadata.underreplication import (
     CHECKED_PLACEMENT,
     CHECKED_REPLICAS,
 )
-from quire.errors import MetadataError, UnreadableMetadataError
+from quire.core.append.quorum import in_write_set
+from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
+from quire.core.replicas import Bad
+from quire.errors import (
+    MetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    QuireError,
+    UnreadableMetadataError,
+)
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
-from quire.replication.autorecovery.auditor_checks import Lacking, check_ends, check_replicas
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.explain.status import (
     MISPLACED_TOLD_MAX,
+    AwaitedBookie,
     PlacementCheck,
-    Waiting,
     note_placement,
     note_unreadable,
     note_waiting,
 )
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
-from quire.replication.repair.replica_reader import LAG_S, answers
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
+SAMPLES_MAX = 1_000
+"""The number of entries of one replica of a fragment that a check reads besides its first and last
+entry."""
 PAGE_LEDGERS = 256
 """Whose metadata is in memory at a time."""
 
@@ -87,7 +101,7 @@ class Auditor:
         self._client = client
         self._store = client.metadata
         self._locks = locks
-        self._marks = Marks(client.metadata)
+        self._marks = ReplicationMarks(client.metadata)
         self._settings = settings
         self._stats = stats
         self._clock = clock
@@ -222,7 +236,7 @@ class Auditor:
                 return
             now_ms = self._clock.now_ms()
             since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
-            waiting = Waiting(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
+            waiting = AwaitedBookie(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
             try:
                 await note_waiting(self._store, waiting)
                 self._told = (bookie, due_s)
@@ -448,3 +462,112 @@ def _never(at_s: float | None) -> float:
 
 def _finite(at_s: float) -> float | None:
     return None if at_s == float("inf") else at_s
+
+
+# -- checks: which bookies lack something of one ledger ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Of one ledger."""
+
+    bookies: tuple[str, ...] = ()
+    """That lack something of it."""
+    silent: tuple[str, ...] = ()
+    """That are registered, and do not answer."""
+    entries: int = 0
+    """How many are missing on them together, where that was counted."""
+
+
+async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
+    try:
+        return await open_for_repair(client, ledger_id, ask=False)
+    except NoSuchLedgerError:
+        return None
+
+
+def _parts(ledger: OpenedLedger, registered: Collection[str]) -> Iterator[tuple[Fragment, int]]:
+    """Each closed fragment with the index of each registered member."""
+    for fragment in ledger.fragments():
+        if fragment.closed and not fragment.empty:
+            for index, bookie in enumerate(fragment.ensemble):
+                if bookie in registered:
+                    yield fragment, index
+
+
+async def check_ends(
+    client: Client,
+    ledger_id: int,
+    registered: Collection[str],
+    rng: random.Random,
+    percent: float = 0.0,
+) -> Lacking:
+    """Read the first and the last entry of every replica of every fragment, and `percent` of the
+    others. MetadataError. Cancel-safe."""
+    ledger = await _opened(client, ledger_id)
+    if ledger is None:
+        return Lacking()
+    wanted: dict[str, set[int]] = {}
+    for fragment, index in _parts(ledger, registered):
+        probes = _probes(ledger.metadata, fragment, index, rng, percent)
+        wanted.setdefault(fragment.ensemble[index], set()).update(probes)
+    bad, silent = [], []
+    for bookie, entries in wanted.items():
+        reader = ReplicaReader(client, ledger_id, ledger.metadata, ledger.codec, bookie)
+        try:
+            parts = await reader.read(sorted(entries)) if entries else []
+        except Unreachable:
+            silent.append(bookie)
+            continue
+        if any(isinstance(part, Bad) for part in parts):
+            bad.append(bookie)
+    return Lacking(tuple(bad), tuple(silent))
+
+
+def _probes(
+    metadata: LedgerMetadata, fragment: Fragment, index: int, rng: random.Random, percent: float
+) -> set[int]:
+    first = next_stored(metadata, index, fragment.first)
+    last = last_stored(metadata, index, fragment.last)
+    if first > last:
+        return set()
+    probes = {first, last}
+    if percent:
+        count = min(int((last - first + 1) * percent / 100), SAMPLES_MAX)
+        for entry in rng.sample(range(first, last + 1), count):
+            if in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
+                probes.add(entry)
+    return probes
+
+
+async def check_replicas(client: Client, ledger_id: int, registered: Collection[str]) -> Lacking:
+    """Ask every bookie which entries it has. One that cannot tell, or does not answer, counts as
+    having all. MetadataError. Cancel-safe."""
+    ledger = await _opened(client, ledger_id)
+    if ledger is None:
+        return Lacking()
+    lists: dict[str, list[tuple[int, int]] | None] = {}
+    missing: dict[str, int] = {}
+    for fragment, index in _parts(ledger, registered):
+        bookie = fragment.ensemble[index]
+        if bookie not in lists:
+            lists[bookie] = await _listed(client, bookie, ledger_id)
+        found = lists[bookie]
+        if found is None:
+            continue
+        metadata, first, last = ledger.metadata, fragment.first, fragment.last
+        count = stored_count(metadata, index, first, last) - sum(
+            stored_count(metadata, index, max(first, low), min(last, high)) for low, high in found
+        )
+        if count > 0:
+            missing[bookie] = missing.get(bookie, 0) + count
+    return Lacking(tuple(missing), entries=sum(missing.values()))
+
+
+async def _listed(client: Client, bookie: str, ledger_id: int) -> list[tuple[int, int]] | None:
+    try:
+        return await client.list_entries(bookie, ledger_id)
+    except NoSuchEntryError:
+        return []
+    except QuireError:
+        return None

@@ -16,7 +16,7 @@ from quire.errors import MetadataError
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
 from quire.replication.autorecovery.election import Election
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.autorecovery.worker import Worker, forget_old_failures
+from quire.replication.autorecovery.worker import ReplicationWorker, forget_old_failures
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
 
@@ -114,7 +114,7 @@ class Autorecovery:
 
     async def _work(self) -> None:
         locks = self._locks()
-        worker = Worker(
+        worker = ReplicationWorker(
             self._client,
             locks,
             owner=self._owner,

@@ -18,7 +18,7 @@ from quire.core.fragments import Fragment, fragments
 from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.repair.fragment import Batch, Copied
+from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened import OpenedLedger
 
 CHOICES_MAX = 128
@@ -32,7 +32,7 @@ def keeps_to_policy(client: Client, metadata: LedgerMetadata) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MisplacedResult:
     fragments: int = 0
     entries: int = 0
     size_bytes: int = 0
@@ -78,15 +78,15 @@ async def put_right(
     registered: Collection[str],
     *,
     budget: Budget = UNBOUNDED,
-) -> Moved:
+) -> MisplacedResult:
     """Move the misplaced segments of a ledger that can be placed better.
 
     Segments with an unregistered member are skipped: its location is unknown, and it is replaced as
-    a lost one. Errors are in the result. Cancel-safe, like `Batch`.
+    a lost one. Errors are in the result. Cancel-safe, like `CopyBatch`.
     """
-    done = Moved()
+    done = MisplacedResult()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)
-    async with Batch(client, ledger, budget=budget, living=True) as batch:
+    async with CopyBatch(client, ledger, budget=budget, living=True) as batch:
         try:
             for fragment in ledger.fragments():
                 if not fragment.closed or not set(fragment.ensemble) <= set(registered):
@@ -111,10 +111,10 @@ async def put_right(
     return done
 
 
-def _counted(done: Moved, copied: Copied) -> Moved:
+def _counted(done: MisplacedResult, copied: CopyResult) -> MisplacedResult:
     """Return the sum of the earlier results and those of a batch."""
     why = done.why or next((str(error) for error in copied.broken.values()), "")
-    return Moved(
+    return MisplacedResult(
         done.fragments + len(copied.named),
         done.entries + copied.entries,
         done.size_bytes + copied.size_bytes,

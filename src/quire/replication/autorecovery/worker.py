@@ -45,13 +45,13 @@ from quire.replication.explain.status import (
     note_failure,
 )
 from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.ledger import (
     CONFLICTS_MAX,
     REASON_CHARS_MAX,
-    LedgerWork,
-    Seen,
-    Work,
+    LedgerOutcome,
+    LedgerResult,
+    OpenLedgerState,
     fence_and_close,
     not_recovered,
     take_out_locked,
@@ -77,7 +77,7 @@ class _Grace:
 
     mark: Versioned[Underreplicated] | None
     """Another mark is about another loss: then it is given time anew."""
-    seen: Seen
+    seen: OpenLedgerState
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Rest:
     """Whether the writer's time is running. Then a new bookie does not make the ledger due."""
 
 
-class Worker:
+class ReplicationWorker:
     """`run` it until cancelled."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Worker:
         self._client = client
         self._store = client.metadata
         self._locks = locks
-        self._marks = Marks(client.metadata)
+        self._marks = ReplicationMarks(client.metadata)
         self._owner = owner
         self._settings = settings
         self._stats = stats
@@ -237,7 +237,7 @@ class Worker:
                 seen = grace.seen if grace is not None and grace.mark == mark else None
                 done = await self._heal_or_say_why(lock, seen)
                 self._count(done)
-                if done.work in (Work.DONE, Work.GONE):
+                if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
                     # While we have the lock: what others fail at later is not forgotten.
                     await forget_failure(self._store, ledger_id)
         except LockHeldError:
@@ -249,12 +249,12 @@ class Worker:
             self._rest(ledger_id, self._pause_s(rest), rest)
             self._log("ledger_failed", ledger=ledger_id, reason=str(error))
             raise
-        if done.work in (Work.DONE, Work.GONE):
+        if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
             self._resting.pop(ledger_id, None)
             return
         if done.seen is not None:
             rest.grace = _Grace(mark, done.seen)
-        rest.gracing = done.work is Work.OPEN
+        rest.gracing = done.work is LedgerOutcome.OPEN
         if rest.gracing:
             pause_s = self._settings.open_grace_s
             reason = (
@@ -311,15 +311,15 @@ class Worker:
         failure = LastFailure(reason, now_ms, attempts, now_ms + int(pause_s * 1000), self._owner)
         await note_failure(self._store, ledger_id, failure)
 
-    def _count(self, done: LedgerWork) -> None:
+    def _count(self, done: LedgerResult) -> None:
         stats = self._stats
-        stats.ledgers_done += done.work in (Work.DONE, Work.GONE)
-        stats.ledgers_failed += done.work is Work.FAILED
+        stats.ledgers_done += done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE)
+        stats.ledgers_failed += done.work is LedgerOutcome.FAILED
         stats.ledgers_fenced += done.recovered
         stats.fragments += done.fragments
         stats.entries_copied += done.entries
         stats.bytes_copied += done.size_bytes
-        if done.work is Work.DONE:
+        if done.work is LedgerOutcome.DONE:
             self._log(
                 "ledger_replicated",
                 ledger=done.ledger,
@@ -329,27 +329,29 @@ class Worker:
                 fenced=done.recovered,
             )
 
-    async def _heal_or_say_why(self, lock: ReplicationLock, seen: Seen | None) -> LedgerWork:
+    async def _heal_or_say_why(
+        self, lock: ReplicationLock, seen: OpenLedgerState | None
+    ) -> LedgerResult:
         """Repair the ledger. Return FAILED if its metadata or its mark cannot be read."""
-        failed = LedgerWork(lock.ledger_id, Work.FAILED)
+        failed = LedgerResult(lock.ledger_id, LedgerOutcome.FAILED)
         if lock.unreadable:
             return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
         if lock.mark is None:  # somebody else was here, and perhaps died before it was done
             await self._locks.clear_path(lock.ledger_id)
             if strays := await self._locks.strays(lock.ledger_id):
                 return replace(failed, reason=misplaced_mark(lock.ledger_id, strays))
-            return replace(failed, work=Work.GONE)
+            return replace(failed, work=LedgerOutcome.GONE)
         try:
             return await self._heal(lock, lock.mark.value, seen)
         except UNREADABLE as error:
             return replace(failed, reason=reason_of(error))
 
     async def _heal(
-        self, lock: ReplicationLock, mark: Underreplicated, seen: Seen | None
-    ) -> LedgerWork:
+        self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None
+    ) -> LedgerResult:
         """Repair the ledger under its lock. DONE means that its mark is gone, or was created
         again."""
-        result = LedgerWork(lock.ledger_id, Work.DONE)
+        result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
         named = set(mark.replicas)
         lost = await self._still_lost(named)
         if lost:
@@ -362,11 +364,11 @@ class Worker:
                 budget=self._budget,
                 recheck=self._still_lost,
             )
-            if result.work is not Work.DONE:
+            if result.work is not LedgerOutcome.DONE:
                 return result
         if self._settings.repair_placement:
             result = await self._put_right(lock, result)
-            if result.work is not Work.DONE:
+            if result.work is not LedgerOutcome.DONE:
                 return result
         # A mark may name nobody; then who is away is left to the auditor all the same.
         looked_at = named or await self._now_registered()
@@ -375,12 +377,12 @@ class Worker:
             for _ in range(CONFLICTS_MAX):
                 ledger = await open_for_repair(self._client, lock.ledger_id)
                 result = await self._look_at(ledger, looked_at, whole, result)
-                if result.work is not Work.DONE:
+                if result.work is not LedgerOutcome.DONE:
                     return result
                 if await self._cannot_tell(ledger, looked_at):
-                    now_seen = Seen.of(ledger)
+                    now_seen = OpenLedgerState.of(ledger)
                     if seen != now_seen:
-                        return replace(result, work=Work.OPEN, seen=now_seen)
+                        return replace(result, work=LedgerOutcome.OPEN, seen=now_seen)
                     try:
                         await fence_and_close(self._client, ledger)
                     except LedgerError as error:
@@ -388,7 +390,7 @@ class Worker:
                     result = replace(result, recovered=True)
                     continue
                 if why := await self._make_durable(ledger, looked_at):
-                    return replace(result, work=Work.FAILED, reason=why)
+                    return replace(result, work=LedgerOutcome.FAILED, reason=why)
                 now = await self._store.read_ledger(lock.ledger_id)
                 if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)
@@ -396,9 +398,9 @@ class Worker:
                 # What a writer or a recovery has completed meanwhile was not looked at.
         except NoSuchLedgerError:
             await self._locks.replicated(lock)
-            return replace(result, work=Work.GONE)
+            return replace(result, work=LedgerOutcome.GONE)
         reason = f"others changed the ledger {CONFLICTS_MAX} times while it was looked at"
-        return replace(result, work=Work.FAILED, reason=reason)
+        return replace(result, work=LedgerOutcome.FAILED, reason=reason)
 
     async def _cannot_tell(self, ledger: OpenedLedger, bookies: Iterable[str]) -> bool:
         """Whether one of these takes entries of the open ledger and has lost something: of an entry
@@ -440,7 +442,7 @@ class Worker:
                 return f"bookie {bookie} did not sync what it has: {error.args[0]}"
         return ""
 
-    async def _put_right(self, lock: ReplicationLock, result: LedgerWork) -> LedgerWork:
+    async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:
         """Move what the placement policy wants elsewhere."""
         try:
             ledger = await open_for_repair(self._client, lock.ledger_id, ask=False)
@@ -451,7 +453,7 @@ class Worker:
         self._stats.fragments_moved += done.fragments
         return replace(
             result,
-            work=Work.FAILED if done.why else result.work,
+            work=LedgerOutcome.FAILED if done.why else result.work,
             reason=done.why[:REASON_CHARS_MAX],
             fragments=result.fragments + done.fragments,
             entries=result.entries + done.entries,
@@ -490,8 +492,8 @@ class Worker:
         ledger: OpenedLedger,
         bookies: Iterable[str],
         whole: set[tuple[Fragment, str]],
-        result: LedgerWork,
-    ) -> LedgerWork:
+        result: LedgerResult,
+    ) -> LedgerResult:
         """Read what these should hold, but for what is `whole`, and write back what they lack. Once
         that is done it is `whole`."""
         found: list[Finding] = []
@@ -510,7 +512,7 @@ class Worker:
                     if seen.silent:
                         # It was there when we began: what it is, the next attempt finds out.
                         why = f"bookie {bookie} stopped answering while it was read"
-                        return replace(result, work=Work.FAILED, reason=why)
+                        return replace(result, work=LedgerOutcome.FAILED, reason=why)
                     found += [
                         Finding(ledger.ledger_id, bad.first, bad.last, bookie, bad.kind, bad.detail)
                         for bad in seen.bad
@@ -531,7 +533,7 @@ class Worker:
         if done.left:
             one = done.left[0]
             reason = f"entries {one.first}..{one.last} of bookie {one.bookie}: {one.detail}"
-            return replace(result, work=Work.FAILED, reason=reason)
+            return replace(result, work=LedgerOutcome.FAILED, reason=reason)
         whole |= looked_at
         return result
 

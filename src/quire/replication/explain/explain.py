@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,8 +30,7 @@ from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import WhyNot, last_waiting, why_not
-from quire.replication.explain.words import Verdict, verdict
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
@@ -39,7 +38,7 @@ NOT_LISTED = "no such entry"
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaReport:
     bookie: str
     host: str | None
     """None: it is not registered."""
@@ -63,7 +62,7 @@ class SegmentView:
     """It gets no more entries."""
     copies_min: int
     """Of the entry that has the fewest good ones; the write quorum where all is well."""
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Explained:
     spare: int
     """Writable bookies that are not in its last ensemble."""
     deep: bool
-    verdict: Verdict
+    verdict: Diagnosis
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "mark": self.mark.as_json() if self.mark is not None else None}
@@ -116,7 +115,7 @@ async def explain_ledger(
         for fragment in ledger.fragments()
     )
     mark = await why_not(store, ledger_id, clock=client.clock)
-    marks, auditor = Marks(store), await auditor_of(store)
+    marks, auditor = ReplicationMarks(store), await auditor_of(store)
     newest = metadata.last_segment.ensemble
     facts = Explained(
         ledger=ledger_id,
@@ -132,12 +131,12 @@ async def explain_ledger(
         waiting=await _waiting(client),
         spare=sum(bookie not in newest for bookie in bookies.writable),
         deep=deep,
-        verdict=Verdict("", ""),
+        verdict=Diagnosis("", ""),
     )
-    return verdict(facts)
+    return diagnosed(facts)
 
 
-async def _delay_s(marks: Marks) -> int:
+async def _delay_s(marks: ReplicationMarks) -> int:
     """Return the delay; 0 where it cannot be read, which `quire explain cluster` reports."""
     try:
         return await marks.delay_s()
@@ -169,7 +168,7 @@ def _view(
         elif address is None:
             state = Kind.UNREACHABLE.value
         replicas.append(
-            Replica(
+            ReplicaReport(
                 bookie,
                 None if address is None else address.host,
                 registered,
@@ -333,3 +332,129 @@ class _Look:
                     absent.append(Bad(entry, entry, Kind.MISSING, NOT_LISTED))
             yield from coalesced(metadata, index, absent)
             begin = end + 1
+
+
+# -- what is wrong, and what to type -----------------------------------------------------------
+
+
+NAMED_MAX = 5
+"""Bookies in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    sentence: str
+    command: str
+    """What to type; '' where nothing is to be done."""
+
+
+def diagnosed(facts: Explained) -> Explained:
+    """The same with its verdict."""
+    return replace(facts, verdict=_diagnosis(facts))
+
+
+def _diagnosis(facts: Explained) -> Diagnosis:
+    lost = sorted({one.bookie for one in _lost_ones(facts)})
+    bad = [one for one in _replicas(facts) if one.state in ("missing", "damaged", "different")]
+    short = [one for one in _replicas(facts) if one.state == "short"]
+    if any(not one.copies_min for one in facts.segments):
+        return _unreadable(facts, lost)
+    if lost:
+        return _lost(facts, lost)
+    if bad:
+        what = _named(sorted({f"{one.bookie} ({one.state})" for one in bad}))
+        return Diagnosis(
+            f"Replicas are not what they should be: {what}. {_why(facts)}",
+            f"quire pipeline audit --ledger {facts.ledger} --repair",
+        )
+    if short:
+        what = _named(sorted({one.bookie for one in short}))
+        return Diagnosis(
+            f"Nothing is lost: every entry is on its ack quorum, but the last ones of a segment "
+            f"never reached {what}, which may be so",
+            f"quire pipeline audit --ledger {facts.ledger} --repair",
+        )
+    if facts.mark is not None:
+        return Diagnosis(
+            f"Nothing that was looked at is wrong, but the ledger is marked for repair: "
+            f"{facts.mark.sentence()}",
+            "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
+        )
+    looked = "every entry was read" if facts.deep else "--deep reads every entry"
+    return Diagnosis(f"Nothing is wrong: all replicas are there ({looked})", "")
+
+
+def _replicas(facts: Explained) -> list[ReplicaReport]:
+    return [one for segment in facts.segments for one in segment.replicas]
+
+
+def _lost_ones(facts: Explained) -> list[ReplicaReport]:
+    return [one for one in _replicas(facts) if one.state == "unreachable"]
+
+
+def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
+    if lost:
+        return Diagnosis(
+            f"Entries have no good copy that answers: bring back {_named(lost)}",
+            f"quire explain ledger {facts.ledger} --deep",
+        )
+    return Diagnosis(
+        "Entries have no good copy on any bookie: they are lost, unless a backup of a bookie's "
+        "directory has them",
+        f"quire explain ledger {facts.ledger} --deep",
+    )
+
+
+def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
+    newest = facts.segments[-1]
+    waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
+    gone = sorted({one.bookie for one in _replicas(facts) if one.bookie in lost
+                   and one.registered == "gone"})  # fmt: skip
+    what = f"{_named(lost)} {'does' if len(lost) == 1 else 'do'} not answer"
+    if not gone:
+        return Diagnosis(
+            f"{what}, but {'is' if len(lost) == 1 else 'are'} registered: look at the network, and "
+            "at the bookie's log",
+            "quire cluster bookies --space",
+        )
+    if not facts.spare:
+        return Diagnosis(
+            f"{what}, and there is no writable bookie that is not in the ensemble already: start "
+            "another one",
+            "quire bookie --dir DIR",
+        )
+    if waits:
+        return Diagnosis(
+            f"{what}, and the last segment is open there: its writer replaces the bookie with its "
+            f"next entry if it lives; else the ledger has to be closed first. {_why(facts)}",
+            f"quire bookie recover {gone[0]}",
+        )
+    return Diagnosis(f"{what}. {_why(facts)}", f"quire bookie recover {gone[0]}")
+
+
+def _why(facts: Explained) -> str:
+    """Why it is not repaired yet."""
+    if facts.mark is not None:
+        return f"Not repaired yet: {facts.mark.sentence()}"
+    if not facts.enabled:
+        return "Not repaired yet: autorecovery is disabled (quire autorecovery enable)"
+    if facts.auditor is None:
+        return "Not repaired yet: no auditor runs (quire autorecovery start)"
+    if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
+        bookie, left_s = facts.waiting
+        return (
+            f"Not repaired yet: the auditor {facts.auditor} waits {left_s:.0f} s more for {bookie} "
+            "to come back (at once: quire autorecovery trigger)"
+        )
+    if facts.delay_s:
+        return (
+            f"Not repaired yet: it is not marked; the auditor {facts.auditor} waits up to "
+            f"{facts.delay_s} s for a lost bookie"
+        )
+    return f"Not repaired yet: the auditor {facts.auditor} has not marked it"
+
+
+def _named(names: list[str]) -> str:
+    if len(names) <= NAMED_MAX:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED_MAX])} and {len(names) - NAMED_MAX} more"

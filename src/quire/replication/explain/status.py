@@ -21,7 +21,7 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import Marks
+from quire.replication.marks.marks import ReplicationMarks
 
 MISPLACED_TOLD_MAX = 20
 """Of what a check of placement has found."""
@@ -121,7 +121,7 @@ async def why_not(
         lock_owner=holder.owner if holder is not None else None,
         lock_age_s=_age_s(holder.since_ms, now_ms) if holder is not None else None,
         failure=await last_failure(store, ledger_id),
-        enabled=await Marks(store).enabled(),
+        enabled=await ReplicationMarks(store).enabled(),
         unreadable=unreadable,
     )
 
@@ -144,9 +144,9 @@ async def marked_ledgers(
 ) -> AsyncIterator[WhyNot]:
     """Yield all marked ledgers, ascending, as `why_not` describes them.
 
-    `malformed` receives the nodes that are not marks, as in `Marks.walk`.
+    `malformed` receives the nodes that are not marks, as in `ReplicationMarks.walk`.
     """
-    async for ledger_id in Marks(store).walk(malformed=malformed):
+    async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         found = await why_not(store, ledger_id, clock=clock)
         if found is not None:
             yield found
@@ -166,7 +166,7 @@ class PlacementCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class AwaitedBookie:
     """A lost bookie that the auditor gives time to come back."""
 
     bookie: str
@@ -210,7 +210,7 @@ class Overview:
     """The first of these."""
     placement: PlacementCheck | None = None
     """None: it was never checked by one of ours."""
-    waiting: Waiting | None = None
+    waiting: AwaitedBookie | None = None
     """Noted by an auditor of ours; the bookie may have come back since."""
     marked_whole: bool = True
     """Not: they are still being counted, and may be more; so may those that fail."""
@@ -246,7 +246,7 @@ async def count_marks(
     marked = failed = 0
     told: list[WhyNot] = []
     malformed: dict[str, str] = {}
-    async for ledger_id in Marks(store).walk(malformed=malformed):
+    async for ledger_id in ReplicationMarks(store).walk(malformed=malformed):
         marked += 1
         if ledger_id in failing:
             failed += 1
@@ -264,7 +264,7 @@ async def overview(
     """`counted`: the marks as somebody has counted them; None: they are counted now, all of them.
     MetadataError. Cancel-safe."""
     clock = clock or SystemClock()
-    marks = Marks(store)
+    marks = ReplicationMarks(store)
     auditor: Holder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
@@ -294,8 +294,8 @@ async def overview(
 # -- notes, which are only told ---------------------------------------------------------------
 
 Key = tuple[str, ...]
-Note = LastFailure | PlacementCheck | UnreadableLedgers | Waiting
-N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, Waiting)
+Note = LastFailure | PlacementCheck | UnreadableLedgers | AwaitedBookie
+N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
 
 
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
@@ -364,17 +364,17 @@ async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> 
     await _write(store, _UNREADABLE, found)
 
 
-async def last_waiting(store: MetadataStore, now_ms: int) -> Waiting | None:
+async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | None:
     """None: no bookie is waited for any more, or none was."""
 
-    def made(**note: Any) -> Waiting | None:
-        found = Waiting(**note)
+    def made(**note: Any) -> AwaitedBookie | None:
+        found = AwaitedBookie(**note)
         return found if found.until_ms > now_ms else None
 
     return await _read(store, _WAITING, made)
 
 
-async def note_waiting(store: MetadataStore, found: Waiting) -> None:
+async def note_waiting(store: MetadataStore, found: AwaitedBookie) -> None:
     """The last one counts, until it comes to its end by itself: nobody takes it back."""
     await _write(store, _WAITING, found)
 

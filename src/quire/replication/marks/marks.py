@@ -43,7 +43,7 @@ CHANGES_MAX = 10
 """Of a node, by others, in a row: behind it who wants to change it is told."""
 
 
-class Marks:
+class ReplicationMarks:
     """Calls raise MetadataError. Reads are cancel-safe; of a change that was cancelled the outcome
     is unknown."""
 

@@ -103,7 +103,7 @@ def _decoded(value: bytes, kind: str, target: str) -> Pause:
         return Pause(kind, target, "", 0)
 
 
-class Gate:
+class PauseGate:
     """Where a job waits while it is paused. `changed` is told when it begins and ends to wait."""
 
     def __init__(

@@ -32,7 +32,7 @@ TEXT_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Far:
+class JobStatus:
     """How far a job is."""
 
     step: str = ""
@@ -55,7 +55,7 @@ class RunningJob:
     started_ms: int
     said_ms: int
     """When it said how far it is, by the calendar of its machine."""
-    far: Far
+    far: JobStatus
 
     def as_json(self) -> dict[str, Any]:
         found = asdict(self)
@@ -97,7 +97,7 @@ async def announced(
     target: str,
     by: str,
     now_ms: Callable[[], int],
-    far: Callable[[], Far],
+    far: Callable[[], JobStatus],
 ) -> AsyncIterator[None]:
     """While this is open, the job is among those that run. Never raises by itself."""
     one = _Announcement(store, kind, target, by, now_ms, far)
@@ -122,7 +122,7 @@ class _Announcement:
         target: str,
         by: str,
         now_ms: Callable[[], int],
-        far: Callable[[], Far],
+        far: Callable[[], JobStatus],
     ) -> None:
         self._tree = store.tree
         self._now_ms = now_ms
@@ -132,7 +132,7 @@ class _Announcement:
         name = quote(f"{kind} {self._target} {self._by} {self._started_ms}", safe="")
         self._root = _root(store.uri)
         self._path = f"{self._root}/{name}"
-        self._said: Far | None = None
+        self._said: JobStatus | None = None
 
     async def say(self) -> None:
         """Until it is cancelled. A session that was lost has taken the node along: it is made
@@ -147,7 +147,7 @@ class _Announcement:
                 pass  # tried again
             await asyncio.sleep(SAY_INTERVAL_S)
 
-    async def _put(self, far: Far) -> bool:
+    async def _put(self, far: JobStatus) -> bool:
         """False: there is no node."""
         if far == self._said:
             return await self._tree.exists(self._path)
@@ -157,7 +157,7 @@ class _Announcement:
             return False
         return True
 
-    async def _make(self, far: Far) -> None:
+    async def _make(self, far: JobStatus) -> None:
         value = self._value(far)
         await self._tree.make_path(self._root)
         try:
@@ -172,7 +172,7 @@ class _Announcement:
         except NoSuchKeyError:
             pass
 
-    def _value(self, far: Far) -> bytes:
+    def _value(self, far: JobStatus) -> bytes:
         found = asdict(far) | {"step": far.step[:TEXT_MAX]}
         names = {"kind": self._kind, "target": self._target, "by": self._by}
         times = {"started_ms": self._started_ms, "said_ms": self._now_ms()}
@@ -183,8 +183,8 @@ def _decoded(value: bytes) -> RunningJob | None:
     """None: it makes no sense to this version."""
     try:
         found = json.loads(value)
-        known = {one.name for one in fields(Far)}
-        far = Far(**{name: each for name, each in found.pop("far").items() if name in known})
+        known = {one.name for one in fields(JobStatus)}
+        far = JobStatus(**{name: each for name, each in found.pop("far").items() if name in known})
         names = (found[name] for name in ("kind", "target", "by", "started_ms", "said_ms"))
         kind, target, by, started_ms, said_ms = names
         whole = (started_ms, said_ms, far.ledgers, far.ledgers_done, far.bytes, far.bytes_done)

@@ -43,14 +43,16 @@ from quire.metadata.bookies.orders import (
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.moves.move import (
+from quire.replication.moves.recover import (
     DEFAULT_OPTIONS,
     JobProgress,
     MoveOptions,
+    RecoverResult,
+    check_bookie,
     moves_of,
     take_out_of,
+    with_unread,
 )
-from quire.replication.moves.move_result import RecoverResult, check_bookie, with_unread
 
 DRAIN_WAIT_S = 20.0
 """How long a bookie has to make itself read-only."""

@@ -37,7 +37,7 @@ def anywhere(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class MovableReplica:
     """What the member `index` of a closed segment should hold."""
 
     ledger: int
@@ -59,7 +59,7 @@ class PlannedMove:
 
 
 @dataclass(slots=True)
-class Stock:
+class BookieContents:
     """What bookies hold, collected ledger by ledger."""
 
     used_bytes: dict[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RebalancePlan:
     moves: tuple[PlannedMove, ...]
     before: Mapping[str, int]
     """Bytes by bookie, of those that may hold more."""
@@ -123,7 +123,7 @@ def spread_percent(used: Iterable[int]) -> float:
 
 
 def make_plan(
-    stock: Stock,
+    stock: BookieContents,
     writable: Collection[str],
     rng: random.Random,
     *,
@@ -131,7 +131,7 @@ def make_plan(
     allowed: Allowed = anywhere,
     target_spread_percent: float = TARGET_SPREAD_PERCENT,
     max_bytes: int | None = None,
-) -> Plan:
+) -> RebalancePlan:
     """Moves among the writable bookies, in the order in which they are to be done: each leaves the
     cluster better than before. Equal ones are chosen among by `rng`.
 
@@ -148,13 +148,13 @@ def make_plan(
             break
         moves.append(found)
         moved += found.size_bytes
-    return Plan(tuple(moves), before, dict(planner.used))
+    return RebalancePlan(tuple(moves), before, dict(planner.used))
 
 
 class _Planner:
     def __init__(
         self,
-        stock: Stock,
+        stock: BookieContents,
         used: Mapping[str, int],
         rng: random.Random,
         hosts: Mapping[str, str],
@@ -166,10 +166,10 @@ class _Planner:
         self._ensembles = dict(stock.ensembles)
         self._order = list(used)
         rng.shuffle(self._order)  # which of equal bookies comes first
-        self._replicas: dict[str, list[Replica]] = {}
+        self._replicas: dict[str, list[MovableReplica]] = {}
         for bookie in used:
             found = [
-                Replica(ledger, segment, index, size, entries)
+                MovableReplica(ledger, segment, index, size, entries)
                 for size, ledger, segment, index, entries in stock.replicas.get(bookie, ())
             ]
             rng.shuffle(found)

@@ -22,16 +22,21 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.autorecovery.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-from quire.replication.moves.move import JobProgress, Metered, Silent
-from quire.replication.moves.move_result import LEDGERS_PER_LOOK, Left
 from quire.replication.moves.plan import (
     Allowed,
-    Plan,
+    BookieContents,
     PlannedMove,
-    Stock,
+    RebalancePlan,
     make_plan,
 )
-from quire.replication.repair.fragment import Batch, Copied
+from quire.replication.moves.recover import (
+    LEDGERS_PER_LOOK,
+    JobProgress,
+    MeteredBudget,
+    NoProgress,
+    RemainingLedger,
+)
+from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.ledger import REASON_CHARS_MAX
 from quire.replication.repair.opened import open_for_repair
 
@@ -55,15 +60,15 @@ class RebalanceOptions:
 @dataclass(frozen=True, slots=True)
 class Rebalanced:
     dry_run: bool
-    plan: Plan
+    plan: RebalancePlan
     moved: int = 0
     """Replicas that stand elsewhere now."""
     entries: int = 0
     bytes: int = 0
     """Payload that was copied."""
-    left: tuple[Left, ...] = ()
+    left: tuple[RemainingLedger, ...] = ()
     """Moves of the plan that were not done. The next run plans anew."""
-    unreadable: tuple[Left, ...] = ()
+    unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. The plan leaves them where they are."""
     unreadable_count: int = 0
     """The number of these ledgers."""
@@ -110,13 +115,13 @@ async def rebalance(
     Only complete segments are moved, from and to writable bookies. Safe to repeat, to cancel, and
     beside other jobs. Raises MetadataError; what else goes wrong with a move is in the result.
     """
-    progress, unread = progress or Silent(), Unread()
+    progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
     if dry_run:
         done = Rebalanced(True, plan)
     else:
         done = await carry_out(client, locks, plan, options=options, progress=progress)
-    named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
+    named = tuple(RemainingLedger(ledger, why) for ledger, why in unread.named.items())
     return replace(done, unreadable=named, unreadable_count=len(unread))
 
 
@@ -128,14 +133,14 @@ async def plan_for(
     allowed: Allowed | None = None,
     options: RebalanceOptions = RebalanceOptions(),
     progress: JobProgress | None = None,
-) -> Plan:
+) -> RebalancePlan:
     """Make a plan from the metadata of all ledgers, and the bookies that are writable now.
 
     Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
     """
-    progress = progress or Silent()
+    progress = progress or NoProgress()
     progress.begin("looking at ledgers", 0, 0)
-    stock = Stock()
+    stock = BookieContents()
 
     async def count(ledger_id: int) -> None:
         found = await read_or_skip(client.metadata, ledger_id, unread)
@@ -177,7 +182,7 @@ def _hosts(bookies: Bookies) -> Mapping[str, str]:
 async def carry_out(
     client: Client,
     locks: ReplicationLocks,
-    plan: Plan,
+    plan: RebalancePlan,
     *,
     options: RebalanceOptions,
     progress: JobProgress,
@@ -187,7 +192,7 @@ async def carry_out(
     for move in plan.moves:
         by_ledger.setdefault(move.ledger, []).append(move)
     progress.begin("moving replicas", len(plan.moves), plan.size_bytes)
-    job = _Moving(client, locks, options, Metered(options.bytes_per_s, progress), progress)
+    job = _Moving(client, locks, options, MeteredBudget(options.bytes_per_s, progress), progress)
     await each(by_ledger.items(), job.ledger, options.parallel)
     return Rebalanced(False, plan, job.moved, job.entries, job.size_bytes, tuple(job.left))
 
@@ -207,7 +212,7 @@ class _Moving:
         self._budget = budget
         self._progress = progress
         self.moved = self.entries = self.size_bytes = 0
-        self.left: list[Left] = []
+        self.left: list[RemainingLedger] = []
 
     async def ledger(self, planned: tuple[int, list[PlannedMove]]) -> None:
         ledger_id, moves = planned
@@ -217,7 +222,7 @@ class _Moving:
                 for some in _rounds(moves):
                     await self._round(ledger_id, some)
         except LockHeldError as error:
-            self.left += [Left(ledger_id, str(error.args[0])) for _ in moves]
+            self.left += [RemainingLedger(ledger_id, str(error.args[0])) for _ in moves]
 
     async def _round(self, ledger_id: int, moves: Mapping[int, PlannedMove]) -> None:
         """Carry out moves of one ledger, by segment, and name them in the metadata in batches."""
@@ -227,7 +232,7 @@ class _Moving:
                 self._client, ledger_id, password=self._options.password, ask=False
             )
             fragments = {one.segment_first: one for one in ledger.fragments()}
-            batch = Batch(self._client, ledger, budget=self._budget, living=True)
+            batch = CopyBatch(self._client, ledger, budget=self._budget, living=True)
             async with batch:
                 begun: list[PlannedMove] = []
                 for move in moves.values():
@@ -246,7 +251,7 @@ class _Moving:
                 self._leave(move, str(error))
 
     async def _copy(
-        self, batch: Batch, fragments: Mapping[int, Fragment], move: PlannedMove
+        self, batch: CopyBatch, fragments: Mapping[int, Fragment], move: PlannedMove
     ) -> str:
         """Copy one replica to its new bookie. Returns '', or the reason why it was not copied."""
         fragment = _fragment(fragments, move)
@@ -260,7 +265,7 @@ class _Moving:
             return str(error)
 
     def _named(
-        self, done: Copied, begun: Sequence[PlannedMove], waiting: dict[int, PlannedMove]
+        self, done: CopyResult, begun: Sequence[PlannedMove], waiting: dict[int, PlannedMove]
     ) -> None:
         """Count the moves that a batch has made, and record the others as left."""
         self.entries += done.entries
@@ -274,7 +279,7 @@ class _Moving:
                 self._leave(move, str(done.broken.get(move.target, STALE)))
 
     def _leave(self, move: PlannedMove, why: str) -> None:
-        self.left.append(Left(move.ledger, why[:REASON_CHARS_MAX]))
+        self.left.append(RemainingLedger(move.ledger, why[:REASON_CHARS_MAX]))
 
 
 def _rounds(moves: Sequence[PlannedMove]) -> list[dict[int, PlannedMove]]:

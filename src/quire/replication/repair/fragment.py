@@ -6,7 +6,7 @@ else: striping is respected. Nothing changes for readers before the compare-and-
 be abandoned or repeated at any moment. The bookie collects unused copies as garbage.
 
 A ledger may have thousands of segments. Its metadata grows with them, so one compare-and-swap names
-the copies of many segments (`Batch`): the time is linear in the number of segments.
+the copies of many segments (`CopyBatch`): the time is linear in the number of segments.
 
 Before it drops such a copy, the bookie rewrites the metadata unchanged (`bookie.over_replicated`).
 So the compare-and-swap must use the version that was read before the copy began. After a conflict,
@@ -33,7 +33,7 @@ from quire.metadata.ledgers.size import encode_change, ledger_bytes_max
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened import OpenedLedger
 from quire.replication.repair.recovery_adds import RecoveryAdds
-from quire.replication.repair.source import Source
+from quire.replication.repair.source import ReplicaSource
 
 COPY_WINDOW_BYTES = 1024 * 1024
 COPY_WINDOW_ENTRIES_MAX = 4_096
@@ -49,7 +49,7 @@ BATCH_BYTES_MAX = 64 * 1024 * 1024
 copies are lost. A single segment may have more."""
 
 
-class Outcome(enum.StrEnum):
+class CopyOutcome(enum.StrEnum):
     DONE = "done"
     CONFLICT = "conflict"
     """Another client changed the ledger or created it again: read it again. The copies are
@@ -57,8 +57,8 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    outcome: Outcome
+class CopyResult:
+    outcome: CopyOutcome
     entries: int = 0
     size_bytes: int = 0
     """Payload that was written to new bookies."""
@@ -97,24 +97,24 @@ async def replicate_fragment(
     *,
     budget: Budget = UNBOUNDED,
     living: bool = False,
-) -> Copied:
+) -> CopyResult:
     """Replace the members at these indexes: copy, wait for the disks, compare-and-swap.
 
     The replaced members are read last, unless they are `living`: then they are as good a source as
     the others. DONE means that the metadata names the new bookies, and that all their entries are
-    durable on them. Raises the errors of `Batch.copy`, of `Batch.name`, and of the new bookies.
-    Cancel-safe: nothing is lost, whenever it ends.
+    durable on them. Raises the errors of `CopyBatch.copy`, of `CopyBatch.name`, and of the new
+    bookies. Cancel-safe: nothing is lost, whenever it ends.
     """
-    async with Batch(client, ledger, budget=budget, living=living) as batch:
+    async with CopyBatch(client, ledger, budget=budget, living=living) as batch:
         if not await batch.copy(fragment, replacements):
-            return Copied(Outcome.CONFLICT)
+            return CopyResult(CopyOutcome.CONFLICT)
         done = await batch.name()
     for error in done.broken.values():
         raise error
     return done
 
 
-class Batch:
+class CopyBatch:
     """Copies of segments of one ledger, which one compare-and-swap names. Use with `async with`.
 
     `copy` segments until the batch is `full`, then `name` it, and continue with the next one.
@@ -140,7 +140,7 @@ class Batch:
         self._budget = budget
         self._living = living
         self._segments_max = segments_max or BATCH_SEGMENTS_MAX
-        self._sources: dict[tuple[str, ...], Source] = {}
+        self._sources: dict[tuple[str, ...], ReplicaSource] = {}
         """The readers of replicas, by the bookies that each reads last."""
         self._stored: Versioned[LedgerMetadata] | None = None
         """The metadata from before the first copy of the batch."""
@@ -153,7 +153,7 @@ class Batch:
         self.broken: dict[str, QuireError] = {}
         """The new bookies that failed in any batch, with their errors."""
 
-    async def __aenter__(self) -> Batch:
+    async def __aenter__(self) -> CopyBatch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -220,7 +220,7 @@ class Batch:
         old = tuple(fragment.ensemble[index] for index in replacements)
         last = () if self._living else old
         if last not in self._sources:
-            self._sources[last] = Source(self._client, self._ledger, last=last)
+            self._sources[last] = ReplicaSource(self._client, self._ledger, last=last)
         step = window_entries(self._ledger.metadata, self._budget)
         adds: dict[int, RecoveryAdds] = {}
         try:
@@ -242,7 +242,7 @@ class Batch:
                 raise
         return self._adds[bookie]
 
-    async def name(self) -> Copied:
+    async def name(self) -> CopyResult:
         """Wait until the copies are durable, and name them by one compare-and-swap.
 
         Copies on a bookie that failed are not named; the bookie is in `broken` of the result.
@@ -267,13 +267,13 @@ class Batch:
         size_bytes = sum(one.size_bytes for one in adds.values())
         durable = [segment for segment, bookies in copied if bookies.isdisjoint(broken)]
         named = frozenset(one.first_entry_id for one in durable)
-        done = Copied(Outcome.DONE, entries, size_bytes, named, broken)
+        done = CopyResult(CopyOutcome.DONE, entries, size_bytes, named, broken)
         if not durable:
             return done
         assert stored is not None  # something was copied
         if await self._name_all(stored, durable):
             return done
-        return replace(done, outcome=Outcome.CONFLICT, named=frozenset())
+        return replace(done, outcome=CopyOutcome.CONFLICT, named=frozenset())
 
     async def _name_all(
         self, stored: Versioned[LedgerMetadata], segments: Sequence[Segment]
@@ -285,7 +285,7 @@ class Batch:
 async def _copy(
     ledger: OpenedLedger,
     fragment: Fragment,
-    source: Source,
+    source: ReplicaSource,
     adds: Mapping[int, RecoveryAdds],
     step: int,
 ) -> None:

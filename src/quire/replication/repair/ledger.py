@@ -20,9 +20,9 @@ from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
 from quire.replication.repair.fragment import (
     BATCH_SEGMENTS_MAX,
-    Batch,
-    Copied,
-    Outcome,
+    CopyBatch,
+    CopyOutcome,
+    CopyResult,
     choose_replacements,
 )
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
@@ -44,7 +44,7 @@ async def _as_they_are(lost: Collection[str]) -> Collection[str]:
     return lost
 
 
-class Work(enum.StrEnum):
+class LedgerOutcome(enum.StrEnum):
     DONE = "done"
     """No segment names the bookies any more."""
     LOCKED = "locked"
@@ -58,7 +58,7 @@ class Work(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OpenLedgerState:
     """An open ledger at one moment: one that looks the same a while later is not written."""
 
     version: int
@@ -68,14 +68,14 @@ class Seen:
     as still being written."""
 
     @classmethod
-    def of(cls, ledger: OpenedLedger) -> Seen:
+    def of(cls, ledger: OpenedLedger) -> OpenLedgerState:
         return cls(ledger.stored.version, ledger.last_add_confirmed, ledger.stored.created)
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerWork:
+class LedgerResult:
     ledger: int
-    work: Work
+    work: LedgerOutcome
     fragments: int = 0
     """Segments in which members were replaced by this call."""
     entries: int = 0
@@ -83,12 +83,12 @@ class LedgerWork:
     recovered: bool = False
     """The ledger was fenced and closed for it."""
     reason: str = ""
-    seen: Seen | None = None
+    seen: OpenLedgerState | None = None
     """The current state of the ledger, if it is OPEN, or FAILED because its recovery failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LedgerMove:
     """What of a ledger a bookie should hold, and another is to get."""
 
     ledger: int
@@ -102,7 +102,7 @@ class Move:
 
 async def move_of(
     client: Client, ledger_id: int, bookie: str, *, password: bytes = b""
-) -> Move | None:
+) -> LedgerMove | None:
     """What would move if the bookie were taken out of the ledger. None: it is in no segment, or the
     ledger is gone."""
     try:
@@ -119,7 +119,7 @@ async def move_of(
         for index in members(fragment, (bookie,))
     )
     size = int(entries * entry_bytes(metadata))
-    return Move(ledger_id, len(found), entries, size, not found[-1].closed)
+    return LedgerMove(ledger_id, len(found), entries, size, not found[-1].closed)
 
 
 async def take_out(
@@ -129,9 +129,9 @@ async def take_out(
     lost: Collection[str],
     *,
     password: bytes = b"",
-    before: Seen | None = None,
+    before: OpenLedgerState | None = None,
     budget: Budget = UNBOUNDED,
-) -> LedgerWork:
+) -> LedgerResult:
     """Replace these bookies in every segment of the ledger, and take its mark away.
 
     Segments that are complete are copied. A ledger that is open with one of the bookies in its last
@@ -149,7 +149,7 @@ async def take_out(
                 client, locks, lock, lost, password=password, before=before, budget=budget
             )
     except LockHeldError as error:
-        return LedgerWork(ledger_id, Work.LOCKED, reason=str(error.args[0]))
+        return LedgerResult(ledger_id, LedgerOutcome.LOCKED, reason=str(error.args[0]))
 
 
 async def take_out_locked(
@@ -159,20 +159,20 @@ async def take_out_locked(
     lost: Collection[str],
     *,
     password: bytes = b"",
-    before: Seen | None = None,
+    before: OpenLedgerState | None = None,
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
-) -> LedgerWork:
+) -> LedgerResult:
     """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
     stays where it is, and so does the mark if that names it."""
-    result = LedgerWork(lock.ledger_id, Work.DONE)
+    result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
     failures, segments_max = 0, BATCH_SEGMENTS_MAX
     for _ in range(CONFLICTS_MAX):
         try:
             ledger = await open_for_repair(client, lock.ledger_id, password=password)
         except NoSuchLedgerError:
             await locks.replicated(lock)
-            return replace(result, work=Work.GONE)
+            return replace(result, work=LedgerOutcome.GONE)
         except UNREADABLE as error:
             return _failed(result, str(error))
         turn = _Turn(client, ledger, lost, recheck, failures)
@@ -187,9 +187,9 @@ async def take_out_locked(
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
-            seen = Seen.of(ledger)
+            seen = OpenLedgerState.of(ledger)
             if before is None or seen != before:
-                return replace(result, work=Work.OPEN, seen=seen)
+                return replace(result, work=LedgerOutcome.OPEN, seen=seen)
             try:
                 await fence_and_close(client, ledger)
             except NoSuchLedgerError:
@@ -199,12 +199,12 @@ async def take_out_locked(
             result = replace(result, recovered=True)
             continue
         await _unmark(locks, lock, ledger)
-        return replace(result, work=Work.DONE)
+        return replace(result, work=LedgerOutcome.DONE)
     return _failed(result, f"others changed the ledger {CONFLICTS_MAX} times meanwhile")
 
 
-def _failed(result: LedgerWork, reason: str) -> LedgerWork:
-    return replace(result, work=Work.FAILED, reason=reason[:REASON_CHARS_MAX])
+def _failed(result: LedgerResult, reason: str) -> LedgerResult:
+    return replace(result, work=LedgerOutcome.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
 class _Turn:
@@ -231,9 +231,11 @@ class _Turn:
         self.conflict = False
         """Whether another client changed the ledger."""
 
-    async def replace(self, result: LedgerWork, budget: Budget, segments_max: int) -> LedgerWork:
+    async def replace(
+        self, result: LedgerResult, budget: Budget, segments_max: int
+    ) -> LedgerResult:
         """Copy segments, and name the copies batch by batch. Returns `result` with the outcome."""
-        batch = Batch(self._client, self._ledger, budget=budget, segments_max=segments_max)
+        batch = CopyBatch(self._client, self._ledger, budget=budget, segments_max=segments_max)
         async with batch:
             try:
                 for fragment in self._ledger.fragments():
@@ -249,7 +251,7 @@ class _Turn:
                 self.changed = True
         return result
 
-    async def _copy(self, batch: Batch, fragment: Fragment) -> None:
+    async def _copy(self, batch: CopyBatch, fragment: Fragment) -> None:
         lost = {*self.lost, *batch.broken}
         known = len(batch.broken)
         try:
@@ -268,11 +270,11 @@ class _Turn:
         except QuireError as error:
             self.reasons.append(str(error))
 
-    def _named(self, result: LedgerWork, done: Copied) -> LedgerWork:
+    def _named(self, result: LedgerResult, done: CopyResult) -> LedgerResult:
         for error in done.broken.values():
             self._failed(error)
         self.changed = self.changed or bool(done.named)
-        if done.outcome is Outcome.CONFLICT:
+        if done.outcome is CopyOutcome.CONFLICT:
             self.changed = self.conflict = True
         return replace(
             result,
@@ -303,8 +305,8 @@ async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
 
 
 async def not_recovered(
-    client: Client, ledger: OpenedLedger, result: LedgerWork, error: QuireError
-) -> LedgerWork:
+    client: Client, ledger: OpenedLedger, result: LedgerResult, error: QuireError
+) -> LedgerResult:
     """Return the result of a failed recovery.
 
     Its `seen` is the current state of the ledger if it is in recovery. Then no writer can add to it
@@ -317,7 +319,7 @@ async def not_recovered(
         return failed
     if now.metadata.state is not LedgerState.IN_RECOVERY:
         return failed
-    return replace(failed, seen=Seen(now.stored.version, now.last_add_confirmed))
+    return replace(failed, seen=OpenLedgerState(now.stored.version, now.last_add_confirmed))
 
 
 async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:

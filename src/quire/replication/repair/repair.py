@@ -20,12 +20,17 @@ from quire.errors import (
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-from quire.replication.repair.fragment import Batch, Copied, choose_replacements, window_entries
+from quire.replication.repair.fragment import (
+    CopyBatch,
+    CopyResult,
+    choose_replacements,
+    window_entries,
+)
 from quire.replication.repair.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
 from quire.replication.repair.opened import OpenedLedger, open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.repair.source import Source
+from quire.replication.repair.source import ReplicaSource
 
 WRITE_BACK_ATTEMPTS = 2
 """The number of attempts to write back to a bookie that answers but loses its connection."""
@@ -131,14 +136,14 @@ class _Repair:
 
     async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
         """False where the metadata has changed meanwhile."""
-        async with Batch(self._client, ledger, budget=self._budget) as batch:
+        async with CopyBatch(self._client, ledger, budget=self._budget) as batch:
             try:
                 return await self._segments(batch, ledger, bookie, findings)
             except NoSuchLedgerError:
                 return False
 
     async def _segments(
-        self, batch: Batch, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]
+        self, batch: CopyBatch, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]
     ) -> bool:
         moving: dict[int, _Moving] = {}
         unchanged = True
@@ -193,7 +198,7 @@ class _Repair:
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
     ) -> None:
         bookie = fragment.ensemble[index]
-        source = Source(self._client, ledger, last=(bookie,))
+        source = ReplicaSource(self._client, ledger, last=(bookie,))
         adds = RecoveryAdds(self._client, ledger, bookie, in_place=True, budget=self._budget)
         reader = ReplicaReader(
             self._client, ledger.ledger_id, ledger.metadata, ledger.codec, bookie
@@ -245,7 +250,12 @@ class _Repair:
         }
 
     async def _move(
-        self, batch: Batch, ledger: OpenedLedger, fragment: Fragment, index: int, moving: _Moving
+        self,
+        batch: CopyBatch,
+        ledger: OpenedLedger,
+        fragment: Fragment,
+        index: int,
+        moving: _Moving,
     ) -> bool:
         """Copy a segment to another bookie. Return False if that failed; then the failure is
         recorded."""
@@ -261,7 +271,7 @@ class _Repair:
             return False
         return True
 
-    def _named(self, done: Copied, moving: dict[int, _Moving]) -> bool:
+    def _named(self, done: CopyResult, moving: dict[int, _Moving]) -> bool:
         """Count the repairs that a batch made. Return False if the metadata has changed
         meanwhile."""
         self._done = replace(

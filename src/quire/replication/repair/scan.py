@@ -24,7 +24,7 @@ DIFFERENT = "its digest is right, but other replicas have another entry under th
 
 
 @dataclass(slots=True)
-class Scan:
+class ReplicaScan:
     bad: list[Bad] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)
     entries: int = 0
@@ -45,14 +45,14 @@ async def scan(
     last: int,
     *,
     budget: Budget = UNBOUNDED,
-) -> Scan:
+) -> ReplicaScan:
     """Read all that the member `index` should hold of first..last (within the fragment).
     Cancel-safe. What is wrong is in the result; nothing of this raises."""
     metadata = ledger.metadata
     reader = ReplicaReader(
         client, ledger.ledger_id, metadata, ledger.codec, fragment.ensemble[index], budget=budget
     )
-    result = Scan()
+    result = ReplicaScan()
     summing = Summing(metadata.ensemble_size, metadata.write_quorum)
     async for part in reader.parts(index, first, last):
         if isinstance(part, Bad):

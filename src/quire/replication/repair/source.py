@@ -15,7 +15,7 @@ UNREADABLE_NAMED_MAX = 5
 """Entries, in a message."""
 
 
-class Source:
+class ReplicaSource:
     """Reads one ledger for repair. Bookies of `last` are asked where no other has an entry."""
 
     def __init__(self, client: Client, ledger: OpenedLedger, last: Collection[str] = ()) -> None:

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.spark.jobs.audit import audit
-    from quire.spark.jobs.compact import compact
+    from quire.spark.jobs.compact import compact, preview_compact
     from quire.spark.jobs.history import history
     from quire.spark.jobs.ingest import follow, ingest
     from quire.spark.jobs.offload import offload, preview_offload
-    from quire.spark.jobs.previews.compact import preview_compact
-    from quire.spark.jobs.previews.replicate import preview_replicate
     from quire.spark.jobs.recover import recover
-    from quire.spark.jobs.replicate import replicate
+    from quire.spark.jobs.replicate import preview_replicate, replicate
     from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
 
 _WHERE = {
@@ -32,9 +30,9 @@ _WHERE = {
     "history": "history",
     "ingest": "ingest",
     "offload": "offload",
-    "preview_compact": "compact_preview",
+    "preview_compact": "compact",
     "preview_offload": "offload",
-    "preview_replicate": "replicate_preview",
+    "preview_replicate": "replicate",
     "recover": "recover",
     "replicate": "replicate",
     "ClusterOptions": "tasks",

@@ -13,7 +13,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -32,8 +32,6 @@ from quire.errors import (
 )
 from quire.spark.failures import one_error
 from quire.spark.jobs.archive.manifest import Claim, History, HistoryFile, Manifest, with_files
-from quire.spark.jobs.archive.offload_preview import StreamPreview, preview_of
-from quire.spark.jobs.archive.offload_result import OffloadResult, StreamOffload
 from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, Part, write_piece
 from quire.spark.jobs.archive.plan import (
     OffloadPlan,
@@ -100,6 +98,111 @@ class OffloadOptions:
             raise UsageError("a time is negative")
         if self.format == "iceberg" and not self.table:
             raise UsageError("format iceberg needs a table", remedy="Such as NAMESPACE.NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPreview:
+    stream: str
+    start: str
+    """The position from which on it would be offloaded."""
+    behind: str
+    """The position up to before which it would be."""
+    segments: int
+    """That would be copied, whole or from `start` on."""
+    files: int
+    """That would be written, at most: what holds no records has none."""
+    ledger_bytes: int
+    """What is copied takes in ledgers (each replica)."""
+    freed_ledgers: tuple[int, ...]
+    """That would be deleted: with `truncate` what was offloaded before and what would be now."""
+    error: str = ""
+    """The reason why the stream cannot be offloaded; then the rest is empty."""
+
+    @classmethod
+    def of_failure(cls, stream: str, error: Exception) -> StreamPreview:
+        return cls(stream, "", "", 0, 0, 0, (), str(error))
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "freed_ledgers": list(self.freed_ledgers)}
+
+
+def preview_of(
+    stream: str, plan: OffloadPlan, file_bytes: int, freed: Sequence[StreamSegment]
+) -> StreamPreview:
+    return StreamPreview(
+        stream,
+        str(plan.start),
+        str(plan.behind),
+        len({part.segment.lssn for turn in plan.turns for part in turn.parts}),
+        sum(len(list(together(turn.parts, file_bytes))) for turn in plan.turns),
+        plan.ledger_bytes,
+        tuple(segment.ledger_id for segment in freed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffload:
+    """What was done for one stream."""
+
+    stream: str
+    behind: str
+    """The position up to before which it is offloaded now."""
+    records: int
+    files: int
+    size_bytes: int
+    """Of these files."""
+    ledger_bytes: int
+    """What these records take in ledgers (each replica)."""
+    freed_ledgers: tuple[int, ...]
+    total_records: int
+    """Offloaded now and before."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "behind": self.behind,
+            "records": self.records,
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "ledger_bytes": self.ledger_bytes,
+            "freed_ledgers": list(self.freed_ledgers),
+            "total_records": self.total_records,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadResult:
+    streams: tuple[StreamOffload, ...]
+    failed: Mapping[str, QuireError] = field(default_factory=dict)
+    """By stream. What they had before, they have still."""
+    seconds: float = 0.0
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.streams)
+
+    @property
+    def files(self) -> int:
+        return sum(one.files for one in self.streams)
+
+    @property
+    def freed_ledgers(self) -> int:
+        return sum(len(one.freed_ledgers) for one in self.streams)
+
+    @property
+    def ledger_bytes(self) -> int:
+        return sum(one.ledger_bytes for one in self.streams)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "records": self.records,
+            "files": self.files,
+            "ledger_bytes": self.ledger_bytes,
+            "freed_ledgers": self.freed_ledgers,
+            "seconds": round(self.seconds, 3),
+            "streams": [one.as_json() for one in self.streams],
+            "failed": {name: str(error) for name, error in self.failed.items()},
+        }
 
 
 def offload(

@@ -18,13 +18,21 @@ from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, MetadataUnavailableError
-from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
+from quire.replication import (
+    Budget,
+    LedgerMove,
+    LedgerOutcome,
+    LedgerResult,
+    OpenLedgerState,
+    move_of,
+    take_out,
+)
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
-from quire.replication.moves.move_result import (
+from quire.replication.moves.recover import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
-    Left,
     RecoverResult,
+    RemainingLedger,
     added,
     check_bookie,
     not_tried,
@@ -36,7 +44,7 @@ from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Left", "RecoverResult", "recover"]
+__all__ = ["RecoverResult", "RemainingLedger", "recover"]
 
 PIECE_BYTES = 64 * 1024 * 1024
 """Payload that one task copies, about."""
@@ -81,7 +89,7 @@ def recover(
     work = {one.ledger: not_tried(one.ledger) for one in moves}
     rate = bytes_per_second
 
-    def go(todo: Sequence[int], seen: Mapping[int, Seen], what: str) -> None:
+    def go(todo: Sequence[int], seen: Mapping[int, OpenLedgerState], what: str) -> None:
         sizes = {one.ledger: one.bytes for one in moves}
         work_pieces = _pieces(bookie, todo, sizes, seen, rate)
         for answer in _run(spark, cluster, work_pieces, _take_out, what, progress):
@@ -91,10 +99,10 @@ def recover(
 
     go(list(work), {}, "replicating")
     for _ in range(LOCKED_ROUNDS):
-        opened = {one.ledger: one.seen for one in work.values() if one.work is Work.OPEN}
+        opened = {one.ledger: one.seen for one in work.values() if one.work is LedgerOutcome.OPEN}
         if not fence_open:
             opened.clear()
-        locked = [one.ledger for one in work.values() if one.work is Work.LOCKED]
+        locked = [one.ledger for one in work.values() if one.work is LedgerOutcome.LOCKED]
         if not opened and not locked:
             break
         wait(open_grace_s)
@@ -110,7 +118,7 @@ def _moves(
     bookie: str,
     ids: Sequence[int],
     progress: Progress,
-) -> tuple[list[Move], tuple[Left, ...]]:
+) -> tuple[list[LedgerMove], tuple[RemainingLedger, ...]]:
     """Return the ledgers that name the bookie, and the ledgers that could not be read: they may
     name it too."""
     pieces: list[Piece] = [
@@ -118,8 +126,8 @@ def _moves(
         for at in range(0, len(ids), LEDGERS_PER_LOOK)
     ]
     answers = _run(spark, cluster, pieces, _look, "looking at ledgers", progress)
-    moves = [Move(**one) for answer in answers for one in answer["moves"]]
-    return moves, tuple(Left(*one) for answer in answers for one in answer["unreadable"])
+    moves = [LedgerMove(**one) for answer in answers for one in answer["moves"]]
+    return moves, tuple(RemainingLedger(*one) for answer in answers for one in answer["unreadable"])
 
 
 def _run(
@@ -139,7 +147,7 @@ def _pieces(
     bookie: str,
     todo: Sequence[int],
     sizes: Mapping[int, int],
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, OpenLedgerState],
     rate: float | None,
 ) -> list[Piece]:
     pieces: list[Piece] = []
@@ -168,7 +176,7 @@ def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
     with cluster.client() as client:
         aio = client.aio
 
-        async def look(ledger: int) -> Move | None:
+        async def look(ledger: int) -> LedgerMove | None:
             try:
                 return await move_of(aio, ledger, bookie, password=password)
             except MetadataUnavailableError:
@@ -182,11 +190,11 @@ def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
 
 
 def _take_out(cluster: ClusterOptions, piece: Piece) -> Piece:
-    async def work(client: Client) -> list[LedgerWork]:
+    async def work(client: Client) -> list[LedgerResult]:
         locks, budget = task_locks(client), Budget(piece["rate"])
         some = asyncio.Semaphore(LEDGERS_AT_ONCE)
 
-        async def one(todo: Sequence[Any]) -> LedgerWork:
+        async def one(todo: Sequence[Any]) -> LedgerResult:
             ledger_id, before = todo
             async with some:
                 return await take_out(
@@ -195,7 +203,7 @@ def _take_out(cluster: ClusterOptions, piece: Piece) -> Piece:
                     ledger_id,
                     (piece["bookie"],),
                     password=cluster.password,
-                    before=None if before is None else Seen(**before),
+                    before=None if before is None else OpenLedgerState(**before),
                     budget=budget,
                 )
 
@@ -205,12 +213,12 @@ def _take_out(cluster: ClusterOptions, piece: Piece) -> Piece:
         return {"ledgers": [asdict(one) for one in call(work(client.aio))]}
 
 
-def _work(found: Mapping[str, Any]) -> LedgerWork:
+def _work(found: Mapping[str, Any]) -> LedgerResult:
     seen = found["seen"]
-    return LedgerWork(
+    return LedgerResult(
         **{
             **found,
-            "work": Work(found["work"]),
-            "seen": None if seen is None else Seen(**seen),
+            "work": LedgerOutcome(found["work"]),
+            "seen": None if seen is None else OpenLedgerState(**seen),
         }
     )

@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quire.client import LedgerReader
+from quire.client import LedgerReader, LedgerWriter
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import (
@@ -48,12 +49,12 @@ from quire.streams.mirror.check import (
     prepare_target,
 )
 from quire.streams.mirror.copy import Piece, copy_ledger, create
-from quire.streams.mirror.left import Leftovers
-from quire.streams.mirror.tail import Copied, Tail
+from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim
 from quire.streams.namespace.truncation import free, stored_bytes, truncate
 from quire.streams.read.positions import oldest_position
+from quire.streams.read.records import decode
 from quire.streams.read.segment_list import SegmentList
 from quire.streams.write.takeover import delete_insisting, free_allocated
 
@@ -76,8 +77,39 @@ PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 """What another attempt may mend."""
 
 
+@dataclass(slots=True)
+class Copied:
+    """What this run has copied and published."""
+
+    segments: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    """Payload of entries."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """A ledger that follows the source's segment in progress."""
+
+    segment: StreamSegment
+    writer: LedgerWriter
+    named: bool = False
+    """The copy's segment in progress is this."""
+    records: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+
+    def count_records(self, first: int, payloads: Sequence[bytes]) -> None:
+        """Records number themselves: the last entry that has some says how many there are."""
+        for at in range(len(payloads) - 1, -1, -1):
+            users = decode(self.segment, first + at, payloads[at]).users()
+            if len(users):
+                self.records = users.positions[-1]
+                return
+
+
 class Mirror:
-    """One stream. `run` once; `mirror_lag.Lag` looks at it meanwhile."""
+    """One stream. `run` once; `lag.Lag` measures it meanwhile."""
 
     def __init__(
         self,

@@ -52,10 +52,10 @@ from quire.streams.read.positions import EARLIEST, Start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.lock import StreamLock
-from quire.streams.write.room import Room
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
 from quire.streams.write.writer import StreamWriter
+from quire.streams.write.writer_task import ByteBudget
 
 SETTINGS_NODE = ".quire"
 """Below a tenant or a namespace. Names that begin with "." are hidden in listings, Java's too."""
@@ -86,7 +86,7 @@ class Namespace:
         self.password = password
         self._tree = client.metadata.tree
         self._tasks = TaskSet()
-        self._room = Room(ALL_BUFFERED_BYTES_MAX)
+        self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
 
@@ -325,7 +325,7 @@ class Namespace:
             password=self.password, stored_bytes=held_bytes, lock=lock,
         )  # fmt: skip
         segments.prepare()
-        writer = StreamWriter(segments, settings, self.client.clock, self._tasks, self._room)
+        writer = StreamWriter(segments, settings, self.client.clock, self._tasks, self._budget)
         self._writers[writer] = lock
         writer.on_end(lambda: self._ended(writer))
         return writer

@@ -12,9 +12,8 @@ from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.errors import TxidOrderError
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.write.drafts import Draft
-from quire.streams.write.segment_writer import SegmentWriter
-from quire.streams.write.segments import APPLICATION
+from quire.streams.write.pending_entry import PendingEntry
+from quire.streams.write.segments import APPLICATION, SegmentWriter
 
 JOB_KEY = "quire.job"
 """In the custom metadata of ledgers: the job that they were made for (`BatchKey.job`)."""
@@ -59,7 +58,7 @@ class SegmentBuilder:
         self._snapshot = snapshot
         self._last_txid = 0
         self._writer: SegmentWriter | None = None
-        self._draft = Draft(0)
+        self._entry = PendingEntry(0)
         self._ledger: LedgerWriter | None = None
 
     async def append(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> None:
@@ -75,14 +74,14 @@ class SegmentBuilder:
         self._last_txid = txids[-1]
         writer = self._writer or await self._open(txids[0])
         limit, first = self._settings.entry_bytes, 0
-        for end in entry_ends(payloads, limit, self._draft.size_bytes):
+        for end in entry_ends(payloads, limit, self._entry.size_bytes):
             if first or not end:
-                writer.send(self._draft)
-                self._draft = Draft(0)
+                writer.send(self._entry)
+                self._entry = PendingEntry(0)
                 while len(writer.in_flight) > UNACKED_ENTRIES_MAX:
                     await writer.acknowledged()
             if end > first:
-                self._draft.add(payloads[first:end], txids[first:end])
+                self._entry.add(payloads[first:end], txids[first:end])
             first = end
 
     async def _open(self, first_txid: int) -> SegmentWriter:
@@ -106,10 +105,10 @@ class SegmentBuilder:
         if writer is None:
             return None
         if self._snapshot:
-            self._draft.control = not len(self._draft)
-            self._draft.mark(self._snapshot)
-        if len(self._draft) or self._draft.control:
-            writer.send(self._draft)
+            self._entry.control = not len(self._entry)
+            self._entry.mark(self._snapshot)
+        if len(self._entry) or self._entry.control:
+            writer.send(self._entry)
         while writer.in_flight:
             await writer.acknowledged()
         await writer.ledger.close()

@@ -40,7 +40,7 @@ from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
 from quire.streams.objects.objects import Objects
 from quire.streams.read.records import RecordBatch
-from quire.streams.write.drafts import Appended
+from quire.streams.write.pending_entry import Appended
 from quire.streams.write.writer import StreamWriter
 
 ResultT = TypeVar("ResultT")

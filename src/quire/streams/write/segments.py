@@ -1,34 +1,153 @@
-"""The segments of a stream as its writer sees them: begin, roll, complete, mend.
+"""The segments of a stream as its writer sees them: the open one, and how the next one follows.
 
 A segment is a ledger and a node. The ledger is made ahead of its use, and noted in the node
-`allocation`: a crash leaves no ledger that nobody knows (DistributedLog spec, 2.6). Rolling is one
-transaction: a reader never finds the stream without a place where it goes on.
+`allocation`, so that a crash leaves no ledger that nobody knows (DistributedLog spec, 2.6). Rolling
+is one transaction: a reader never finds the stream without a place where it continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, LedgerWriter
 from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
 from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.record import (
+    CONTROL_PAYLOAD,
+    control_record,
+    encode_records,
+    end_of_stream_record,
+)
 from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata
 from quire.streams.namespace.truncation import retain, stored_bytes
-from quire.streams.write.drafts import Draft
 from quire.streams.write.lock import StreamLock
-from quire.streams.write.segment_writer import SegmentWriter
+from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.takeover import Taken, delete_insisting, tell_lost
 
-PREPARE_AT = 0.8
-"""Of `roll_bytes`: then the next ledger is made."""
 APPLICATION = {"application": b"quire", "component": b"stream"}
 """In the custom metadata of the ledgers of streams, with the stream's path: who looks for ledgers
 that nobody needs knows them by it."""
+
+
+class SegmentWriter:
+    """The open segment: it encodes pending entries, and knows which of them are acknowledged."""
+
+    def __init__(
+        self,
+        segment: StreamSegment,
+        ledger: LedgerWriter,
+        compression: Compression,
+        start_sequence: int,
+        due_s: float,
+    ) -> None:
+        """`due_s`: when it is to be rolled, by the event loop's time."""
+        self.segment = segment
+        self.start_sequence = start_sequence
+        self.due_s = due_s
+        self.ledger = ledger
+        self._compression = compression
+        self.in_flight: deque[PendingEntry] = deque()
+        self._sent_position = 0
+        self._sent_txid = segment.first_txid
+        self.count = 0
+        """Records in acknowledged entries."""
+        self.last_txid = segment.first_txid
+        self.last = DLSN(segment.lssn, -1, -1)
+        """The last record in an acknowledged entry; control records left out."""
+        self.failed = False
+        """The ledger took no more: what is under way tells why."""
+        self.used = False
+        """More than control records was sent."""
+        self.invisible = False
+        """The last entry sent has records: readers learn of it with the next entry only."""
+
+    def send(self, entry: PendingEntry) -> None:
+        """Encode the entry and hand it to the ledger. If the ledger raises, it was not sent."""
+        parts: list[Buffer] = []
+        size, first, position = 0, 0, self._sent_position
+        txid = self._sent_txid
+        for at, payload in [*entry.marks, (len(entry), b"")]:
+            if at > first:
+                more, more_bytes = encode_records(
+                    entry.payloads[first:at], entry.txids[first:at], position + 1
+                )
+                parts.extend(more)
+                size += more_bytes
+                position += at - first
+                txid, first = entry.txids[at - 1], at
+            if payload:
+                record = control_record(position, txid, payload)
+                parts.append(record)
+                size += len(record)
+        if entry.ends:
+            record = end_of_stream_record(position)
+            parts.append(record)
+            size += len(record)
+        entry.entry_id = self.ledger.submit(wrap(parts, size, self._compression))
+        entry.lssn = self.segment.lssn
+        self._sent_position, self._sent_txid = position, txid
+        self.invisible = not entry.control
+        self.used |= not entry.control
+        self.in_flight.append(entry)
+
+    def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
+        """An entry without records, from which bookies learn that the one before is acknowledged
+        (DistributedLog spec, 4.2). Raises as `send` does."""
+        entry = PendingEntry(0)
+        entry.control = True
+        entry.mark(payload)
+        self.send(entry)
+
+    async def acknowledged(self) -> list[PendingEntry]:
+        """Wait for the oldest entry under way; it, and all others that are acknowledged with it.
+        Raises what ended the ledger. Cancel-safe."""
+        await self.ledger.wait(self.in_flight[0].entry_id)
+        return self.acknowledged_through(self.ledger.last_add_confirmed)
+
+    def acknowledged_through(self, entry_id: int) -> list[PendingEntry]:
+        """Those under way up to this entry; they are no more."""
+        entries: list[PendingEntry] = []
+        while self.in_flight and self.in_flight[0].entry_id <= entry_id:
+            entry = self.in_flight.popleft()
+            entries.append(entry)
+            if len(entry):
+                self.count += len(entry)
+                self.last_txid = entry.txids[-1]
+                self.last = entry.position(len(entry) - 1)
+            if entry.ends:
+                self.last_txid = MAX_TXID
+                self.last = entry.position(len(entry))
+        return entries
+
+    def completed(self, completion_time_ms: int) -> StreamSegment:
+        """The segment as it is once all its entries are acknowledged and its ledger is closed."""
+        return self.segment.completed(
+            last_txid=self.last_txid,
+            record_count=self.count,
+            last_entry_id=self.last.entry_id,
+            last_slot_id=self.last.slot_id,
+            completion_time_ms=completion_time_ms,
+            start_sequence_id=self.start_sequence,
+        )
+
+    def lost(self, completion_time_ms: int) -> StreamSegment:
+        """Return the lost segment that replaces this one when its ledger is gone. Records in
+        progress go into the next segment, with the same sequence ids."""
+        return self.segment.completed_as_lost(
+            last_txid=self.last_txid,
+            record_count=self.count,
+            completion_time_ms=completion_time_ms,
+            start_sequence_id=self.start_sequence,
+        )
 
 
 class Segments:
@@ -69,10 +188,6 @@ class Segments:
         self._why: QuireError | None = None
         """There is none."""
         self._retaining: asyncio.Task[None] | None = None
-
-    @property
-    def newest_number(self) -> int:
-        return self.taken.claim.newest
 
     @property
     def next_number(self) -> int:
@@ -185,11 +300,11 @@ class Segments:
 
     # -- segments -----------------------------------------------------------------------------
 
-    async def begin(self, draft: Draft) -> None:
-        """Open a segment for this draft and what follows it."""
+    async def begin(self, entry: PendingEntry) -> None:
+        """Open a segment whose first entry is this one."""
         assert self.open is None
         ledger = await self._take_spare()
-        segment = self._new_segment(ledger, self.next_number, draft)
+        segment = self._new_segment(ledger, self.next_number, entry)
         await self.metadata.change(self.taken.claim, begin=segment)
         self._opened(segment, ledger)
 
@@ -199,21 +314,21 @@ class Segments:
         await self.metadata.change(self.taken.claim, complete=completed)
         self._completed(completed)
 
-    async def roll(self, draft: Draft) -> None:
+    async def roll(self, entry: PendingEntry) -> None:
         """Complete the open segment and begin the next in one transaction."""
         ledger = await self._take_spare()
         completed = await self._close_ledger()
-        segment = self._new_segment(ledger, completed.lssn + 1, draft)
+        segment = self._new_segment(ledger, completed.lssn + 1, entry)
         await self.metadata.change(self.taken.claim, complete=completed, begin=segment)
         self._completed(completed)
         self._opened(segment, ledger)
 
-    async def mend(self, settle: Callable[[Sequence[Draft]], None]) -> list[Draft]:
+    async def mend(self, settle: Callable[[Sequence[PendingEntry]], None]) -> list[PendingEntry]:
         """Recover the ledger of the open segment, and complete the segment with its entries.
 
-        `settle` is called with the drafts that are part of the segment, as soon as that is certain,
-        whichever writer completes the segment. Returns the drafts that are not part of it. A
-        segment whose ledger was deleted is kept as lost.
+        `settle` receives the pending entries that are part of the segment, as soon as that is
+        certain, whichever writer completes the segment. Returns the pending entries that are not
+        part of it. A segment whose ledger was deleted is kept as lost.
         """
         writer = self.open
         assert writer is not None
@@ -229,7 +344,7 @@ class Segments:
             end, gone = reader.last_add_confirmed, False
             reader.close()
         settle(writer.acknowledged_through(end))
-        lost = [draft for draft in writer.in_flight if not draft.control]
+        lost = [entry for entry in writer.in_flight if not entry.control]
         if gone:
             # Its records may have been read: the number must not be assigned again.
             completed = writer.lost(self._client.clock.now_ms())
@@ -252,11 +367,11 @@ class Segments:
         await self.open.ledger.close()
         return self.open.completed(self._client.clock.now_ms())
 
-    def _new_segment(self, ledger: LedgerWriter, number: int, draft: Draft) -> StreamSegment:
+    def _new_segment(self, ledger: LedgerWriter, number: int, entry: PendingEntry) -> StreamSegment:
         # Without a record: the end of an empty stream, or a fencing token that is set first.
-        first_txid = MAX_TXID if draft.ends else self.taken.claim.max_txid
-        if draft.txids:
-            first_txid = draft.txids[0]
+        first_txid = MAX_TXID if entry.ends else self.taken.claim.max_txid
+        if entry.txids:
+            first_txid = entry.txids[0]
         return StreamSegment(number, ledger.ledger_id, first_txid)
 
     def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:

@@ -1,10 +1,10 @@
-"""The handle of the one client that writes a stream.
+"""The writer of a stream, as applications use it.
 
-    append -> Draft (what will be one entry) -> SegmentWriter -> LedgerWriter
-    acknowledged entries -> drafts settled, in order -> the futures of the appends
+    append -> PendingEntry -> SegmentWriter -> LedgerWriter
+    acknowledged entries -> pending entries, in order -> the futures of the appends
 
-Here is what can be said at once: may it be appended, under which number, into which draft. What has
-to be waited for is in `pump`.
+This file decides what can be decided at once: whether a record may be appended, under which number,
+and into which pending entry. `writer_task` does what has to be waited for.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from quire.errors import (
     UsageError,
 )
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.write.drafts import Appended, Draft
+from quire.streams.write.pending_entry import Appended, PendingEntry
 from quire.streams.write.producers import encode_mark
-from quire.streams.write.pump import Pump
-from quire.streams.write.room import Room
 from quire.streams.write.segments import Segments
+from quire.streams.write.writer_task import ByteBudget, WriterTask
 
 
 class StreamWriter:
@@ -61,7 +60,7 @@ class StreamWriter:
         settings: StreamSettings,
         clock: Clock,
         tasks: TaskSet,
-        room: Room,
+        budget: ByteBudget,
     ) -> None:
         self.name = segments.metadata.paths.name
         self.settings = settings
@@ -69,11 +68,11 @@ class StreamWriter:
         self._clock = clock
         self._last_txid = segments.taken.last_txid
         self._sequence = segments.taken.next_sequence
-        self._last: Draft | None = None
+        self._last: PendingEntry | None = None
         self._ending = False
         self._marks = segments.taken.marks
         """What the entries that were handed over say, acknowledged or not."""
-        self._pump = Pump(segments, settings, tasks, room)
+        self._writer_task = WriterTask(segments, settings, tasks, budget)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -90,12 +89,12 @@ class StreamWriter:
     @property
     def buffered_bytes(self) -> int:
         """Appended and not acknowledged."""
-        return self._pump.room.used_bytes
+        return self._writer_task.budget.used_bytes
 
     @property
     def closed(self) -> bool:
         """Whether this handle can append no more."""
-        return self._pump.closing or self._pump.failure is not None
+        return self._writer_task.closing or self._writer_task.failure is not None
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -172,41 +171,41 @@ class StreamWriter:
         on return."""
         await self._note_marks()
         self._check_token(expect)
-        draft = self._pump.open_draft(self._sequence)
-        draft.mark(encode_control(FencingToken(token)))
-        self._marks.token = draft.token = token
-        self._pump.plan_turn()
-        await asyncio.shield(draft.waiter())
+        entry = self._writer_task.open_entry(self._sequence)
+        entry.mark(encode_control(FencingToken(token)))
+        self._marks.token = entry.token = token
+        self._writer_task.schedule_send()
+        await asyncio.shield(entry.waiter())
 
     # -- the stream ---------------------------------------------------------------------------
 
     async def roll(self) -> None:
         """Complete the open segment, if there is one: what comes next goes into another."""
         self._check()
-        await self._pump.roll()
+        await self._writer_task.roll()
 
     async def end_stream(self) -> None:
         """End the stream for good, behind all that was appended: no writer can open it again, and
         readers come to an end. Durable on return; the writer is closed then."""
         self._check()
-        draft = self._pump.open_draft(self._sequence)
-        draft.ends = self._ending = True
-        self._last = draft
+        entry = self._writer_task.open_entry(self._sequence)
+        entry.ends = self._ending = True
+        self._last = entry
         await self.close()
 
     async def close(self) -> None:
         """Wait for what was appended, then complete the segment. When this returns the stream has
         no segment in progress. Raises what the appends raise: then the next writer completes it.
         Safe to call again. If cancelled, it goes on in the background."""
-        await self._pump.close()
+        await self._writer_task.close()
 
     def abandon(self) -> None:
         """Stop without completing the segment: the next writer does. Nothing is waited for."""
-        self._pump.abandon()
+        self._writer_task.abandon()
 
     def on_end(self, ended: Callable[[], object]) -> None:
         """Call `ended` once, when the writer is closed or has failed."""
-        self._pump.on_end = ended
+        self._writer_task.on_end = ended
 
     async def __aenter__(self) -> Self:
         return self
@@ -234,7 +233,7 @@ class StreamWriter:
     ) -> Appended:
         """`sent_by`: the producer, and its number of the first record. Those that the stream has
         already are left out."""
-        await self._pump.room.wait()
+        await self._writer_task.budget.wait()
         self._check()
         self._check_token(token)
         given = self._txids(len(payloads), txids)
@@ -249,7 +248,7 @@ class StreamWriter:
                 f"stream {self.name} has {self._sequence} records, not {expect}: nothing was "
                 "appended"
             )
-        self._segments.check_quota(self._pump.queued_bytes + sum(map(len, payloads)))
+        self._segments.check_quota(self._writer_task.queued_bytes + sum(map(len, payloads)))
         if sent_by is None:
             return self._take(payloads, given, None)
         known = self._marks.duplicates(*sent_by, len(payloads))
@@ -258,33 +257,35 @@ class StreamWriter:
     def _take(
         self, payloads: Sequence[Buffer], txids: Sequence[int], sent_by: tuple[str, int] | None
     ) -> Appended:
-        parts: list[tuple[Draft, int, int]] = []
-        draft, first, taken_bytes = self._pump.open_draft(self._sequence), 0, 0
-        for end in entry_ends(payloads, self.settings.entry_bytes, draft.size_bytes):
+        parts: list[tuple[PendingEntry, int, int]] = []
+        entry, first, taken_bytes = self._writer_task.open_entry(self._sequence), 0, 0
+        for end in entry_ends(payloads, self.settings.entry_bytes, entry.size_bytes):
             if first or not end:
-                draft = self._pump.new_draft(self._sequence)
+                entry = self._writer_task.new_entry(self._sequence)
             if end > first:
-                self._mark(draft, sent_by, first, end)
-                at, size_bytes = draft.add(payloads[first:end], txids[first:end])
-                parts.append((draft, at, end - first))
+                self._mark(entry, sent_by, first, end)
+                at, size_bytes = entry.add(payloads[first:end], txids[first:end])
+                parts.append((entry, at, end - first))
                 taken_bytes += size_bytes
                 self._sequence += end - first
             first = end
         if parts:
-            self._last, self._last_txid = draft, txids[-1]
-            self._pump.appended(taken_bytes)
+            self._last, self._last_txid = entry, txids[-1]
+            self._writer_task.appended(taken_bytes)
         return Appended(parts)
 
-    def _mark(self, draft: Draft, sent_by: tuple[str, int] | None, first: int, end: int) -> None:
+    def _mark(
+        self, entry: PendingEntry, sent_by: tuple[str, int] | None, first: int, end: int
+    ) -> None:
         """Say in the entry whose records follow, and when they were appended if their txids do not
         tell."""
-        if not draft.size_bytes and self.settings.txids == "given":
-            draft.mark(encode_control(CreationTime(self._clock.now_ms())))
+        if not entry.size_bytes and self.settings.txids == "given":
+            entry.mark(encode_control(CreationTime(self._clock.now_ms())))
         if sent_by is not None:
             producer_id, sequence = sent_by
-            draft.mark(encode_mark(producer_id, sequence + first, end - first))
-            last, at = sequence + end - 1, len(draft) + end - first - 1
-            draft.sent_by.append((producer_id, last, at))
+            entry.mark(encode_mark(producer_id, sequence + first, end - first))
+            last, at = sequence + end - 1, len(entry) + end - first - 1
+            entry.sent_by.append((producer_id, last, at))
             self._marks.sent(producer_id, last, INVALID_DLSN)
 
     def _txids(self, count: int, txids: Sequence[int] | None) -> Sequence[int]:
@@ -323,12 +324,12 @@ class StreamWriter:
             )
 
     def _check(self) -> None:
-        failure = self._pump.failure
+        failure = self._writer_task.failure
         if self._ending and (failure is None or isinstance(failure, StreamClosedError)):
             raise StreamEndedError(f"stream {self.name} was ended: nothing can follow")
         if failure is not None:
             raise failure
-        if self._pump.closing:
+        if self._writer_task.closing:
             raise StreamClosedError(f"the writer of stream {self.name} is closed")
 
 

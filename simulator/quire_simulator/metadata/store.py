@@ -1,0 +1,552 @@
+"""The metadata store of one process: for tests and for the simulator.
+
+A `MemoryCluster` is what is stored; any number of `MemoryStore`s attach to it, each a session of
+its own. There is no wall clock and no chance but what is handed in, so that one seed gives one
+run. All stores of a cluster live on one event loop. Ledgers are kept as their stored bytes, so that
+nothing passes here that the other drivers would refuse or change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect_left, insort
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from typing import TypeVar
+
+from quire._runtime.clock import Clock
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.registration import check_bookie_id
+from quire.errors import (
+    ClientClosedError,
+    KeyExistsError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    UnreadableMetadataError,
+)
+from quire.metadata.common import (
+    LIST_RANGE_LEDGERS,
+    SESSION_TIMEOUT_MS,
+    bookie_exists,
+    check_key,
+    check_ledger_id,
+    check_prefix,
+    check_size,
+    check_version,
+    conflict,
+    encode_address,
+    ledger_exists,
+    no_ledger_manager,
+    no_such_ledger,
+    registered_here,
+    stamped,
+)
+from quire.metadata.interface import (
+    ANY_VERSION,
+    BookieAddress,
+    Bookies,
+    LedgerRange,
+    Registration,
+    Versioned,
+    Watch,
+)
+from quire.metadata.ledgers.creation import check_same_creation
+from quire.metadata.ledgers.size import encode_change, encode_new
+from quire.metadata.uri import MetadataURI
+from quire_simulator.metadata.cluster import (
+    ClusterWatch,
+    MemoryBookieWatch,
+    MemoryCluster,
+    MemoryLedgerWatch,
+    MemoryPresence,
+    StoredItem,
+)
+from quire_simulator.metadata.tree import MemoryTree
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+W = TypeVar("W", bound=ClusterWatch)
+
+Hook = Callable[[str, bool], Awaitable[None]]
+"""Awaited with an operation's name before it is carried out (False) and after it (True). It may
+sleep, to model a slow store, or raise `MetadataUnavailableError`, to model a lost request or a
+lost answer."""
+
+
+async def _no_delay(name: str, done: bool) -> None:
+    """Every call gives other tasks a turn, as one that leaves the process would."""
+    if not done:
+        await asyncio.sleep(0)
+
+
+class MemoryStore:
+    """One session with a `MemoryCluster`."""
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        hook: Hook = _no_delay,
+    ) -> None:
+        self.cluster = cluster
+        self.uri = f"memory://{cluster.name}"
+        self.session_timeout_ms = session_timeout_ms
+        self._hook = hook
+        self._watches: list[ClusterWatch] = []
+        self._registrations: dict[str, MemoryRegistration] = {}
+        self._session_lives = True
+        self._closed = False
+        self._claim_initialise = False
+        self.tree = MemoryTree(self)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for watch in self._watches:
+            watch.close()
+        self.tree.close()
+        self._drop_presences()
+        for registration in list(self._registrations.values()):
+            registration.abandon()
+
+    # -- for tests ----------------------------------------------------------------------------
+
+    def expire_session(self, *, back: bool = True) -> None:
+        """Lose what is ephemeral, at once. With `back` a new session begins in the next turn of the
+        loop, and the registrations with it; otherwise at `restore_session`."""
+        self._session_lives = False
+        self._drop_presences()
+        self.tree.end_session()
+        if back:
+            asyncio.get_running_loop().call_soon(self.restore_session)
+
+    def restore_session(self) -> None:
+        if self._closed:
+            return
+        if not self._session_lives:
+            self._session_lives = True
+            self.tree.begin_session()
+        for registration in self._registrations.values():
+            registration.ensure()
+        for watch in self._watches:
+            watch.notify()
+
+    def _alive(self) -> bool:
+        return self._session_lives
+
+    def _watching(self, watch: W) -> W:
+        self._watches = [known for known in self._watches if not known.closed]
+        self._watches.append(watch)
+        return watch
+
+    def _drop_presences(self) -> None:
+        presences = self.cluster.presences
+        mine = [bookie_id for bookie_id, p in presences.items() if p.owner is self]
+        for bookie_id in mine:
+            del presences[bookie_id]
+        if mine:
+            self.cluster.bookies_changed()
+
+    # -- cluster ------------------------------------------------------------------------------
+
+    async def initialise(self, ledger_manager: str | None = None) -> str:
+        no_ledger_manager(self.uri, ledger_manager)
+
+        def work() -> str:
+            if self._claim_initialise:
+                self._claim_initialise = False
+                return self.cluster.require()
+            return self.cluster.initialise()
+
+        return await self.call("initialise", work)
+
+    def create_if_missing(self) -> None:
+        """Initialise the cluster unless it is; the first `initialise` of this store then only
+        reports it."""
+        if self.cluster.instance_id is None:
+            self.cluster.initialise()
+            self._claim_initialise = True
+
+    async def is_initialised(self) -> bool:
+        return await self.call("is_initialised", lambda: self.cluster.instance_id is not None)
+
+    async def instance_id(self) -> str:
+        return await self.call("instance_id", self.cluster.require)
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
+        data = encode_new(stamped(metadata, self.cluster.clock))
+
+        def work() -> tuple[int, Versioned[LedgerMetadata]]:
+            cluster = self.cluster
+            cluster.require()
+            found = ledger_id
+            if found is None:
+                while cluster.next_ledger_id in cluster.ledgers:
+                    cluster.next_ledger_id += 1
+                found = cluster.next_ledger_id
+                cluster.next_ledger_id += 1
+            elif found in cluster.ledgers:
+                try:
+                    there = cluster.ledger(found)
+                except UnreadableMetadataError:
+                    raise ledger_exists(found) from None
+                if metadata.ctoken and there.value.ctoken == metadata.ctoken:
+                    return found, there
+                raise ledger_exists(found)
+            cluster.ledgers[found] = StoredItem(data, ctime_ms=cluster.clock.now_ms())
+            insort(cluster.ledger_ids, found)
+            return found, cluster.ledger(found)
+
+        return await self.call("create_ledger", work)
+
+    async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        check_ledger_id(ledger_id)
+
+        def work() -> Versioned[LedgerMetadata]:
+            self.cluster.require()
+            return self.cluster.ledger(ledger_id)
+
+        return await self.call("read_ledger", work)
+
+    async def write_ledger(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        check_ledger_id(ledger_id)
+        check_version(version)
+        data = encode_change(stamped(metadata, self.cluster.clock))
+
+        def work() -> Versioned[LedgerMetadata]:
+            cluster = self.cluster
+            cluster.require()
+            node = cluster.ledgers.get(ledger_id)
+            if node is None:
+                raise no_such_ledger(ledger_id)
+            if known is not None:
+                check_same_creation(ledger_id, known, cluster.ledger(ledger_id))
+            if node.version != version:
+                raise conflict(f"ledger {ledger_id}", version, node.version)
+            node.data, node.version = data, version + 1
+            cluster.ledger_changed(ledger_id)
+            return cluster.ledger(ledger_id)
+
+        return await self.call("write_ledger", work)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        check_ledger_id(ledger_id)
+
+        def work() -> None:
+            cluster = self.cluster
+            cluster.require()
+            if cluster.ledgers.pop(ledger_id, None) is not None:
+                del cluster.ledger_ids[bisect_left(cluster.ledger_ids, ledger_id)]
+                cluster.ledger_changed(ledger_id)
+
+        await self.call("delete_ledger", work)
+
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
+        check_ledger_id(first)
+        start = first
+
+        def work() -> LedgerRange:
+            self.cluster.require()
+            ids = self.cluster.ledger_ids
+            at = bisect_left(ids, start)
+            found = tuple(ids[at : at + LIST_RANGE_LEDGERS])
+            full = len(found) == LIST_RANGE_LEDGERS
+            return LedgerRange(start, found[-1] if full else LEDGER_ID_MAX, found)
+
+        while start <= LEDGER_ID_MAX:
+            ledgers = await self.call("list_ledgers", work)
+            yield ledgers
+            start = ledgers.last + 1
+
+    async def skip_ledger_ids(self, last: int) -> None:
+        check_ledger_id(last)
+
+        def work() -> None:
+            self.cluster.require()
+            self.cluster.next_ledger_id = max(self.cluster.next_ledger_id, last + 1)
+
+        await self.call("skip_ledger_ids", work)
+
+    def watch_ledger(
+        self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> Watch:
+        check_ledger_id(ledger_id)
+        self.check_open("watch_ledger")
+        return self._watching(MemoryLedgerWatch(self.cluster, self._alive, ledger_id, changed))
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
+        payload = encode_address(address)
+        bookie_id = address.bookie_id
+
+        def work() -> bool:
+            self.cluster.require()
+            if bookie_id in self._registrations:
+                raise registered_here(bookie_id)
+            return bookie_id not in self.cluster.presences
+
+        if not await self.call("register_bookie", work):
+            await self._wait_for_absence(bookie_id)
+        if bookie_id in self._registrations:
+            raise registered_here(bookie_id)
+        registration = MemoryRegistration(self, bookie_id, payload, readonly)
+        self._registrations[bookie_id] = registration
+        registration.ensure()
+        return registration
+
+    async def _wait_for_absence(self, bookie_id: str) -> None:
+        gone = asyncio.Event()
+
+        def look(bookies: Bookies) -> None:
+            if bookie_id not in self.cluster.presences:
+                gone.set()
+
+        watch = self.watch_bookies(look)
+        try:
+            async with asyncio.timeout(self.session_timeout_ms / 1000):
+                while bookie_id in self.cluster.presences:
+                    gone.clear()
+                    await gone.wait()
+        except TimeoutError:
+            raise bookie_exists(bookie_id, self.session_timeout_ms) from None
+        finally:
+            watch.close()
+        self.check_open("register_bookie")
+
+    async def bookies(self) -> Bookies:
+        def work() -> Bookies:
+            self.cluster.require()
+            return self.cluster.bookies()
+
+        return await self.call("bookies", work)
+
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+        self.check_open("watch_bookies")
+        return self._watching(MemoryBookieWatch(self.cluster, self._alive, changed))
+
+    # -- cookies and values -------------------------------------------------------------------
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
+        check_bookie_id(bookie_id)
+        return await self._read(self.cluster.cookies, bookie_id, f"the cookie of {bookie_id}")
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
+        check_bookie_id(bookie_id)
+        what = f"the cookie of {bookie_id}"
+        return await self._write(self.cluster.cookies, bookie_id, cookie, version, what)
+
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
+        check_bookie_id(bookie_id)
+        await self._delete(self.cluster.cookies, bookie_id, version, f"the cookie of {bookie_id}")
+
+    async def list_cookies(self) -> list[str]:
+        def work() -> list[str]:
+            self.cluster.require()
+            return sorted(self.cluster.cookies)
+
+        return await self.call("list_cookies", work)
+
+    async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
+        parts = check_key(key)
+        return await self._read(self.cluster.values, parts, f"the value {'/'.join(parts)}")
+
+    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+        parts = check_key(key)
+        what = f"the value {'/'.join(parts)}"
+        return await self._write(self.cluster.values, parts, value, version, what)
+
+    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+        parts = check_key(key)
+        await self._delete(self.cluster.values, parts, version, f"the value {'/'.join(parts)}")
+
+    async def list_values(self, prefix: Sequence[str]) -> list[str]:
+        parts = check_prefix(prefix)
+        depth = len(parts)
+
+        def work() -> list[str]:
+            self.cluster.require()
+            keys = (key for key in self.cluster.values if len(key) > depth)
+            return sorted({key[depth] for key in keys if key[:depth] == parts})
+
+        return await self.call("list_values", work)
+
+    async def _read(self, nodes: dict[K, StoredItem], key: K, what: str) -> Versioned[bytes]:
+        def work() -> Versioned[bytes]:
+            self.cluster.require()
+            node = nodes.get(key)
+            if node is None:
+                raise NoSuchKeyError(f"{what} does not exist")
+            return Versioned(node.data, node.version)
+
+        return await self.call("read", work)
+
+    async def _write(
+        self, nodes: dict[K, StoredItem], key: K, data: bytes, version: int | None, what: str
+    ) -> int:
+        check_size(data, what)
+        if version is not None:
+            check_version(version)
+
+        def work() -> int:
+            self.cluster.require()
+            node = nodes.get(key)
+            if version is None:
+                if node is not None:
+                    raise KeyExistsError(f"{what} exists already")
+                nodes[key] = StoredItem(data)
+                return 0
+            if node is None:
+                raise NoSuchKeyError(f"{what} does not exist")
+            if node.version != version:
+                raise conflict(what, version, node.version)
+            node.data, node.version = data, version + 1
+            return node.version
+
+        return await self.call("write", work)
+
+    async def _delete(self, nodes: dict[K, StoredItem], key: K, version: int, what: str) -> None:
+        def work() -> None:
+            self.cluster.require()
+            node = nodes.get(key)
+            if node is not None and version not in (ANY_VERSION, node.version):
+                raise conflict(what, version, node.version)
+            nodes.pop(key, None)
+
+        await self.call("delete", work)
+
+    async def call(self, name: str, work: Callable[[], T]) -> T:
+        self.check_open(name)
+        await self._hook(name, False)
+        self.check_open(name)
+        if not self._session_lives:
+            raise MetadataUnavailableError(f"{self.uri} cannot be reached: {name} was not done")
+        result = work()
+        await self._hook(name, True)
+        return result
+
+    def check_open(self, name: str) -> None:
+        if self._closed:
+            raise ClientClosedError(f"the metadata store {self.uri} is closed: {name} was not done")
+
+    def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
+        """What `watch` makes when it is told how to see whether the session lives."""
+        self.check_open("watch_tree")
+        return self._watching(watch(self._alive))
+
+    def registration_closed(self, bookie_id: str) -> None:
+        self._registrations.pop(bookie_id, None)
+
+
+class MemoryRegistration:
+    def __init__(self, store: MemoryStore, bookie_id: str, payload: bytes, readonly: bool) -> None:
+        self._store = store
+        self._bookie_id = bookie_id
+        self._payload = payload
+        self._readonly = readonly
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._giving_up: asyncio.TimerHandle | None = None
+        self.lost: asyncio.Future[KeyExistsError] = self._loop.create_future()
+        self._watch = store.watch_bookies(lambda bookies: self.ensure())
+
+    def ensure(self) -> None:
+        """Be registered as wished, unless another session took the id meanwhile: then once that
+        has gone (the watch looks after it), or never if it stays."""
+        cluster = self._store.cluster
+        there = cluster.presences.get(self._bookie_id)
+        if there is not None and there.owner is not self._store:
+            if self._giving_up is None:
+                timeout_s = self._store.session_timeout_ms / 1000
+                self._giving_up = self._loop.call_later(timeout_s, self._lose)
+            return
+        self._keep_trying()
+        wanted = MemoryPresence(self._store, self._payload, self._readonly)
+        if wanted != there:
+            cluster.presences[self._bookie_id] = wanted
+            cluster.bookies_changed()
+
+    def _lose(self) -> None:
+        self._end()
+        self.lost.set_result(bookie_exists(self._bookie_id, self._store.session_timeout_ms))
+
+    def _keep_trying(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    async def set_readonly(self, readonly: bool) -> None:
+        def work() -> None:
+            self._readonly = readonly
+            self.ensure()
+
+        if self.lost.done():
+            raise self.lost.result()
+        if self._closed:
+            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+        await self._store.call("set_readonly", work)
+
+    async def close(self) -> None:
+        self._end()
+        cluster = self._store.cluster
+        there = cluster.presences.get(self._bookie_id)
+        if there is not None and there.owner is self._store:
+            del cluster.presences[self._bookie_id]
+            cluster.bookies_changed()
+
+    def abandon(self) -> None:
+        """The session is over, and the presence with it."""
+        self._end()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._keep_trying()
+            self._watch.close()
+            self._store.registration_closed(self._bookie_id)
+
+
+_CLUSTERS: dict[str, MemoryCluster] = {}
+"""The clusters of this process by name, as `memory://NAME` finds them. A cluster lives until the
+process ends, or until `forget_memory`, so that a test can close a store and open it again."""
+
+
+async def open_memory(
+    where: MetadataURI,
+    *,
+    create: bool,
+    clock: Clock,
+    rng: random.Random,
+    session_timeout_ms: int,
+) -> MemoryStore:
+    """Return a store of the cluster that the URI names. The first call for a name makes the
+    cluster, with this clock and this source of randomness."""
+    cluster = _CLUSTERS.get(where.name)
+    if cluster is None:
+        cluster = _CLUSTERS[where.name] = MemoryCluster(where.name, clock=clock, rng=rng)
+    store = MemoryStore(cluster, session_timeout_ms=session_timeout_ms)
+    if create:
+        store.create_if_missing()
+    return store
+
+
+def forget_memory(name: str) -> None:
+    """Drop the cluster `name`. Stores that are open keep it for themselves."""
+    _CLUSTERS.pop(name, None)

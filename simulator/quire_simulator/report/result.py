@@ -1,0 +1,33 @@
+"""What a run has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire_simulator.plans.faults import Fault
+from quire_simulator.report.steps import TraceStep
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailure:
+    """The first law that did not hold."""
+
+    law: str
+    """The name of the law that did not hold."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The outcome of one run. `trace` is what clients, bookies, metadata and faults did, if it was
+    asked for; `as_text` and `as_mermaid` make it readable."""
+
+    seed: int
+    workload: str
+    trace_digest: str
+    simulated_s: float
+    events: int
+    checks: int
+    failure: RunFailure | None
+    schedule: tuple[Fault, ...]
+    trace: tuple[TraceStep, ...] = ()

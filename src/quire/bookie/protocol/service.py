@@ -1,0 +1,574 @@
+"""What all connections of a bookie share: who may add, how reads are answered, when to slow
+down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, cast
+
+from quire._runtime.clock import Clock
+from quire._runtime.metrics import Histogram
+from quire._runtime.tasks import TaskSet
+from quire.bookie.event_log import EventLog
+from quire.bookie.protocol.answer_budget import Account, AnswerBudget, AnswerSink
+from quire.bookie.protocol.connection_limits import ConnectionLimits, Limited
+from quire.bookie.protocol.loading_store import LoadingStore
+from quire.bookie.protocol.long_polls import LongPoll, LongPolls, PollTarget
+from quire.bookie.protocol.security import Security
+from quire.codec.entry.frame_runs import entry_bytes
+from quire.codec.wire.v2 import (
+    BATCH_READ_BASE_BYTES,
+    HIGH_PRIORITY,
+    KEY_BYTES,
+    LAST_ENTRY,
+    RECOVERY_ADD,
+    Buffer,
+    Code,
+)
+from quire.config import BookieConfig
+from quire.errors import DiskFullError, StorageError
+from quire.net.network import Network
+from quire.storage.ledger_directories import Store
+from quire.storage.log.batch import Batch
+from quire.storage.read.reader import UNSHARED_BYTES
+from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+
+ANSWER_HEAD_BYTES = 1024
+"""The most of an answer to a read that is not entries."""
+FAREWELL_TIMEOUT_S = 1.0
+FAREWELL_POLL_S = 0.01
+
+
+class ClientConnection(Limited, AnswerSink, Protocol):
+    """The connection of a client, as its requests and the service see it."""
+
+    service: BookieService
+    account: Account
+    """The memory that the answers of this connection take."""
+    out: list[Buffer]
+    """Answers that leave at the end of this iteration of the event loop."""
+    polls: dict[PollTarget, LongPoll]
+    """The requests of this connection that wait for news."""
+    secured: bool
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the bytes after the last request must not be parsed now."""
+        ...
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether one more of its requests may wait for news."""
+        ...
+
+    def wait(self, request: WaitingRead, previous_lac: int, timeout_s: float) -> None:
+        """Call `request.ready` once the LAC of its ledger passes `previous_lac`, or when the time
+        is up."""
+        ...
+
+    def answer(self, request: WaitingRead) -> None:
+        """Answer a request that had to wait, now or once the disk has delivered its entries."""
+        ...
+
+    def write(self, data: Buffer) -> None:
+        """Send an answer at the end of this iteration of the event loop."""
+        ...
+
+    def refused(self) -> None:
+        """Count a request that was answered by a refusal."""
+        ...
+
+    def may_secure(self) -> bool:
+        """Whether the client may begin TLS now."""
+        ...
+
+    def start_tls(self, answer: bytes) -> None:
+        """Send `answer` and begin the TLS handshake."""
+        ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class PendingRead(Protocol):
+    """A read of either protocol that waits for its answer."""
+
+    connection: ClientConnection
+    ledger_id: int
+    entry_id: int
+    """LAST_ENTRY: the last one there is."""
+
+    @property
+    def max_count(self) -> int: ...
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    def failed(self, code: int) -> bytes: ...
+
+    def found(self, entries: Sequence[Buffer]) -> bytes: ...
+
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
+        """What `found` gives, not joined: it may be megabytes."""
+        ...
+
+
+class WaitingRead(PendingRead, PollTarget, Protocol):
+    """A read that may wait for news before it is answered."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this bookie did since it started; plain numbers, read by metrics."""
+
+    connections: int = 0
+    adds: int = 0
+    add_bytes: int = 0
+    add_batches: int = 0
+    copies: int = 0
+    """Of these, entries that whoever replicates a ledger has brought."""
+    adds_refused: int = 0
+    reads: int = 0
+    reads_from_disk: int = 0
+    reads_failed: int = 0
+    """Damaged, or the disk failed."""
+    reads_missing: int = 0
+    """Of entries and ledgers that are not here."""
+    read_bytes: int = 0
+    fences: int = 0
+    long_polls: int = 0
+    """Tailing readers that had to wait."""
+    forces: int = 0
+    holds: int = 0
+    """Times a connection was paused because too much was queued for the disk."""
+    tls_connections: int = 0
+    tls_failures: int = 0
+    """Handshakes that failed or took too long."""
+    tls_refusals: int = 0
+    """Secured connections without an authorised role."""
+    requests_refused: int = 0
+    """They came in clear text, or from nobody who is authorised."""
+
+
+class ServiceTimes:
+    """From the receipt of a request's chunk until its answer was handed to the connection. Reads
+    that are answered at once are counted for each chunk."""
+
+    def __init__(self) -> None:
+        self.adds_failed = Histogram()
+        self.reads = Histogram()
+        self.reads_failed = Histogram()
+        """With those of what is not here."""
+        self.fences = Histogram()
+        """Until the fence was durable."""
+        self.fences_failed = Histogram()
+
+
+class BookieService:
+    def __init__(
+        self,
+        store: Store,
+        config: BookieConfig,
+        clock: Clock,
+        network: Network,
+        log: EventLog,
+    ) -> None:
+        self.store = store
+        self.early: LoadingStore | None = None
+        """What `store` is while the log is being loaded."""
+        self.config = config
+        self.clock = clock
+        self.log = log
+        self.long_polls = LongPolls(config.max_long_polls)
+        self.counters = Counters()
+        self.times = ServiceTimes()
+        self.received_s = 0.0
+        """When the chunk at hand came, by the monotonic clock."""
+        self.security = Security(config, network, clock, log, self.counters)
+        self.writable = True
+        """Whether plain adds are taken to whatever ledger."""
+        self.loading = False
+        """Whether the log is still being loaded, so that `store` is an `LoadingStore`: nothing is
+        taken, nothing is fenced, and what is not found may be here all the same."""
+        self.partly_writable = False
+        """Where they are not: whether some directories take them, so that the store is to be asked
+        of each ledger."""
+        self.limits = ConnectionLimits(config, clock.monotonic, log)
+        self.answers = AnswerBudget(
+            config.max_answer_bytes, config.max_unsent_bytes, clock.monotonic
+        )
+        # A dictionary as a set that keeps its order: the same seed, the same run.
+        self._held: dict[ClientConnection, None] = {}
+        self._reads = TaskSet()
+        store.on_drained = self._drained
+
+    # -- connections --------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> dict[ClientConnection, None]:
+        return cast(dict[ClientConnection, None], self.limits.connections)
+
+    def admit(self, connection: ClientConnection) -> bool:
+        self.counters.connections += 1
+        return self.limits.admit(connection)
+
+    def forget(self, connection: ClientConnection) -> None:
+        self.limits.forget(connection)
+        self.answers.forget(connection.account)
+        self._held.pop(connection, None)
+        for poll in connection.polls.values():
+            poll.cancel()
+        connection.polls.clear()
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of answers and of unfinished requests."""
+        return self.answers.held_bytes + self.limits.partial_bytes
+
+    def take_peak_bytes(self) -> int:
+        """The most of that since the last call."""
+        answers, limits = self.answers, self.limits
+        peak = answers.peak_bytes + limits.peak_bytes
+        answers.peak_bytes, limits.peak_bytes = answers.held_bytes, limits.partial_bytes
+        return peak
+
+    async def sweep(self) -> None:
+        """Close the connections whose time is up: see `SWEEP_S`."""
+        self.limits.sweep()
+        if self.config.unsent_timeout_s:
+            self.answers.cut_stalled(self.config.unsent_timeout_s)
+
+    def hold(self, connection: ClientConnection) -> None:
+        """Too much waits for the disk: this connection is read again once it is written."""
+        if connection not in self._held:
+            self._held[connection] = None
+            self.counters.holds += 1
+            connection.pause("disk")
+
+    def _drained(self) -> None:
+        held, self._held = self._held, {}
+        for connection in held:
+            connection.resume("disk")
+
+    async def drain(self) -> None:
+        """Take no more requests and wait until what was taken is durable and answered."""
+        self.long_polls.release_all()
+        self.answers.close()
+        for connection in self.connections:
+            connection.pause("stopping")
+        if self.store.failed is None and self.connections:
+            synced = asyncio.Event()
+            self.store.barrier(lambda error: synced.set())
+            await synced.wait()
+
+    async def close(self) -> None:
+        """Close all connections, behind what was answered."""
+        await self.security.close()
+        self.answers.close()
+        for connection in list(self.connections):
+            connection.close()
+        await self._reads.close()
+        await self._farewell()
+
+    async def _farewell(self) -> None:
+        """Secured connections say goodbye to each other before they end; who does not answer in
+        time is cut off."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FAREWELL_TIMEOUT_S
+        while any(c.secured for c in self.connections) and loop.time() < deadline:
+            await asyncio.sleep(FAREWELL_POLL_S)
+        for connection in list(self.connections):
+            if connection.secured:
+                connection.abort()
+
+    # -- adds and fences ----------------------------------------------------------------------
+
+    def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
+        """The answer to an add that is not plainly fine (wire-protocol spec, 6.2): 0, with the
+        ledger known to the store, or the code of the refusal."""
+        store = self.store
+        code: int = Code.OK
+        if self.loading:
+            code = Code.READ_ONLY
+        elif store.failed is not None or store.is_lost(ledger_id):
+            code = Code.IO_ERROR
+        elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
+            code = Code.READ_ONLY
+        elif not flags & RECOVERY_ADD and store.absence_unknown(ledger_id):
+            code = Code.READ_ONLY  # Its fence may be lost.
+        else:
+            # A copy that is brought here is of a ledger that exists: what was dropped may have been
+            # one copy too many. Only whoever wrote it before must not go on.
+            again = bool(flags & RECOVERY_ADD)
+            code = self._open(
+                ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR, again=again
+            )
+            if not code and store.ledgers[ledger_id].fenced and not flags & RECOVERY_ADD:
+                code = Code.FENCED
+        if code:
+            self.counters.adds_refused += 1
+        return code
+
+    def _takes(self, ledger_id: int) -> bool:
+        return self.writable or (self.partly_writable and self.store.takes(ledger_id))
+
+    def _open(
+        self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int, again: bool = False
+    ) -> int:
+        """0, with the ledger known to the store under this key: one that is unknown is created. Or
+        the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted,
+        unless it is to be created `again`."""
+        if ledger_id < 0:
+            return Code.BAD_REQUEST  # No list has it: it would never be collected.
+        if len(key) != KEY_BYTES:
+            return Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
+        info = self.store.ledgers.get(ledger_id)
+        if info is None:
+            if self.store.is_refused(ledger_id) and not again:
+                return deleted
+            self.store.create_ledger(ledger_id, key, again=again)
+        elif info.master_key != key:
+            if info.master_key:
+                return Code.UNAUTHORIZED
+            # It was lost to damage, which does not make theirs wrong. Who brings copies gives it,
+            # as for a ledger of which nothing was left.
+            if not again:
+                return key_lost
+            self.store.adopt_key(ledger_id, key)
+        return Code.OK
+
+    def count_adds(self, batch: Batch) -> None:
+        counters = self.counters
+        counters.add_batches += 1
+        batch.entries = entries = batch.entry_count
+        counters.adds += entries
+        counters.add_bytes += batch.size_bytes
+
+    def add_failed(self, batch: Batch) -> None:
+        """A batch was answered by an error; `StorageTimes` has the others."""
+        took_s = self.clock.monotonic() - batch.received_s
+        self.times.adds_failed.observe(took_s, batch.entries)
+
+    def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
+        """Fence, and call `answer` with 0 once that is durable (or with a code). A code returned at
+        once is a refusal, and nothing was fenced. An unknown ledger is created, fenced, so that a
+        late first add fails (replication spec, 13)."""
+        store = self.store
+        if self.loading:
+            return Code.TOO_MANY_REQUESTS
+        if store.failed is not None or store.is_lost(ledger_id):
+            return Code.IO_ERROR
+        code = self._open(
+            ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.UNKNOWN_LEDGER_STATE
+        )
+        if code:
+            return code
+        self.counters.fences += 1
+        received_s = self.received_s
+
+        def fenced(error: StorageError | None) -> None:
+            times = self.times.fences_failed if error else self.times.fences
+            times.observe(self.clock.monotonic() - received_s)
+            answer(self.code_of(error) if error else int(Code.OK))
+
+        store.fence(ledger_id, fenced)
+        self.long_polls.release(ledger_id)
+        return Code.OK
+
+    def write_lac(
+        self, ledger_id: int, lac: int, key: bytes, packet: bytes, answer: Callable[[int], None]
+    ) -> int:
+        """Keep an explicit LAC, and call `answer` once it is durable. A code returned at once is a
+        refusal. Fenced ledgers take it, unknown ones are created (wire-protocol spec, 6.1, 6.3)."""
+        store = self.store
+        if self.loading:
+            return Code.READ_ONLY
+        if store.failed is not None or store.is_lost(ledger_id):
+            return Code.IO_ERROR
+        if not self._takes(ledger_id):
+            return Code.READ_ONLY
+        code = self._open(ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.IO_ERROR)
+        if code:
+            return code
+        info = store.ledgers[ledger_id]
+        try:
+            store.write_explicit_lac(
+                ledger_id,
+                packet,
+                lambda error: answer(self.code_of(error) if error else int(Code.OK)),
+            )
+        except StorageError as error:
+            return self.code_of(error)
+        if lac > info.last_add_confirmed:
+            info.last_add_confirmed = lac
+            self.long_polls.wake(ledger_id, lac)
+        return Code.OK
+
+    def last_add_confirmed(self, ledger_id: int) -> int:
+        info = self.store.ledgers.get(ledger_id)
+        return -1 if info is None else info.last_add_confirmed
+
+    async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
+        """(code, ascending ranges of the entries that are here)."""
+        try:
+            return Code.OK, await self.store.entry_ranges(ledger_id)
+        except (NoLedger, StorageError) as error:
+            return self._read_code(error, ledger_id), []
+
+    def background(
+        self, account: Account, size: int, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Answer a request that takes a while, by an answer of at most `size` bytes, as soon as
+        there is room for that."""
+        self.answers.run(
+            account, size, lambda: self.answers.track(account, self._reads.start(work()), size)
+        )
+
+    # -- reads --------------------------------------------------------------------------------
+
+    def answer(self, request: PendingRead) -> bytes | None:
+        """Return the answer frame, or None if it is written later.
+
+        It is written later if the disk has to be read, if it may be so large that adds should not
+        wait for it, or if there is no room for it now. Requests of a connection that has ended get
+        no answer.
+        """
+        account = request.connection.account
+        if self.answers.has_room(account):
+            return self._answer(request, self.received_s)
+        self.answers.wait(account, partial(self._answer_late, request, self.received_s))
+        return None
+
+    def _answer(self, request: PendingRead, received_s: float) -> bytes | None:
+        self.counters.reads += 1
+        account = request.connection.account
+        first_bytes: int | None = None
+        small = request.max_count == 1 or self._budget(request) <= UNSHARED_BYTES
+        if (small and not self.loading) or request.entry_id < 0:
+            try:
+                answer = self._look_up(request)
+                self.answers.built(account, len(answer))
+                return answer
+            except WouldBlock as missing:
+                if missing.entries and request.max_count == 1:
+                    first_bytes = missing.entry_bytes
+        self.counters.reads_from_disk += 1
+        if self.early is not None:
+            self._start_reading(request, received_s, 0)  # It reserves memory for each attempt.
+            return None
+        if first_bytes is None:
+            first_bytes = self._entry_size(request)
+        size = max(self._budget(request), first_bytes) + ANSWER_HEAD_BYTES
+        read = partial(self._start_reading, request, received_s, size)
+        self.answers.run(account, size, read, first=True)
+        return None
+
+    def _answer_late(self, request: PendingRead, received_s: float) -> None:
+        """`answer` of a request that has waited for room."""
+        counters = self.counters
+        reads, from_disk = counters.reads, counters.reads_from_disk
+        bad = counters.reads_failed + counters.reads_missing
+        answer = self._answer(request, received_s)
+        if answer is not None:
+            request.connection.write(answer)
+        self.received_s = received_s
+        self.answered(reads, from_disk, bad)
+
+    def _entry_size(self, request: PendingRead) -> int:
+        """The bytes of the first entry that is asked for, or the most it can have."""
+        try:
+            size = self.store.entry_size(request.ledger_id, self._entry_id(request))
+        except NoLedger:
+            return 0
+        return self.config.max_frame_bytes if size is None else size
+
+    def _start_reading(self, request: PendingRead, received_s: float, size: int) -> None:
+        """`size`: the bytes that were reserved for the answer."""
+        task = self._reads.start(self._answer_from_disk(request, received_s))
+        self.answers.track(request.connection.account, task, size)
+
+    def answered(self, reads: int, from_disk: int, bad: int) -> None:
+        """The reads of one chunk have their answers, but for those that wait for the disk. Given
+        the counters as they were before."""
+        counters = self.counters
+        took_s = self.clock.monotonic() - self.received_s
+        bad = counters.reads_failed + counters.reads_missing - bad
+        good = counters.reads - reads - (counters.reads_from_disk - from_disk) - bad
+        if good > 0:
+            self.times.reads.observe(took_s, good)
+        if bad > 0:
+            self.times.reads_failed.observe(took_s, bad)
+
+    def _look_up(self, request: PendingRead) -> bytes:
+        try:
+            entry_id = self._entry_id(request)
+            if entry_id < 0:
+                if request.entry_id != LAST_ENTRY:
+                    return request.failed(Code.BAD_REQUEST)
+                return request.failed(self.code_of_missing(NoEntry(), request.ledger_id))
+            entries = self.store.read(
+                request.ledger_id, entry_id, request.max_count, self._budget(request)
+            )
+        except (NoLedger, NoEntry, StorageError) as error:
+            return request.failed(self._read_code(error, request.ledger_id))
+        self.counters.read_bytes += entry_bytes(entries)
+        return request.found(entries)
+
+    async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
+        times = self.times.reads
+        early, most = self.early, (request.max_count, self._budget(request))
+        try:
+            asked = request.ledger_id, self._entry_id(request), *most
+            if early is not None:
+                size = max(most[1], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
+                room = partial(self.answers.room, request.connection.account, size)
+                entries = await early.read_blocking(*asked, room=room)
+            else:
+                entries = await self.store.read_blocking(*asked)
+            self.counters.read_bytes += entry_bytes(entries)
+            answer = request.parts(entries)
+        except (NoLedger, NoEntry, StorageError) as error:
+            times = self.times.reads_failed
+            answer = (request.failed(self._read_code(error, request.ledger_id)),)
+        times.observe(self.clock.monotonic() - received_s)
+        self.answers.settle(request.connection.account, sum(map(len, answer)))
+        for part in answer:
+            request.connection.write(part)
+
+    def _entry_id(self, request: PendingRead) -> int:
+        if request.entry_id != LAST_ENTRY:
+            return request.entry_id
+        last: int = self.store.last_entry_id(request.ledger_id)
+        return last
+
+    def _budget(self, request: PendingRead) -> int:
+        return max(request.max_bytes - BATCH_READ_BASE_BYTES, 0)
+
+    def _read_code(self, error: Exception, ledger_id: int) -> int:
+        if isinstance(error, StorageError):
+            self.counters.reads_failed += 1
+            self.log("read_failed", error=str(error))
+            return Code.IO_ERROR
+        if self.loading or self.store.is_lost(ledger_id):
+            self.counters.reads_failed += 1
+        else:
+            self.counters.reads_missing += 1
+        return self.code_of_missing(error, ledger_id)
+
+    def code_of_missing(self, error: Exception, ledger_id: int) -> int:
+        """The answer for what is not here: "no", or "unknown" while that cannot be known. What may
+        be in a directory that failed is not missing, nor what may not be loaded yet."""
+        if self.loading:
+            return Code.TOO_MANY_REQUESTS
+        if self.store.is_lost(ledger_id):
+            return Code.IO_ERROR
+        if self.store.absence_unknown(ledger_id):
+            return Code.UNKNOWN_LEDGER_STATE
+        return Code.NO_LEDGER if isinstance(error, NoLedger) else Code.NO_ENTRY
+
+    def code_of(self, error: StorageError) -> int:
+        return Code.READ_ONLY if isinstance(error, DiskFullError) else Code.IO_ERROR

@@ -1,0 +1,208 @@
+"""`quire cluster rebalance`, and `pause` and `resume` for jobs that copy replicas."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.moves import (
+    LINES_MAX,
+    LISTED_MAX,
+    dry_run_of_moves,
+    parallel_option,
+    rate_option,
+    run_job,
+    say_what_was_skipped,
+)
+from quire.cli.common.options import (
+    FiniteRange,
+    asynchronous,
+    check_bookie,
+    default_name,
+    json_option,
+    metadata_option,
+    password_option,
+    placement_option,
+    size_or_time,
+)
+from quire.cli.common.output import print_json, time_text
+from quire.cli.common.progress import JobBar
+from quire.cli.common.tls import tls_options
+from quire.replication.autorecovery.settings import TARGET_SPREAD_PERCENT
+from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.replication import ReplicationLocks
+    from quire.replication.moves.rebalance import Rebalanced
+
+
+# -- rebalance --------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@dry_run_of_moves
+@click.option(
+    "--target-spread",
+    type=FiniteRange(min=0),
+    metavar="PERCENT",
+    default=TARGET_SPREAD_PERCENT,
+    show_default=True,
+    help="Enough when the fullest has so much more than the emptiest, in percent of the mean.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Copy at most so much: 10g. [default: all]",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Chooses among moves that are as good."
+)
+@placement_option
+@parallel_option
+@rate_option
+@password_option
+@tls_options
+@json_option("The plan and the result as one JSON object; no progress.")
+def rebalance(
+    uri: str,
+    dry_run: bool,
+    target_spread: float,
+    max_bytes: int | None,
+    seed: int,
+    parallel: int,
+    rate: float | None,
+    password: bytes,
+    as_json: bool,
+) -> int:
+    """Move entries from the fullest bookies to the emptiest, after one was added.
+
+    Replicas of closed ledgers are copied, then named in the metadata; bookies drop what is not
+    theirs any more by themselves. Safe to interrupt and to run again. Exit status 1 if moves of the
+    plan were not done.
+    """
+
+    async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Rebalanced:
+        from quire.replication.moves.rebalance import RebalanceOptions
+        from quire.replication.moves.rebalance import rebalance as run
+
+        options = RebalanceOptions(target_spread, max_bytes, parallel, rate, password)
+        return await run(
+            client,
+            locks,
+            random.Random(seed),
+            dry_run=dry_run,
+            options=options,
+            progress=progress,
+        )
+
+    result = run_job(
+        uri, work, as_json=as_json, kind="rebalance", target="cluster", counted="replicas"
+    )
+    if as_json:
+        print_json(result.as_json(LISTED_MAX))
+    else:
+        click.echo("\n".join(_lines(result)))
+        for left in result.left[:LINES_MAX]:
+            say(f"ledger {left.ledger}: {left.why}")
+        say_what_was_skipped(result.unreadable, result.unreadable_count)
+    return EXIT_ERROR if result.left else 0
+
+
+def _lines(result: Rebalanced) -> list[str]:
+    plan = result.plan
+    lines = []
+    if result.dry_run:
+        lines += [
+            f"ledger {one.ledger}, segment {one.segment_first}: {one.source} to {one.target}, "
+            f"{counted(one.entries, 'entry')}, {one.size_bytes} bytes"
+            for one in plan.moves[:LINES_MAX]
+        ]
+        if len(plan.moves) > LINES_MAX:
+            lines.append(f"... and {len(plan.moves) - LINES_MAX} more")
+    lines += [
+        f"{bookie}: {size} bytes, {plan.after[bookie]} by this plan"
+        for bookie, size in plan.before.items()
+    ]
+    lines.append(
+        f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % by this plan: "
+        f"{counted(len(plan.moves), 'replica')}, {plan.size_bytes} bytes"
+    )
+    if not result.dry_run:
+        lines.append(
+            f"{counted(result.moved, 'replica')} moved, {counted(result.entries, 'entry')} "
+            f"({result.bytes} bytes) copied; {len(result.left)} left"
+        )
+    return lines
+
+
+# -- pause ------------------------------------------------------------------------------------
+
+
+def _target(kind: str, bookie: str | None) -> str:
+    if (kind == "rebalance") == (bookie is not None):
+        what = (
+            "is about the whole cluster" if bookie is not None else "needs the BOOKIE it is about"
+        )
+        raise click.UsageError(f"{kind} {what}")
+    if bookie is not None:
+        check_bookie(bookie)
+    return CLUSTER if bookie is None else bookie
+
+
+@click.command()
+@metadata_option
+@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.argument("bookie", required=False)
+@json_option("One JSON object a line, of what is paused.")
+@asynchronous
+async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
+    """Pause a job: recover or decommission BOOKIE, or rebalance. Without arguments: list what is.
+
+    The job sees that within seconds, wherever it runs: it ends the ledgers that it is at,
+    begins no other, and waits, also when it is started again, until `quire cluster resume`.
+    Autorecovery is paused with `quire autorecovery disable`.
+    """
+    target = _target(kind, bookie) if kind is not None else None
+    import quire
+    from quire.replication.moves.recover import check_known
+
+    changed = None
+    async with quire.connect(uri) as client:
+        pauses = Pauses(client.metadata)
+        if kind is not None and target is not None:
+            if kind != "rebalance":
+                await check_known(client, target)
+            one = Pause(kind, target, default_name(), client.clock.now_ms())
+            changed = await pauses.pause(one)
+        found = await pauses.all()
+    if changed is False:
+        say(f"{kind} {target} was paused already")
+    if as_json:
+        for one in found:
+            print_json(one.as_json())
+    elif kind is None:
+        for one in found:
+            click.echo(f"{one.kind} {one.target}, by {one.by or 'nobody known'}, since "
+                       f"{time_text(one.at_ms) or 'some time'}")  # fmt: skip
+
+
+@click.command()
+@metadata_option
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("bookie", required=False)
+@asynchronous
+async def resume(uri: str, kind: str, bookie: str | None) -> None:
+    """Let a paused job go on, within seconds: recover or decommission BOOKIE, or rebalance."""
+    import quire
+
+    target = _target(kind, bookie)
+    async with quire.connect(uri) as client:
+        if not await Pauses(client.metadata).resume(kind, target):
+            say(f"{kind} {target} was not paused")

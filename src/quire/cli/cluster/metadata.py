@@ -1,0 +1,155 @@
+"""`quire cluster init`, `erase` and `skip-ids`: the metadata of a whole cluster."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.bookie.identity import opened_metadata
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import (
+    asynchronous,
+    dry_run_option,
+    json_option,
+    ledger_manager_option,
+    metadata_option,
+    yes_option,
+)
+from quire.cli.common.output import print_json
+
+if TYPE_CHECKING:
+    from quire.metadata.interface import MetadataStore
+
+NAMED_MAX = 5
+"""Bookies that are named where some still run."""
+_LAST = ("LAYOUT", "INSTANCEID", "available")
+"""Nodes by which a cluster is known: as long as they are there, an erasing can be run again."""
+
+
+# -- init -------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@ledger_manager_option
+@json_option("One JSON object: instance_id.")
+@asynchronous
+async def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
+    """Make a new, empty cluster and print its instance id.
+
+    Where a cluster exists already this is an error, and nothing is changed.
+    """
+    _check_manager(uri, ledger_manager)
+    async with opened_metadata(uri, create=True) as store:
+        made = await store.initialise(ledger_manager)
+    if as_json:
+        print_json({"instance_id": made})
+    else:
+        click.echo(made)
+
+
+def _check_manager(uri: str, ledger_manager: str | None) -> None:
+    """Refuse --ledger-manager for a store that has no ledger managers, before the store is
+    created."""
+    from quire.metadata.uri import Driver, parse_uri
+
+    if ledger_manager is not None and parse_uri(uri).driver is not Driver.ZOOKEEPER:
+        raise click.UsageError(
+            f"--ledger-manager {ledger_manager} only applies to ZooKeeper, not to {uri}: "
+            "leave it out"
+        )
+
+
+# -- erase ------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@click.option("--instance-id", metavar="ID", help="Only if this is the cluster's instance id.")
+@dry_run_option("Only say what would be destroyed.")
+@yes_option("Do not ask.")
+@asynchronous
+async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
+    """Destroy a cluster in ZooKeeper: all its metadata, and with it every ledger.
+
+    Refused while a bookie is registered. Files of bookies stay: see `quire bookie format`. The
+    nodes of streams are elsewhere, and stay as well.
+    """
+
+    async with opened_metadata(uri) as store:
+        found = await check_erasable(store, instance_id)
+        if not dry_run and not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("this destroys a cluster: give --yes where nobody can "
+                                       "be asked")  # fmt: skip
+            if not click.confirm(f"Destroy the cluster {found} at {uri}?", err=True):
+                say("nothing was destroyed")
+                return EXIT_ERROR
+        if not dry_run:
+            await erase_now(store)
+    done = "would be destroyed" if dry_run else "is destroyed"
+    say(f"the metadata of the cluster {found} at {uri} {done}")
+    return 0
+
+
+async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
+    """The cluster's instance id. `UsageError` where a bookie runs, where that is not the id that
+    was named, and for a store that is a file; MetadataError."""
+    from quire.errors import UsageError
+    from quire.metadata.uri import Driver, parse_uri
+
+    where = parse_uri(store.uri)
+    if where.driver is not Driver.ZOOKEEPER:
+        raise UsageError(
+            f"{store.uri} is not in ZooKeeper: nothing was changed",
+            remedy=f"Stop its processes and delete the file {where.path}: it is the whole cluster",
+        )
+    found = await store.instance_id()
+    if instance_id is not None and instance_id != found:
+        raise UsageError(
+            f"the cluster at {store.uri} is {found or 'without an id'}, not {instance_id}: nothing "
+            "was changed"
+        )
+    bookies = await store.bookies()
+    running = sorted({*bookies.writable, *bookies.readonly})
+    if running:
+        some = ", ".join(running[:NAMED_MAX]) + (", ..." if len(running) > NAMED_MAX else "")
+        raise UsageError(
+            f"bookies of the cluster at {store.uri} are still registered ({some}): nothing was "
+            "changed",
+            remedy="Stop them first; one that was killed stays registered for its session time-out",
+        )
+    return found
+
+
+async def erase_now(store: MetadataStore) -> None:
+    """What `check_erasable` has seen. Interrupted, some is left: run it again. MetadataError."""
+    from quire.metadata.uri import VALUES_ROOT, parse_uri
+
+    root = parse_uri(store.uri).root
+    await store.tree.delete_tree(VALUES_ROOT + root)
+    for name in await store.tree.children(root):
+        if name not in _LAST:
+            await store.tree.delete_tree(f"{root}/{name}")
+    await store.tree.delete_tree(root)
+
+
+# -- skip ids ---------------------------------------------------------------------------------
+
+
+@click.command("skip-ids")
+@metadata_option
+@click.argument("last", type=click.IntRange(0, 2**63 - 2), metavar="ID")
+@asynchronous
+async def skip_ids(uri: str, last: int) -> None:
+    """Give no new ledger an id up to ID.
+
+    Use this after restoring the metadata store from an older backup. The store would otherwise
+    reuse the ids of ledgers that were created after the backup, and bookies still hold their
+    entries.
+    """
+    async with opened_metadata(uri) as store:
+        await store.skip_ledger_ids(last)
+    say(f"new ledgers get ids above {last}")

@@ -1,0 +1,201 @@
+"""Options of commands that copy replicas from bookie to bookie, and how these are run."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import say
+from quire.cli.common.options import (
+    FiniteRange,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    password_option,
+    placement_option,
+    run_async,
+    size_or_time,
+)
+from quire.cli.common.progress import JobBar
+from quire.cli.common.tls import connect, tls_options
+from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.replication import ReplicationLocks
+    from quire.replication.moves.recover import RecoverResult, RemainingLedger
+
+T = TypeVar("T")
+
+PARALLEL_MAX = 256
+LISTED_MAX = 1_000
+"""Ledgers in each list of a result that is printed as JSON; all of them are counted."""
+LINES_MAX = 100
+
+rate_option = click.option(
+    "--bytes-per-s",
+    "rate",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Write at most so many bytes a second: 20m. [default: no bound]",
+)
+parallel_option = click.option(
+    "--parallel",
+    type=click.IntRange(1, PARALLEL_MAX),
+    default=PARALLEL,
+    show_default=True,
+    help="So many ledgers at one time.",
+)
+dry_run_of_moves = dry_run_option("Change nothing; say what would move, and how many bytes.")
+
+_OPTIONS = (
+    dry_run_of_moves,
+    click.option(
+        "--open-ledgers",
+        type=click.Choice(("wait", "fence", "skip")),
+        default="wait",
+        show_default=True,
+        help="What becomes of a ledger that is open on the bookie: wait for its writer to replace "
+        "the bookie, and close it if nothing happens to it; close it at once; leave it.",
+    ),
+    click.option(
+        "--grace",
+        "open_grace_s",
+        type=FiniteRange(min=0),
+        metavar="SECONDS",
+        default=OPEN_GRACE_S,
+        show_default=True,
+        help="How long a writer has.",
+    ),
+    parallel_option,
+    rate_option,
+    placement_option,
+    password_option,
+    tls_options,
+    json_option("The result as one JSON object; no progress."),
+)
+
+
+def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--metadata, and what says how ledgers are copied; the command gets `options`, and `dry_run`
+    and `as_json` besides."""
+
+    @functools.wraps(command)
+    def called(
+        *arguments: Any,
+        open_ledgers: str,
+        open_grace_s: float,
+        parallel: int,
+        rate: float | None,
+        password: bytes,
+        **more: Any,
+    ) -> Any:
+        from quire.replication.moves.recover import MoveOptions, OpenLedgers
+
+        options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
+        return command(*arguments, options=options, **more)
+
+    wrapped: Callable[..., Any] = called
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return metadata_option(wrapped)
+
+
+def run_job(
+    uri: str,
+    work: Callable[[Client, ReplicationLocks, JobBar], Awaitable[T]],
+    *,
+    as_json: bool,
+    kind: str,
+    target: str,
+    counted: str = "ledgers",
+) -> T:
+    """`work(client, locks, progress)` with a client of this cluster. By `kind` and `target` the job
+    is paused, and told of among those that run."""
+
+    async def job() -> T:
+        from quire.cli.common.options import default_name
+        from quire.replication import ReplicationLocks
+        from quire.replication.marks.pauses import PauseGate
+        from quire.replication.marks.running import announced
+
+        async with connect(uri) as client:
+            store, clock = client.metadata, client.clock
+            locks = ReplicationLocks(store, socket.gethostname(), clock)
+            with JobBar(counted, shown=not as_json) as progress:
+                progress.gate = PauseGate(store, kind, target, progress.paused)
+                name = default_name()
+                async with announced(store, kind, target, name, clock.now_ms, progress.far):
+                    return await work(client, locks, progress)
+
+    return run_async(job())
+
+
+def say_what_is_left(result: RecoverResult) -> None:
+    """A line for each ledger that still names the bookie, some of them at most."""
+    lines = [f"ledger {one.ledger}: {one.why}" for one in result.failed]
+    lines += [f"ledger {one}: it is open, and was written meanwhile" for one in result.open]
+    lines += [f"ledger {one}: somebody else works on its replicas" for one in result.locked]
+    for line in lines[:LINES_MAX]:
+        say(line)
+    if len(lines) > LINES_MAX:
+        say(f"... and {counted(len(lines) - LINES_MAX, 'ledger')} more")
+    say_what_was_skipped(result.unreadable, result.unreadable_count)
+    if result.unreadable_count:
+        from quire.metadata.ledgers.unreadable import REMEDY
+
+        say(f"they may name {result.bookie}. {REMEDY}")
+
+
+def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
+    """Print a line for each of the first ledgers that could not be read, and the number of the
+    others."""
+    for one in named:
+        say(f"ledger {one.ledger} was skipped: {one.why}")
+    if count > len(named):
+        say(f"... and {counted(count - len(named), 'ledger')} more that cannot be read")
+
+
+def planned_text(result: RecoverResult) -> str:
+    """Of a dry run."""
+    lines = [
+        f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
+        f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"
+        for one in result.moves[:LINES_MAX]
+    ]
+    if len(result.moves) > LINES_MAX:
+        lines.append(f"... and {len(result.moves) - LINES_MAX} more")
+    entries = sum(one.entries for one in result.moves)
+    size = sum(one.bytes for one in result.moves)
+    waiting = sum(one.open for one in result.moves)
+    lines.append(
+        f"{counted(len(result.moves), 'ledger')} {'names' if len(result.moves) == 1 else 'name'} "
+        f"{result.bookie}: {counted(entries, 'entry')}, {size} bytes would be copied; "
+        f"{waiting} of them still open"
+    )
+    return "\n".join(lines)
+
+
+def done_text(result: RecoverResult) -> str:
+    text = (
+        f"{result.ledgers} of {counted(len(result.moves), 'ledger')} "
+        f"{'does' if result.ledgers == 1 else 'do'} not name {result.bookie} any more: "
+        f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
+        f"({result.bytes} bytes) copied"
+    )
+    for what, ledgers in (
+        ("closed, for their writers were gone", result.recovered),
+        ("still written", result.open),
+        ("worked on by others", result.locked),
+        ("failed", result.failed),
+    ):
+        if ledgers:
+            text += f"; {len(ledgers)} {what}"
+    if result.unreadable_count:
+        text += f"; {result.unreadable_count} skipped, because their metadata cannot be read"
+    return text

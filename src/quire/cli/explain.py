@@ -1,0 +1,227 @@
+"""`quire explain cluster` (also alone) and `quire explain ledger`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.options import (
+    asynchronous,
+    json_option,
+    ledger_argument,
+    metadata_option,
+    password_option,
+)
+from quire.cli.common.output import print_json
+from quire.cli.common.tls import client_config, tls_options
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.http.views.cluster_view import View
+    from quire.http.views.problems import Problem
+    from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
+
+CONNECT_TIMEOUT_S = 3.0
+"""A metadata store that takes longer is what is wrong."""
+BOOKIE_TIMEOUT_S = 3
+"""A bookie that does not answer within this is unreachable."""
+WAIT_S = 2.0
+"""For bookies that tell their space, and as much for the count of ledgers that lack copies; what
+is known by then is told."""
+ANSWER_TIMEOUT_S = 8.0
+"""For all of it, and some is left of ten seconds to start and to end."""
+SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
+RANGES_MAX = 5
+"""Of one replica, in words."""
+
+
+# -- the client -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIterator[Client]:
+    """MetadataUnavailableError, soon, where the store does not answer; also where everything, from
+    here on, takes longer than `answer_timeout_s` (None: no bound)."""
+    from quire.client import Client
+    from quire.errors import MetadataUnavailableError
+    from quire.http.watch.reach import REMEDY
+    from quire.metadata import open_metadata
+
+    loop = asyncio.get_running_loop()
+    deadline = None if answer_timeout_s is None else loop.time() + answer_timeout_s
+    config = client_config(connect_timeout_s=BOOKIE_TIMEOUT_S, read_timeout_s=BOOKIE_TIMEOUT_S)
+    try:
+        store = await open_metadata(uri, connect_timeout_s=CONNECT_TIMEOUT_S)
+    except MetadataUnavailableError as error:
+        error.remedy = REMEDY
+        raise
+    client = Client(store, config=config)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await store.instance_id()
+        async with asyncio.timeout_at(deadline):
+            yield client
+    except TimeoutError:
+        raise MetadataUnavailableError(
+            f"the metadata store {uri} does not answer in time", remedy=REMEDY
+        ) from None
+    finally:
+        await client.close()
+
+
+# -- the cluster ------------------------------------------------------------------------------
+
+
+@click.command("cluster")
+@metadata_option
+@tls_options
+@json_option("One JSON object, as the overview of the HTTP API.")
+@asynchronous
+async def explain_cluster(uri: str, as_json: bool) -> None:
+    """Say what is wrong with the cluster: bookies, disks, racks, the metadata store, repair.
+
+    Of each thing: what happened, what is at risk, what is being done about it without you, and what
+    to type. It answers within ten seconds, whatever is away. Nothing is changed.
+    """
+    from quire.http.views.cluster_view import ClusterView
+
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
+        cluster = ClusterView(time.monotonic, await _fetch(stack), WAIT_S)
+        stack.push_async_callback(cluster.close)
+        view = await cluster.look(client)
+    if as_json:
+        print_json(view.as_json())
+    else:
+        click.echo("\n".join(_cluster_lines(view)))
+
+
+async def _fetch(stack: AsyncExitStack) -> Any:
+    """Without the extra `http` bookies' metrics are not read: they are told of by less."""
+    try:
+        from quire.http.server.fetch import fetcher
+
+        return await stack.enter_async_context(fetcher())
+    except ImportError:
+        return _nothing
+
+
+async def _nothing(url: str) -> str:
+    return ""
+
+
+def _cluster_lines(view: View) -> list[str]:
+    count = view.count()
+    found = view.autorecovery
+    lines = [
+        f"cluster {view.instance_id}, metadata {view.metadata}",
+        ", ".join(f"{number} {state}" for state, number in count.items())
+        + f" bookies; autorecovery is {'on' if found['enabled'] else 'off'}, "
+        f"auditor: {found['auditor'] or 'nobody'}",
+    ]
+    for one in view.problems:
+        lines += _problem(one)
+    if not view.problems:
+        lines.append("✓ Nothing is wrong that is known of")
+    if view.lost is None or not view.lost.whole:
+        looked_at = 0 if view.lost is None else view.lost.records
+        lines.append(
+            "note: the search for missing ledgers has not covered all streams, objects and "
+            f"datasets yet ({looked_at} so far)"
+        )
+    lines += [f"runs: {one.sentence()}" for one in view.running]
+    return lines
+
+
+def _problem(one: Problem) -> list[str]:
+    lines = [f"{SIGNS[one.severity]}: {one.what}"]
+    for name, text in (("at risk", one.risk), ("being done", one.doing), ("do", one.next)):
+        if text:
+            lines.append(f"    {name}: {text}")
+    return lines
+
+
+# -- a ledger ---------------------------------------------------------------------------------
+
+
+@click.command("ledger")
+@metadata_option
+@ledger_argument
+@click.option("--deep", is_flag=True, help="Read every entry of every replica, and compare.")
+@password_option
+@tls_options
+@json_option("One JSON object.")
+@asynchronous
+async def explain_one_ledger(
+    uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
+) -> None:
+    """Say where the replicas of a ledger are, what is missing, and why it is not repaired yet.
+
+    Every bookie is asked. The last line says what is wrong and what to type. Nothing is changed.
+    """
+    from quire.errors import NoSuchLedgerError
+    from quire.replication.explain.explain import explain_ledger
+    from quire.streams.ownership.owners import missed
+
+    async with explaining(uri) as client:
+        try:
+            found = await explain_ledger(client, ledger_id, deep=deep, password=password)
+        except NoSuchLedgerError as error:
+            raise await missed(client, error, ledger_id) from None
+    if as_json:
+        print_json(found.as_json())
+    else:
+        click.echo("\n".join(_ledger_lines(found)))
+
+
+def _ledger_lines(found: Explained) -> list[str]:
+    ensemble, write_quorum, ack_quorum = found.quorums
+    state = {
+        "OPEN": "open: it is written, or its writer died",
+        "IN_RECOVERY": "a recovery was begun and has not ended",
+        "CLOSED": "closed",
+    }[found.state]
+    lines = [
+        f"ledger {found.ledger}: {state}; entries up to {found.last_entry}; "
+        f"{counted(ensemble, 'bookie')}, {counted(write_quorum, 'copy')}, "
+        f"{ack_quorum} to acknowledge"
+    ]
+    width = max(len(one.bookie) for segment in found.segments for one in segment.replicas)
+    for segment in found.segments:
+        lines.append(_segment(segment))
+        lines += [f"  {_replica(one, width)}" for one in segment.replicas]
+    if found.mark is not None:
+        since = "" if found.mark.age_s is None else f" for {found.mark.age_s:.0f} s"
+        named = f", naming {', '.join(found.mark.replicas)}" if found.mark.replicas else ""
+        lines.append(f"marked for repair{since}{named}: {found.mark.sentence()}")
+    text = found.verdict.sentence
+    if found.verdict.command:
+        text += f": {found.verdict.command}"
+    lines.append(text)
+    return lines
+
+
+def _segment(segment: SegmentView) -> str:
+    if segment.last < segment.first:
+        entries = f"from {segment.first}, without entries"
+    else:
+        entries = f"{segment.first}..{segment.last}"
+    return f"segment {entries}{'' if segment.closed else ', still open'}"
+
+
+def _replica(one: ReplicaReport, width: int) -> str:
+    where = "not registered" if one.host is None else f"{one.registered} on {one.host}"
+    text = f"{one.bookie:{width}}  {one.state:11}  {counted(one.entries, 'entry')}  {where}"
+    ranges = [
+        f"{first}..{last} {kind}" + (f" ({detail})" if detail else "")
+        for first, last, kind, detail in one.bad[:RANGES_MAX]
+    ]
+    if len(one.bad) > RANGES_MAX:
+        ranges.append(f"and {len(one.bad) - RANGES_MAX} more")
+    return text + (f"  {'; '.join(ranges)}" if ranges else "")

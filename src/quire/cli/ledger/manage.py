@@ -1,0 +1,263 @@
+"""`quire ledger list`, `show`, `delete` and `recover`: what is done with a ledger as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    asynchronous,
+    confirmed,
+    dry_run_option,
+    json_option,
+    ledger_argument,
+    liars_option,
+    metadata_option,
+    password_option,
+    placement_option,
+    yes_option,
+)
+from quire.cli.common.output import ledger_as_json, print_json
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import connect, tls_options
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
+    from quire.metadata.ledgers.unreadable import Unread
+
+LOOKUPS_IN_FLIGHT = 64
+
+
+# -- list -------------------------------------------------------------------------------------
+
+
+@click.command("list")
+@metadata_option
+@click.option(
+    "--first",
+    type=click.IntRange(0, LEDGER_ID_MAX),
+    default=0,
+    help="Only ledgers from this id on.",
+)
+@json_option("One JSON object a line, with what `show --json` says of the ledger.")
+@asynchronous
+async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
+    """List the ids of all ledgers, ascending, one a line.
+
+    With --json, a ledger whose metadata cannot be read is an object with `ledger_id` and `error`,
+    and the exit status is 1.
+    """
+
+    import quire
+    from quire.metadata.ledgers.unreadable import Unread
+
+    unread = Unread()
+    async with quire.connect(uri) as client:
+        async for ids in _pieces(client, first):
+            if not as_json:
+                sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
+                continue
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_described_in_list(client, one, unread)) for one in ids]
+            for task in tasks:
+                if (described := task.result()) is not None:
+                    print_json(described)
+        sys.stdout.flush()
+    if unread:
+        say(f"the metadata of {unread} cannot be read: {unread.why}")
+    return EXIT_ERROR if unread else 0
+
+
+async def _pieces(client: Client, first: int) -> AsyncIterator[list[int]]:
+    piece: list[int] = []
+    async for ledger_id in client.list_ledgers(first):
+        piece.append(ledger_id)
+        if len(piece) == LOOKUPS_IN_FLIGHT:
+            yield piece
+            piece = []
+    yield piece
+
+
+async def _described_in_list(
+    client: Client, ledger_id: int, unread: Unread
+) -> dict[str, Any] | None:
+    """Return a ledger as JSON; None for one that was deleted since it was listed."""
+    from quire.http.views.shapes import described_or_error
+
+    return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)
+
+
+# -- show -------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@ledger_argument
+@json_option("One JSON object.")
+@asynchronous
+async def show(uri: str, ledger_id: int, as_json: bool) -> None:
+    """Show what the metadata says of a ledger: state, length, quorums, segments and bookies."""
+    import quire
+
+    async with quire.connect(uri) as client:
+        described = ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
+    if as_json:
+        print_json(described)
+    else:
+        click.echo("\n".join(_lines(described)))
+
+
+def _lines(described: dict[str, Any]) -> list[str]:
+    def known(value: Any) -> Any:
+        return "not known" if value is None else value
+
+    lines = [
+        f"ledger        {described['ledger_id']}",
+        f"state         {described['state']}",
+        f"last entry    {known(described['last_entry_id'])}",
+        f"length        {known(described['length'])}",
+        f"ensemble      {described['ensemble']}",
+        f"write quorum  {described['write_quorum']}",
+        f"ack quorum    {described['ack_quorum']}",
+        f"digest        {known(described['digest'])}",
+        f"created       {known(described['ctime'])}",
+    ]
+    for key, value in (described["custom"] | described.get("custom_base64", {})).items():
+        lines.append(f"custom        {key}={value}")
+    for segment in described["segments"]:
+        last = segment["last_entry_id"]
+        entries = f"{segment['first_entry_id']}..{'' if last is None else last}"
+        lines.append(f"segment       {entries} {' '.join(segment['bookies'])}")
+    return lines
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@click.argument(
+    "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
+)
+@yes_option()
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also delete ledgers that a stream, an object, a dataset or another application needs, "
+    "which loses their data.",
+)
+@dry_run_option("Only say what would be deleted.")
+@asynchronous
+async def delete(
+    uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool
+) -> int:
+    """Delete ledgers; bookies free their space at their next garbage collection.
+
+    The command asks for confirmation once for all ledgers if standard input is a terminal. If one
+    of the ledgers does not exist, none is deleted. Without --force none is deleted if one of them
+    belongs to a stream, an object, a dataset or another application, or if its owner cannot be
+    determined.
+    """
+    import quire
+
+    wanted = list(dict.fromkeys(ledger_ids))
+    async with quire.connect(uri) as client:
+        found = {one: await _found(client, one, force) for one in wanted}
+        await check_owners(client, wanted, force=force)
+        if dry_run:
+            for ledger_id, what in found.items():
+                say(f"ledger {ledger_id} ({what}) would be deleted")
+            return 0
+        listed = ", ".join(f"{ledger_id} ({what})" for ledger_id, what in found.items())
+        if not confirmed(f"Delete ledger{'s' * (len(found) > 1)} {listed}?", yes):
+            return EXIT_ERROR
+        for ledger_id in found:
+            await client.delete_ledger(ledger_id)
+            say(f"ledger {ledger_id} deleted")
+    return 0
+
+
+async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
+    """Raise LedgerOwnedError if one of these ledgers has an owner. With `force`, print the owners
+    instead."""
+    from quire.streams.ownership.owners import find_claims, refuse_owned
+
+    if force:
+        for ledger_id, claims in (await find_claims(client, ledger_ids, scan=False)).items():
+            for claim in claims:
+                say(f"warning: ledger {ledger_id} belongs to {claim}")
+        return
+    with Progress("look for owners", counted="records") as progress:
+        await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))
+
+
+async def _found(client: Client, ledger_id: int, force: bool) -> str:
+    from quire.errors import UnreadableMetadataError
+
+    try:
+        return _summary(await client.ledger_metadata(ledger_id))
+    except UnreadableMetadataError:
+        if not force:
+            raise
+        return "its metadata cannot be understood"
+
+
+def _summary(metadata: LedgerMetadata) -> str:
+    state = metadata.state.name.lower().replace("_", " ")
+    held = f", {counted(metadata.last_entry_id + 1, 'entry')}" if metadata.closed else ""
+    return f"{state}{held}"
+
+
+# -- recover ----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@placement_option
+@tls_options
+@ledger_argument
+@password_option
+@liars_option
+@click.option(
+    "--unverified-password",
+    is_flag=True,
+    help="Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
+    "stores none (format 1).",
+)
+@json_option("Print what `show --json` says of the closed ledger.")
+@asynchronous
+async def recover(
+    uri: str,
+    ledger_id: int,
+    password: bytes,
+    assume_liars: int,
+    unverified_password: bool,
+    as_json: bool,
+) -> None:
+    """Fence the writer of a ledger, if there is one, and close the ledger.
+
+    Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
+    """
+
+    async with (
+        connect(uri) as client,
+        await client.open_ledger(
+            ledger_id,
+            password=password,
+            recover=True,
+            assume_liars=assume_liars,
+            unverified_password=unverified_password,
+        ) as reader,
+    ):
+        if as_json:
+            print_json(ledger_as_json(ledger_id, reader.metadata))
+        last, length = reader.last_add_confirmed, reader.length
+        say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {length} bytes")

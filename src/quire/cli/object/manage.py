@@ -1,0 +1,146 @@
+"""`quire object list`, `show` and `delete`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import (
+    asynchronous,
+    confirmed,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    yes_option,
+)
+from quire.cli.common.output import print_json
+from quire.cli.object.options import bucket_option, name_argument, object_as_json
+
+if TYPE_CHECKING:
+    from quire.streams.objects.objects import ObjectInfo
+
+
+# -- list -------------------------------------------------------------------------------------
+
+
+@click.command("list")
+@metadata_option
+@bucket_option
+@click.argument("prefix", metavar="[PREFIX]", default="")
+@click.option("--after", metavar="NAME", default="", help="Only names that come after this one.")
+@json_option("One JSON object a line, with what `show --json` says of the object.")
+@asynchronous
+async def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
+    """List the names of objects that begin with PREFIX, in their order, one a line."""
+
+    import quire
+    from quire.streams.objects.objects import Objects
+
+    async with (
+        quire.connect(uri) as client,
+        aclosing(Objects(client, bucket).pages(prefix, after=after)) as pages,
+    ):
+        async for page in pages:
+            if as_json:
+                for info in page:
+                    print_json(object_as_json(bucket, info))
+            else:
+                sys.stdout.write("".join(f"{info.name}\n" for info in page))
+        sys.stdout.flush()
+
+
+# -- show -------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@bucket_option
+@name_argument
+@json_option("One JSON object.")
+@asynchronous
+async def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
+    """Show the size, SHA-256, ledger and metadata of an object, without reading its data.
+
+    An object whose ledger no longer exists is reported as lost.
+    """
+    info, lost = await _info(uri, bucket, name)
+    described = object_as_json(bucket, info)
+    if lost:
+        described["lost"] = True
+    if as_json:
+        print_json(described)
+    else:
+        click.echo("\n".join(_lines(described)))
+
+
+async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
+    """Return the object's description, and whether its ledger is gone."""
+    import quire
+    from quire.errors import NoSuchLedgerError
+    from quire.streams.objects.objects import Objects
+
+    async with quire.connect(uri) as client:
+        objects = Objects(client, bucket)
+        info = await objects.info(name)
+        try:
+            await client.ledger_metadata(info.ledger_id)
+        except NoSuchLedgerError:
+            # The object may have been replaced in between: read its head again.
+            now = await objects.info(name)
+            return now, now.ledger_id == info.ledger_id
+        return info, False
+
+
+def _lines(described: dict[str, Any]) -> list[str]:
+    return [
+        f"object    {described['name']}",
+        f"bucket    {described['bucket']}",
+        f"bytes     {described['bytes']}",
+        f"SHA-256   {described['sha256']}",
+        f"created   {described['ctime'] or 'not known'}",
+        f"ledger    {described['ledger_id']}",
+        *(
+            ["lost      the ledger no longer exists: the bytes of the object are gone"]
+            if described.get("lost")
+            else []
+        ),
+        f"chunks    {described['chunks']} of {described['chunk_bytes']} bytes",
+        *(f"metadata  {key}={value}" for key, value in described["metadata"].items()),
+    ]
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@bucket_option
+@name_argument
+@yes_option()
+@dry_run_option("Only say what would be deleted.")
+@asynchronous
+async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
+    """Delete an object and its ledger; bookies free its space at their next garbage collection.
+
+    Asks first where standard input is a terminal. An object that is not there is success.
+    """
+
+    import quire
+    from quire.streams.objects.objects import Objects
+
+    async with quire.connect(uri) as client:
+        objects = Objects(client, bucket)
+        if dry_run or (not yes and sys.stdin.isatty()):
+            held = (await objects.info(name)).size_bytes
+            if dry_run:
+                say(f"object {name} ({held} bytes) would be deleted")
+                return 0
+            if not confirmed(f"Delete object {name} ({held} bytes)?", yes):
+                return EXIT_ERROR
+        found = await objects.delete(name)
+    say(f"object {name} deleted" if found else f"object {name}: there is none")
+    return 0

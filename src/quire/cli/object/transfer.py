@@ -1,0 +1,230 @@
+"""`quire object put` and `get`."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing, contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from quire.cli.common.groups import say
+from quire.cli.common.options import (
+    check_quorums,
+    json_option,
+    key_values,
+    metadata_option,
+    placement_option,
+    quorum_options,
+    run_async,
+)
+from quire.cli.common.output import OutputThread, print_json
+from quire.cli.common.progress import Progress
+from quire.cli.common.tls import connect, tls_options
+from quire.cli.object.options import bucket_option, checked, name_argument, object_as_json
+
+if TYPE_CHECKING:
+    from quire.cli.common.input import InputSource
+    from quire.streams.objects.objects import ObjectInfo
+
+STANDARD_INPUT = "-"
+CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES_MAX = 4 * 1024 * 1024
+STANDARD_OUTPUT = "-"
+
+
+# -- put --------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@placement_option
+@tls_options
+@bucket_option
+@click.argument("path", metavar="FILE")
+@click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
+@click.option("--replace", is_flag=True, help="Take the place of what has the name.")
+@key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
+@click.option(
+    "--chunk-bytes",
+    metavar="N",
+    type=click.IntRange(1, CHUNK_BYTES_MAX),
+    default=CHUNK_BYTES,
+    show_default=True,
+    help="Bytes of one entry of its ledger.",
+)
+@quorum_options
+@json_option("One JSON object: what `show --json` says of it.")
+def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how: Any) -> None:
+    """Store a file as an object; '-' is standard input. NAME defaults to the file's own.
+
+    Nobody sees anything of the object before all of it is stored. Exit status 0 means that it is
+    there, on an ack quorum of bookies.
+    """
+    from quire.streams.objects.format import check_metadata, check_name
+
+    check_quorums(how["ensemble_size"], how["write_quorum"], how["ack_quorum"])
+    if name is None:
+        if path == STANDARD_INPUT:
+            raise click.UsageError("what comes from standard input needs a NAME")
+        name = os.path.basename(path)
+    check_name(name)  # before the whole object is stored, and not after
+    check_metadata(name, how["metadata"])
+    with _opened_input(path) as file:
+        info = run_async(_put(uri, bucket, name, file, how))
+    if as_json:
+        print_json(object_as_json(bucket, info))
+    else:
+        say(
+            f"object {name} put: {info.size_bytes} bytes in ledger {info.ledger_id}, "
+            f"SHA-256 {info.sha256}"
+        )
+
+
+def _opened_input(path: str) -> BinaryIO:
+    if path == STANDARD_INPUT:
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    return open(path, "rb", buffering=0)
+
+
+async def _put(uri: str, bucket: str, name: str, file: BinaryIO, how: dict[str, Any]) -> ObjectInfo:
+    from quire.cli.common.input import InputSource, Whole
+    from quire.streams.objects.objects import Objects
+
+    found = os.fstat(file.fileno())
+    total = found.st_size if stat.S_ISREG(found.st_mode) else None
+    async with connect(uri) as client:
+        with (
+            closing(InputSource(file.fileno(), Whole())) as source,
+            Progress("put", total=total, in_bytes=True, counted="pieces") as progress,
+        ):
+            return await Objects(client, bucket).put(name, _counted(source, progress), **how)
+
+
+async def _counted(source: InputSource, progress: Progress) -> AsyncGenerator[bytes, None]:
+    async for pieces in source:
+        for piece in pieces:
+            yield piece
+            progress.advance(1, len(piece))
+
+
+# -- get --------------------------------------------------------------------------------------
+
+
+def _range(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int | None]:
+    """(first byte, how many)."""
+    if value is None:
+        return 0, None
+    match = re.fullmatch(r"(\d+)-(\d*)", value, re.ASCII)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not A-B or A-", context, parameter)
+    first = int(match[1])
+    if not match[2]:
+        return first, None
+    if int(match[2]) < first:
+        raise click.BadParameter(f"{value!r} ends before it begins", context, parameter)
+    return first, int(match[2]) - first + 1
+
+
+@click.command()
+@metadata_option
+@tls_options
+@bucket_option
+@name_argument
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=STANDARD_OUTPUT,
+    help="Where to write it: the file is there once all of it is. [default: standard output]",
+)
+@click.option(
+    "--range",
+    "wanted",
+    metavar="A-B",
+    callback=_range,
+    help="Only the bytes from A to B, counted from 0, both included; A-: to the end.",
+)
+def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | None]) -> None:
+    """Print an object, or write it to a file.
+
+    Every chunk is checked against its digest, and a whole object against its SHA-256: where that
+    differs, standard output lacks the last chunk, a file is not made, and the exit status is 1.
+    """
+    _check_output(output)
+    sys.stdout.flush()
+    run_async(_get(uri, bucket, name, output, *wanted))
+
+
+def _check_output(path: str) -> None:
+    """Raise UsageError for a file that cannot be created, before anything is read."""
+    if path == STANDARD_OUTPUT:
+        return
+    if os.path.isdir(path):
+        raise click.UsageError(f"--output {path}: it is a directory")
+    above = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(above):
+        raise click.UsageError(f"--output {path}: there is no directory {above}")
+
+
+async def _get(
+    uri: str, bucket: str, name: str, output: str, first_byte: int, size: int | None
+) -> None:
+    from quire.streams.objects.objects import Objects
+
+    async with (
+        connect(uri) as client,
+        await Objects(client, bucket).get(name) as found,
+        aclosing(found.read(first_byte, size)) as pieces,
+    ):
+        left = max(found.info.size_bytes - first_byte, 0)
+        total = left if size is None else min(size, left)
+        shown = output != STANDARD_OUTPUT or not sys.stdout.isatty()
+        with (
+            _opened_output(output) as descriptor,
+            closing(OutputThread(descriptor)) as thread,
+            Progress("get", total=total, in_bytes=True, counted="pieces", shown=shown) as progress,
+        ):
+            async for piece in pieces:
+                await thread.write(piece)
+                progress.advance(1, len(piece))
+
+
+@contextmanager
+def _opened_output(path: str) -> Iterator[int]:
+    """A descriptor to write to. A regular file takes the name when all of it is written, and on the
+    disk; until then, and after an error, what had the name before is untouched."""
+    if path == STANDARD_OUTPUT:
+        yield sys.stdout.fileno()
+        return
+    path = os.path.realpath(path)
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        regular = True
+    if not regular:
+        descriptor = os.open(path, os.O_WRONLY)  # a device or a pipe stays what it is
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        return
+    part = f"{path}.{secrets.token_hex(4)}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try:
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise

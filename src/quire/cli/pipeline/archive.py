@@ -1,0 +1,259 @@
+"""`quire pipeline offload` and `quire pipeline history`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire._runtime.units import counted, plural
+from quire.cli.common.groups import EXIT_ERROR, fail
+from quire.cli.common.options import dry_run_option, key_values, size_or_time
+from quire.cli.pipeline.job import Job, job_options
+from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
+
+if TYPE_CHECKING:
+    from quire.spark.jobs.offload import OffloadResult
+    from quire.streams.read.positions import Start
+
+FORMATS = ("parquet", "delta", "iceberg")
+COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+WAIT = "30s"
+
+
+# -- offload ----------------------------------------------------------------------------------
+
+
+@click.command()
+@job_options
+@namespace_option
+@click.argument("streams", metavar="STREAM...", nargs=-1, required=True)
+@click.option(
+    "--directory",
+    required=True,
+    metavar="DIR",
+    help="Where the files go: a path or a URI that all machines with tasks reach.",
+)
+@click.option(
+    "--older-than",
+    "older_than_s",
+    metavar="TIME",
+    callback=size_or_time("time"),
+    help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
+)
+@click.option(
+    "--larger-than",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
+    "either is enough.",
+)
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Behind what is verified, truncate the stream and free its ledgers.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(FORMATS),
+    default="parquet",
+    show_default=True,
+    help="delta and iceberg also add the files to a table.",
+)
+@click.option("--table", metavar="NAMESPACE.NAME", help="Of --format iceberg.")
+@key_values(
+    "--catalog", help_text="A property of pyiceberg's catalog. May be repeated.", distinct=False
+)
+@click.option(
+    "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
+    help="Of the files.",
+)  # fmt: skip
+@click.option(
+    "--file-size", "file_bytes", metavar="SIZE", default="128m", show_default=True,
+    callback=size_or_time("size"), help="Of a file, about: what its records take in ledgers.",
+)  # fmt: skip
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on behind records that are gone, and note what is missing.",
+)
+@click.option(
+    "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
+    callback=size_or_time("time"), help="For another job that offloads the same stream.",
+)  # fmt: skip
+@dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
+def offload(
+    job: Job,
+    path: str,
+    streams: tuple[str, ...],
+    directory: str,
+    older_than_s: float | None,
+    skip_lost: bool,
+    dry_run: bool,
+    **options: Any,
+) -> int:
+    """Copy the closed segments of STREAMs (names, or patterns such as 'orders-*') to Parquet files.
+
+    Each file is read back and compared with what came from the bookies before it counts. Run it
+    again at any time: it goes on where it was, and clears up behind a run that was killed.
+    """
+    from quire.spark import jobs
+
+    options["catalog"] = options.pop("catalog", {})
+    if dry_run:
+        return _preview(
+            job, path, streams, directory,
+            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
+        )  # fmt: skip
+    result: OffloadResult = job.run(
+        lambda spark, progress: jobs.offload(
+            spark, job.cluster, path, streams, directory, progress=progress,
+            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
+        ),
+        target=f"{path}/{','.join(streams)}",
+    )  # fmt: skip
+    freed = len(result.streams) and f", {_count(result.freed_ledgers, 'ledger')} freed"
+    job.show(
+        result.as_json(),
+        f"{_count(result.records, 'record')} of {_count(len(result.streams), 'stream')} offloaded "
+        f"to {_count(result.files, 'file')}{freed or ''}",
+    )
+    for name, error in result.failed.items():
+        fail(f"stream {name}: {error}")
+    return EXIT_ERROR if result.failed else 0
+
+
+def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> int:
+    from quire.spark.jobs import preview_offload
+
+    found = preview_offload(job.cluster, path, streams, directory, **options)
+    copied = sum(one.ledger_bytes for one in found)
+    lines = [
+        f"stream {one.stream}: {_count(one.segments, 'segment')} from {one.start} to {one.behind}, "
+        f"{one.ledger_bytes:,} bytes, to {_count(one.files, 'file')}; "
+        f"{_count(len(one.freed_ledgers), 'ledger')} would be freed"
+        for one in found
+        if not one.error
+    ]
+    failed = [one for one in found if one.error]
+    readable = len(found) - len(failed)
+    lines.append(f"{_count(readable, 'stream')}: {copied:,} bytes would be copied")
+    result = {
+        "dry_run": True,
+        "ledger_bytes": copied,
+        "streams": [one.as_json() for one in found],
+    }
+    job.show(result, "\n".join(lines))
+    for one in failed:
+        fail(f"stream {one.stream}: {one.error}")
+    return EXIT_ERROR if failed else 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {plural(what, number)}"
+
+
+# -- history ----------------------------------------------------------------------------------
+
+
+@click.command()
+@job_options
+@namespace_option
+@name_argument()
+@click.option("--directory", required=True, metavar="DIR", help="Where the stream is offloaded to.")
+@place_option("from", f"The first record: {PLACES}. [default: earliest]")
+@place_option("to", "Before this place. [default: what is acknowledged now]")
+@click.option("--count", "action", flag_value="count", help="Count the records.")
+@click.option(
+    "--check", "action", flag_value="check", help="Read every file and compare it with its digests."
+)
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="Write the records to Parquet files here; DIR must not exist.",
+)
+def history(
+    job: Job,
+    path: str,
+    name: str,
+    directory: str,
+    from_place: Start | None,
+    to_place: Start | None,
+    action: str | None,
+    output: str | None,
+) -> int:
+    """Tell where the offloaded part of a stream ends, and the live part begins; count both, write
+    both to files, or check the offloaded part.
+
+    Without --count, --check and --output no Spark is started.
+    """
+    bounds = {"start": from_place or "earliest", "end": to_place}
+    if output is not None and action is not None:
+        raise click.UsageError("--output, --count and --check exclude each other")
+    if (from_place is not None or to_place is not None) and (action == "check" or (
+        action is None and output is None
+    )):  # fmt: skip
+        raise click.UsageError("--from and --to are for --count and --output")
+    if action == "check":
+        return _check(job, name, directory)
+    if action is None and output is None:
+        _describe(job, path, name, directory)
+        return 0
+    _read(job, (path, name, directory), bounds, output)
+    return 0
+
+
+def _describe(job: Job, path: str, name: str, directory: str) -> None:
+    from quire.spark.jobs.history import history_facts
+
+    facts = history_facts(job.cluster, path, name, directory)
+    if not facts.files:
+        line = f"stream {name}: nothing is offloaded to {directory}"
+    else:
+        line = (
+            f"stream {name}: {facts.records:,} {plural('record', facts.records)} from "
+            f"{facts.start} to before {facts.boundary} are in {counted(facts.files, 'file')} "
+            f"({facts.size_bytes:,} bytes)"
+        )
+    line += f"; bookies have it from {facts.live_start} on"
+    for gap in facts.gaps:
+        line += f"; {gap}"
+    job.show(facts.as_json(), line)
+
+
+def _check(job: Job, name: str, directory: str) -> int:
+    from quire.spark.jobs.history import check_history
+
+    wrong: list[str] = job.run(
+        lambda spark, progress: check_history(spark, name, directory, progress=progress),
+        target=name,
+    )
+    shown = "all files are as they were written"
+    if wrong:
+        shown = counted(len(wrong), "damaged file")
+    job.show({"stream": name, "damaged": wrong}, f"stream {name}: {shown}")
+    for message in wrong:
+        fail(message)
+    return EXIT_ERROR if wrong else 0
+
+
+def _read(job: Job, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None) -> None:
+    from quire.spark import jobs
+
+    def work(spark: Any, progress: Any) -> int:
+        frame = jobs.history(spark, job.cluster, *what, **bounds)
+        if output is None:
+            frame = frame.select("sequence")
+            return int(frame.count())
+        progress("write", 0, None)
+        frame.write.mode("error").parquet(output)
+        return int(spark.read.parquet(output).count())
+
+    name = what[1]
+    records = job.run(work, target=f"{what[0]}/{name}")
+    result = {"stream": name, "records": records}
+    if output is None:
+        job.show(result, f"{records:,}")
+    else:
+        written = f"{records:,} {plural('record', records)} written to {output}"
+        job.show({**result, "output": output}, written)

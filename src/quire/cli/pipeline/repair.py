@@ -1,0 +1,191 @@
+"""`quire pipeline audit` and `quire pipeline recover`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.moves import LINES_MAX, done_text, planned_text
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    FiniteRange,
+    bookie_argument,
+    dry_run_option,
+    size_or_time,
+)
+from quire.cli.pipeline.job import Bar, Job, job_options
+from quire.cli.stream.options import namespace_option
+from quire.replication.autorecovery.settings import OPEN_GRACE_S
+
+if TYPE_CHECKING:
+    from quire.replication import Finding
+    from quire.spark.jobs.audit import AuditResult
+    from quire.spark.jobs.recover import RecoverResult
+
+
+# -- audit ------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--ledger",
+    "ledgers",
+    metavar="ID",
+    type=click.IntRange(0, LEDGER_ID_MAX),
+    multiple=True,
+    help="This ledger only. May be repeated. [default: all of the cluster]",
+)
+@click.option(
+    "--streams",
+    metavar="PATTERN",
+    help="The ledgers of these streams only: names as of a shell; * matches / too.",
+)
+@namespace_option
+@click.option(
+    "--rate",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Write back what is wrong, from replicas that are right; replace bookies that do not "
+    "answer.",
+)
+@job_options
+def audit(
+    job: Job,
+    path: str,
+    ledgers: tuple[int, ...],
+    streams: str | None,
+    rate: float | None,
+    repair: bool,
+) -> int:
+    """Read every replica of every entry from the bookie that should have it.
+
+    Digests are checked, and replicas are compared. The command prints a line for each range of
+    entries that is missing, short, damaged, different, or on a bookie that does not answer. Short
+    means that an ack quorum has the range and this bookie never got it. The exit status is 1 if
+    there is such a range; with --repair, if one could not be repaired. Ledgers and streams whose
+    metadata cannot be read are named; then the status is 1 as well.
+    """
+    if ledgers and streams is not None:
+        raise click.UsageError("--ledger and --streams exclude each other")
+
+    def work(spark: Any, progress: Bar) -> AuditResult:
+        from quire.spark.jobs.audit import audit as run
+
+        return run(
+            spark,
+            job.cluster,
+            ledgers=ledgers or None,
+            streams=streams,
+            namespace=path,
+            bytes_per_second_per_bookie=rate,
+            repair=repair,
+            progress=progress,
+        )
+
+    result = job.run(work, target="cluster" if streams is None else f"{path}/{streams}")
+    job.show(result.as_json(), _text(result))
+    for unread in result.unreadable[:LINES_MAX]:
+        fail(unread)
+    left = result.findings if result.repair is None else result.repair.left
+    return EXIT_ERROR if left or result.unreadable else 0
+
+
+def _text(result: AuditResult) -> str:
+    lines = [_line(one) for one in result.findings[:LINES_MAX]]
+    if len(result.findings) > LINES_MAX:
+        lines.append(f"... and {len(result.findings) - LINES_MAX} more (--json has all)")
+    replicas = f"{counted(result.entries, 'replica')} of entries ({result.bytes} bytes)"
+    read = f"{counted(result.ledgers, 'ledger')}, {replicas}"
+    if result.clean:
+        return f"{read}: all right"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in result.kinds.items())
+    lines.append(f"{read} are right; ranges that are not: {kinds or 'none'}")
+    if result.unreadable:
+        lines.append(f"not audited, because they cannot be read: {len(result.unreadable)}")
+    repair = result.repair
+    if repair is not None:
+        lines += [f"left: {_line(one)}" for one in repair.left[:LINES_MAX]]
+        lines.append(
+            f"repaired: {counted(repair.written_back, 'entry')} written back, "
+            f"{counted(repair.moved, 'segment')} moved to other bookies; "
+            f"{counted(len(repair.left), 'range')} left"
+        )
+    return "\n".join(lines)
+
+
+def _line(one: Finding) -> str:
+    detail = f" ({one.detail})" if one.detail else ""
+    return f"ledger {one.ledger}, {one.first}-{one.last}, {one.bookie}: {one.kind}{detail}"
+
+
+# -- recover ----------------------------------------------------------------------------------
+
+
+@click.command()
+@bookie_argument()
+@dry_run_option("Change nothing; say what would move.")
+@click.option(
+    "--even-if-alive", is_flag=True, help="Empty a bookie that is registered, too: it is read from."
+)
+@click.option(
+    "--grace",
+    "open_grace_s",
+    type=FiniteRange(min=0),
+    metavar="SECONDS",
+    default=OPEN_GRACE_S,
+    show_default=True,
+    help="How long the writer of an open ledger has to replace the bookie by itself. A ledger to "
+    "which nothing happens in that time is fenced and closed.",
+)
+@click.option("--leave-open", is_flag=True, help="Never fence a ledger; leave those that are open.")
+@click.option(
+    "--rate",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
+)
+@job_options
+def recover(
+    job: Job,
+    bookie: str,
+    dry_run: bool,
+    even_if_alive: bool,
+    open_grace_s: float,
+    leave_open: bool,
+    rate: float | None,
+) -> int:
+    """Replicate again what a lost BOOKIE held, to other bookies.
+
+    Under the same locks and rules as autorecovery, which may be at it, too. Run again it goes on
+    where it was. Exit status 1 if ledgers are left that name the bookie.
+    """
+
+    def work(spark: Any, progress: Bar) -> RecoverResult:
+        from quire.spark.jobs.recover import recover as run
+
+        return run(
+            spark,
+            job.cluster,
+            bookie,
+            dry_run=dry_run,
+            even_if_alive=even_if_alive,
+            open_grace_s=open_grace_s,
+            fence_open=not leave_open,
+            bytes_per_second=rate,
+            progress=progress,
+        )
+
+    result = job.run(work, target=bookie)
+    job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
+    if not job.as_json:
+        for left in result.failed[:LINES_MAX]:
+            say(f"ledger {left.ledger}: {left.why}")
+    return 0 if result.complete or dry_run else EXIT_ERROR

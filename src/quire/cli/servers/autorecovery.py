@@ -1,0 +1,279 @@
+"""`quire autorecovery`: an auditor and workers, and what they are doing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.common.groups import say
+from quire.cli.common.options import (
+    Command,
+    asynchronous,
+    check_bookie,
+    checked,
+    default_name,
+    json_option,
+    metadata_option,
+    placement_option,
+    run_async,
+)
+from quire.cli.common.output import print_json, time_text
+from quire.cli.common.tls import client_config, connect, tls_options
+from quire.cli.servers.http import fill_options, given_options, http_options, stop_event
+
+if TYPE_CHECKING:
+    import quire
+    from quire.http.server.security import HttpOptions
+    from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+    from quire.replication.explain.status import WhyNot
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> AutorecoverySettings:
+    """What is configured, with NAME=VALUE applied."""
+    from quire.cli.common.configuration import assignments_layer, configured
+
+    flag = parameter.opts[0]
+    return configured(assignments_layer(flag, "autorecovery", values)).autorecovery()
+
+
+def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[[Command], Command]:
+    return click.option(
+        flag,
+        name,
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_settings,
+        help="A key of the table [autorecovery] of the configuration, e.g. open_grace_s=60 or "
+        "bytes_per_s=64m. May be repeated.",
+    )
+
+
+@click.command()
+@metadata_option
+@tls_options
+@placement_option
+@click.option("--auditor-only", is_flag=True, help="Look for what is missing; repair nothing.")
+@click.option("--worker-only", is_flag=True, help="Repair what others have found.")
+@click.option(
+    "--name",
+    metavar="ID",
+    callback=checked(check_bookie),
+    help="How locks and votes name this process. [default: HOST.PID]",
+)
+@settings_option("--set", "settings")
+@http_options("--http")
+def start(
+    uri: str,
+    auditor_only: bool,
+    worker_only: bool,
+    name: str | None,
+    settings: AutorecoverySettings,
+) -> None:
+    """Run autorecovery in the foreground: stand for auditor, and work.
+
+    It prints its name on standard output once it runs, and one line of JSON for each event on
+    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    """
+    if auditor_only and worker_only:
+        raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
+    from quire.cli.common.configuration import configured
+
+    fill_options(configured().http_side("autorecovery").options())
+    name, http = name or default_name(), given_options()
+    parts = {"auditor": not worker_only, "worker": not auditor_only}
+    try:
+        run_async(_start(uri, name, settings, http, **parts))
+    except KeyboardInterrupt:
+        pass
+
+
+async def _start(
+    uri: str,
+    name: str,
+    settings: AutorecoverySettings,
+    http: HttpOptions | None,
+    *,
+    auditor: bool,
+    worker: bool,
+) -> None:
+    from quire.bookie.main import log_event
+    from quire.replication.autorecovery.autorecovery import Autorecovery
+
+    stopping = stop_event()
+    async with connect(uri) as client, AsyncExitStack() as around:
+        autorecovery = Autorecovery(
+            client, name, settings=settings, auditor=auditor, worker=worker, log=log_event
+        )
+        if http is not None:
+            import quire
+            from quire.http.server.run import serve_cluster
+
+            config, stats = client_config(), autorecovery.stats
+            served = serve_cluster(http, uri, config, quire.__version__, log_event,
+                                   owner=name, autorecovery=stats)  # fmt: skip
+            await around.enter_async_context(served)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(autorecovery.run())
+            click.echo(name)
+            await stopping.wait()
+            running.cancel()
+        log_event("stopped", **autorecovery.stats.as_json())
+
+
+def beside(
+    uri: str, settings: AutorecoverySettings, log: Callable[..., None], stats: AutorecoveryStats
+) -> Callable[[str], Coroutine[Any, Any, None]]:
+    """Return a function that starts autorecovery in a bookie's process, given the bookie's id as
+    its name. All its runs count in `stats`, including those after a restart."""
+    config = client_config()
+
+    async def run(bookie_id: str) -> None:
+        import quire
+        from quire.replication.autorecovery.autorecovery import Autorecovery
+
+        async with quire.connect(uri, config=config) as client:
+            await Autorecovery(client, bookie_id, settings=settings, log=log, stats=stats).run()
+
+    return run
+
+
+@click.command()
+@metadata_option
+@json_option("One JSON object.")
+@asynchronous
+async def status(uri: str, as_json: bool) -> None:
+    """Show whether it is enabled, who the auditor is, and how much there is to do."""
+    from quire.replication.explain.status import overview
+
+    async with _store(uri) as client:
+        found = await overview(client.metadata)
+    if as_json:
+        print_json(found.as_json())
+        return
+    auditor = found.auditor or "nobody"
+    if found.auditor_age_s is not None:
+        auditor += f", who has stood for {found.auditor_age_s:.0f} s"
+    click.echo(f"autorecovery is {'enabled' if found.enabled else 'disabled'}")
+    click.echo(f"auditor: {auditor}")
+    click.echo(f"a single lost bookie is waited for: {found.delay_s} s")
+    click.echo(
+        f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
+        f"the last attempt failed with {found.failing}"
+    )
+    if found.unreadable is not None:
+        click.echo(
+            f"skipped, because its metadata or mark cannot be read: {found.unreadable.sentence()}, "
+            f"as of {time_text(found.unreadable.at_ms)}"
+        )
+    for damaged in found.damaged:
+        click.echo(f"damaged: {damaged}")
+    if (check := found.placement) is not None:
+        click.echo(
+            f"placement: {check.misplaced} of {check.ledgers} ledgers lie otherwise than they "
+            f"should, as of {time_text(check.at_ms)}"
+        )
+
+
+def _store(uri: str) -> Any:
+    """No bookie is asked."""
+    import quire
+
+    return quire.connect(uri)
+
+
+@click.command("list")
+@metadata_option
+@json_option("One JSON object a line.")
+@asynchronous
+async def list_marked(uri: str, as_json: bool) -> None:
+    """List the ledgers that lack replicas: since when, which bookies, who works on them, and why
+    they are not repaired yet."""
+
+    from quire.replication.explain.status import marked_ledgers
+
+    client: quire.Client
+    malformed: dict[str, str] = {}
+    async with _store(uri) as client:
+        async for one in marked_ledgers(client.metadata, malformed=malformed):
+            if as_json:
+                print_json({**one.as_json(), "why": one.sentence()})
+            else:
+                click.echo(_line(one))
+    for path, why in malformed.items():
+        say(f"{path} is in the tree of marks, but is not a mark: {why}")
+
+
+def _line(one: WhyNot) -> str:
+    since = time_text(one.marked_ms if one.marked_ms is not None else -1) or "an unknown time"
+    return f"{one.ledger} lacks {', '.join(one.replicas) or '?'} since {since}: {one.sentence()}"
+
+
+@click.command()
+@metadata_option
+@asynchronous
+async def enable(uri: str) -> None:
+    """Switch autorecovery on again, for the whole cluster."""
+    changed = await _switch(uri, on=True)
+    say("autorecovery is enabled" if changed else "autorecovery was enabled already")
+
+
+@click.command()
+@metadata_option
+@asynchronous
+async def disable(uri: str) -> None:
+    """Switch autorecovery off, for the whole cluster, Apache's too.
+
+    Nothing new is begun; what is under way comes to its end.
+    """
+    changed = await _switch(uri, on=False)
+    say("autorecovery is disabled" if changed else "autorecovery was disabled already")
+
+
+async def _switch(uri: str, *, on: bool) -> bool:
+    from quire.replication.marks.marks import ReplicationMarks
+
+    async with _store(uri) as client:
+        marks = ReplicationMarks(client.metadata)
+        return await (marks.enable() if on else marks.disable())
+
+
+@click.command()
+@metadata_option
+@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@json_option("One JSON object: delay_s.")
+@asynchronous
+async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
+    """Show or set how long a single lost bookie is waited for.
+
+    The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
+    at a time are not waited for.
+    """
+    from quire.replication.marks.marks import ReplicationMarks
+
+    async with _store(uri) as client:
+        marks = ReplicationMarks(client.metadata)
+        if seconds is not None:
+            await marks.set_delay(seconds)
+        found = await marks.delay_s()
+    if as_json:
+        print_json({"delay_s": found})
+    elif seconds is None:
+        click.echo(str(found))
+
+
+@click.command()
+@metadata_option
+@asynchronous
+async def trigger(uri: str) -> None:
+    """Make the auditor look for lost bookies now, without waiting for any of them."""
+
+    from quire.replication.marks.marks import ReplicationMarks
+
+    async with _store(uri) as client:
+        await ReplicationMarks(client.metadata).trigger()

@@ -1,0 +1,166 @@
+"""`quire local`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.servers.http import check_address
+
+if TYPE_CHECKING:
+    from quire.testing.cluster import LocalCluster, ServerProcess
+
+WATCH_INTERVAL_S = 0.25
+UI_ADDRESS = "127.0.0.1:8080"
+ANY_PORT = "127.0.0.1:0"
+UI_START_TIMEOUT_S = 20.0
+
+
+@click.command()
+@click.option(
+    "--bookies",
+    type=click.IntRange(1, 1000),
+    help="How many. [default: as many as the directory has, else 3]",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False),
+    help="Where everything is kept. [default: a temporary directory, removed at the end]",
+)
+@click.option(
+    "--zookeeper",
+    is_flag=True,
+    help="Keep the metadata in a ZooKeeper process instead of a SQLite file (needs Java).",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, 65535),
+    help="Port of the first bookie, the others follow. [default: free ones, the same every time]",
+)
+@click.option(
+    "--ui",
+    metavar="HOST:PORT",
+    help=f"Where the dashboard is; loopback only. [default: {UI_ADDRESS}, or any free port where "
+    "that is taken]",
+)
+@click.option("--no-ui", is_flag=True, help="Without the dashboard.")
+def local(
+    bookies: int | None,
+    directory: str | None,
+    zookeeper: bool,
+    base_port: int | None,
+    ui: str | None,
+    no_ui: bool,
+) -> int:
+    """Run a whole cluster on this machine, in the foreground: metadata, bookies, and a dashboard.
+
+    Prints the metadata URI, and nothing else, on standard output once all bookies serve. Ctrl-C
+    and SIGTERM stop it cleanly, with exit status 0; started again on the same directory it has its
+    data.
+    """
+    from quire.testing.cluster import LocalCluster, StoppedError
+
+    if ui:
+        check_address(ui, loopback=True)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stopping.set())
+    if ui and no_ui:
+        raise click.UsageError("--ui and --no-ui exclude each other", click.get_current_context())
+    wanted = not no_ui and (bool(ui) or find_spec("aiohttp") is not None)
+    cluster = LocalCluster(
+        bookies,
+        directory,
+        True if zookeeper else None,
+        ("--http", ANY_PORT) if wanted else (),  # whence the dashboard has what they do now
+        base_port=base_port,
+        stopping=stopping,
+    )
+    shown: list[ServerProcess] = []
+    try:
+        cluster.start()
+        if wanted:
+            shown = [_dashboard(cluster, ui, stopping)]
+        _welcome(cluster)
+        if shown:
+            say(f"Dashboard: {shown[0].said}")
+        elif not no_ui:
+            say('No dashboard: it needs pip install "quire[http]"')
+        _watch([*cluster.processes, *shown], stopping)
+    except StoppedError:
+        say("stopped before it served")
+        return 0
+    finally:
+        running = len(cluster.processes) + len(shown)
+        for process in shown:
+            process.stop()  # it only looks: how it ends is nobody's loss
+        unclean = cluster.stop()
+    for line in unclean:
+        fail(line)
+    if unclean:
+        return EXIT_ERROR
+    say(f"stopped ({running} processes)")
+    return 0
+
+
+def _welcome(cluster: LocalCluster) -> None:
+    sys.stdout.write(cluster.uri + "\n")
+    sys.stdout.flush()
+    where = str(cluster.directory)
+    if cluster.temporary:
+        where += " (temporary: removed at the end)"
+    ports = ", ".join(str(bookie.port) for bookie in cluster.bookies)
+    say(f"{len(cluster.bookies)} bookies serve on ports {ports}; data and logs: {where}")
+    say(f"In another shell: export QUIRE_METADATA='{cluster.uri}'")
+    say("Then, for example: seq 1000 | quire ledger write; quire ledger list; quire bench add")
+    say("Ctrl-C stops it")
+
+
+def _dashboard(
+    cluster: LocalCluster, address: str | None, stopping: threading.Event
+) -> ServerProcess:
+    """`quire ui` beside the cluster. StartError."""
+    from quire.errors import StartError
+    from quire.testing._process import quire_command
+    from quire.testing.cluster import ServerProcess, StoppedError
+
+    def start(where: str) -> ServerProcess:
+        command = quire_command("ui", "--metadata", cluster.uri, "--http", where)
+        process = ServerProcess("the dashboard", command, cluster.directory / "ui.log")
+        process.launch()
+        process.wait_ready(time.monotonic() + UI_START_TIMEOUT_S, stopping)
+        return process
+
+    if address is not None:
+        return start(address)
+    try:
+        return start(UI_ADDRESS)
+    except StoppedError:
+        raise
+    except StartError:
+        return start(ANY_PORT)  # most likely somebody else has the port
+
+
+def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
+    """Until stopped. A process that dies is told of and not restarted: whoever kills one wants to
+    see what the others do."""
+    dead: set[ServerProcess] = set()
+    while not stopping.wait(WATCH_INTERVAL_S):
+        for process in processes:
+            if process not in dead and not process.alive:
+                dead.add(process)
+                say(f"{process.name} ended {_how(process)}; its log: {process.log_path}")
+
+
+def _how(process: ServerProcess) -> str:
+    if process.returncode == 0:
+        return "in order: it was stopped or decommissioned"
+    return process.how_it_ended()

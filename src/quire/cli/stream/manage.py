@@ -1,0 +1,232 @@
+"""`quire stream create`, `set`, `rename`, `delete`, `end`, `truncate` and `retain`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from quire._runtime.units import counted
+from quire.cli.common.groups import EXIT_ERROR, say
+from quire.cli.common.options import (
+    asynchronous,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    yes_option,
+)
+from quire.cli.common.output import print_json
+from quire.cli.common.tls import tls_options
+from quire.cli.stream.options import (
+    PLACES,
+    Values,
+    change_arguments,
+    changes,
+    name_argument,
+    namespace,
+    namespace_option,
+    password_option,
+    place_option,
+    set_option,
+)
+
+if TYPE_CHECKING:
+    from quire.codec.distributedlog.segment import StreamSegment
+    from quire.streams.read.positions import Start
+
+
+# -- create -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument()
+@set_option
+@asynchronous
+async def create(uri: str, path: str, name: str, values: Values) -> None:
+    """Make a stream. What is not set here is inherited from the namespace.
+
+    The default namespace, /streams, is made with its first stream; others are made by `quire
+    namespace create`.
+    """
+
+    async with namespace(uri, path, make=True) as opened:
+        await opened.create_stream(name, settings=values)
+    say(f"stream {name} created")
+
+
+@click.command("set")
+@metadata_option
+@namespace_option
+@name_argument()
+@change_arguments
+@asynchronous
+async def change(uri: str, path: str, name: str, values: Values, unset: tuple[str, ...]) -> None:
+    """Change a stream's own settings. A writer that is open keeps what it has."""
+
+    values = changes(values, unset)
+    async with namespace(uri, path) as opened:
+        await opened.configure_stream(name, values)
+    say(f"stream {name} changed")
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument()
+@name_argument("new_name", "NEW")
+@asynchronous
+async def rename(uri: str, path: str, name: str, new_name: str) -> None:
+    """Give a stream another name in its namespace: with its settings, records and subscriptions.
+
+    Whoever is writing it is fenced.
+    """
+
+    async with namespace(uri, path) as opened:
+        await opened.rename_stream(name, new_name)
+    say(f"stream {name} is {new_name} now")
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument()
+@yes_option()
+@dry_run_option("Only say what would be deleted.")
+@asynchronous
+async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
+    """Delete a stream with all its ledgers and subscriptions.
+
+    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    """
+
+    async with namespace(uri, path) as opened:
+        held = counted(len(await opened.segments(name)), "segment")
+        if dry_run:
+            say(f"stream {name} ({held}) would be deleted")
+            return 0
+        if (
+            not yes
+            and sys.stdin.isatty()
+            and not click.confirm(f"Delete stream {name} ({held})?", err=True)
+        ):
+            say("nothing was deleted")
+            return EXIT_ERROR
+        await opened.delete_stream(name)
+    say(f"stream {name} deleted")
+    return 0
+
+
+@click.command()
+@metadata_option
+@tls_options
+@namespace_option
+@name_argument()
+@password_option
+@yes_option()
+@dry_run_option("Only say what would be ended.")
+@asynchronous
+async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: bool) -> int:
+    """End a stream for good: nobody can append to it any more, and readers come to an end.
+
+    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    """
+    async with namespace(uri, path, password) as opened:
+        if dry_run:
+            held = counted(len(await opened.segments(name)), "segment")
+            say(f"stream {name} ({held}) would be ended for good")
+            return 0
+        if (
+            not yes
+            and sys.stdin.isatty()
+            and not click.confirm(f"End stream {name} for good?", err=True)
+        ):
+            say("nothing was changed")
+            return EXIT_ERROR
+        async with await opened.open_writer(name) as writer:
+            count = writer.next_sequence
+            await writer.end_stream()
+    say(f"stream {name} ended behind {counted(count, 'record')}")
+    return 0
+
+
+# -- trim -------------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@tls_options
+@namespace_option
+@name_argument()
+@place_option("before", f"Give up everything before this place: {PLACES}.", required=True)
+@password_option
+@dry_run_option("Only say which ledgers would be freed.")
+@json_option("One JSON object: name, before, freed_ledgers, dry_run.")
+@asynchronous
+async def truncate(
+    uri: str,
+    path: str,
+    name: str,
+    before_place: Start,
+    password: bytes,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Give up the beginning of a stream, and free the ledgers that hold nothing else.
+
+    The segment that is being written is left alone: what lies in it is given up by a later call.
+    """
+
+    async with namespace(uri, path, password) as opened:
+        position = await opened.find(name, before_place)
+        freed = await opened.truncate(name, position, dry_run=dry_run)
+    if as_json:
+        ledgers = [segment.ledger_id for segment in freed]
+        print_json({
+            "name": name, "before": str(position), "freed_ledgers": ledgers, "dry_run": dry_run
+        })  # fmt: skip
+    else:
+        done = "would be truncated" if dry_run else "truncated"
+        say(f"stream {name} {done} before {position}: {_freed(freed, dry_run)}")
+
+
+def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
+    done = "would be freed" if dry_run else "freed"
+    return f"{len(segments)} ledger{'' if len(segments) == 1 else 's'} {done}"
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument(required=False)
+@click.option("--all", "everything", is_flag=True, help="All streams of the namespace.")
+@dry_run_option("Only say which ledgers would be freed.")
+@json_option("One JSON object for each stream: name, freed_ledgers, dry_run.")
+@asynchronous
+async def retain(
+    uri: str, path: str, name: str | None, everything: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete what the settings do not want kept (retention_ms, retention_bytes), and what was
+    truncated. Writers do the same when they roll."""
+    if everything == (name is not None):
+        raise click.UsageError("give the NAME of a stream, or --all")
+    from quire.errors import NoSuchStreamError
+
+    async with namespace(uri, path) as opened:
+        for one in [name] if name is not None else await opened.streams():
+            try:
+                freed = await opened.retain(one, dry_run=dry_run)
+            except NoSuchStreamError:
+                if name is not None:
+                    raise
+                continue  # deleted since it was listed
+            if as_json:
+                ledgers = [segment.ledger_id for segment in freed]
+                print_json({"name": one, "freed_ledgers": ledgers, "dry_run": dry_run})
+            elif freed or name is not None:
+                say(f"stream {one}: {_freed(freed, dry_run)}")

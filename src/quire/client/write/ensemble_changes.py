@@ -1,0 +1,427 @@
+"""What becomes of the members of an ensemble that fail while a ledger is written.
+
+One change runs at a time, and nothing is confirmed meanwhile (replication spec, 4.2):
+
+    only its connection is lost   the member returns over a new connection, if that is made at once
+    another bookie can be had     it replaces the member, once the metadata names it
+    no other bookie can be had    the session continues without the member while every write set has
+                                  its ack quorum; else nothing is acknowledged for a while
+
+A member that is absent is tried again until it rejoins or another bookie replaces it. Connections
+to several bookies that break at the same moment usually break because of the network between (a
+switch restarts), and the bookies are alive. Apache's client gives up the ledger in this case. A
+ledger whose metadata has no room to name another ensemble is treated in the same way: its members
+are tried again, and no other bookie is used.
+
+Continuing without a member changes nothing in the metadata, and relies on no assumption about the
+member. Entries that it had acknowledged are on its disk, and count. With deferred sync they may be
+gone, and do not count (`DeferredPipeline.park`). A member that returns, restarted or not, is sent
+everything after the last confirmed entry. It refuses these entries if the ledger was fenced
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+from quire._runtime.tasks import TaskSet
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.logs import log_event
+from quire.client.observability.tracing import SessionSpans, note
+from quire.config import ClientConfig
+from quire.core.append.pipeline import AddPipeline
+from quire.core.append.quorum import bearable
+from quire.core.append.spread_pipeline import SpreadPipeline
+from quire.core.placement import Wanted
+from quire.core.placement.words import some
+from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, QuireError, WriteError
+
+RETURN_REST_S = 30.0
+"""Seconds until a member may return over a new connection once more. A member whose next connection
+dies silently within that time is replaced."""
+REJOIN_DELAY_S = 1.0
+"""Seconds before the first attempt to have an absent member back, and between all attempts while no
+ack quorum is left."""
+REJOIN_DELAY_MAX_S = 30.0
+"""The delay doubles with each attempt, up to this."""
+
+ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
+"""(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
+now in force. Raises what ends the session."""
+
+
+class EnsembleMember(Protocol):
+    """One member of the ensemble, as long as no other one takes its place."""
+
+    index: int
+    bookie_id: str
+
+    def leave(self) -> None:
+        """Send nothing more to it, and ignore what it still answers."""
+        ...
+
+
+class ChangingSession(Protocol):
+    """What the changes of an ensemble need of the session that writes the ledger."""
+
+    @property
+    def ledger_id(self) -> int: ...
+    @property
+    def config(self) -> ClientConfig: ...
+    @property
+    def pool(self) -> BookiePool: ...
+    @property
+    def tasks(self) -> TaskSet: ...
+    @property
+    def spans(self) -> SessionSpans | None: ...
+    @property
+    def pipeline(self) -> AddPipeline: ...
+    @property
+    def ensemble(self) -> tuple[str, ...]: ...
+    @property
+    def write_quorum(self) -> int: ...
+    @property
+    def ack_quorum(self) -> int: ...
+    @property
+    def failure(self) -> QuireError | None: ...
+    @property
+    def causes(self) -> Mapping[str, BaseException | str]: ...
+
+    @property
+    def met(self) -> bool:
+        """Whether any member was ever connected."""
+        ...
+
+    @property
+    def owes(self) -> bool:
+        """Whether somebody may wait for members to answer."""
+        ...
+
+    def member(self, index: int) -> EnsembleMember: ...
+
+    def connect(self, bookie_id: str) -> Coroutine[Any, Any, object]:
+        """Connect to a bookie. Raises BookieUnavailableError."""
+        ...
+
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
+        """Adopt the ensemble that is in force now; the indexes at which it has other bookies."""
+        ...
+
+    def begin_again(self, indexes: set[int]) -> None:
+        """Send to the bookies at these indexes everything after the last confirmed entry."""
+        ...
+
+    def after_acks(self) -> None:
+        """Confirm what the acknowledgements so far allow."""
+        ...
+
+    def fail_member(self, member: EnsembleMember) -> None: ...
+    def fail(self, error: QuireError) -> None: ...
+
+
+class EnsembleChanges:
+    """The failed and the absent members of one session. A session makes this when the first member
+    fails."""
+
+    def __init__(self, session: ChangingSession, change_ensemble: ChangeEnsemble) -> None:
+        self.absent: frozenset[int] = frozenset()
+        """The indexes of the members without which the session continues."""
+        self._session = session
+        self._change_ensemble = change_ensemble
+        self._failed: dict[int, EnsembleMember] = {}
+        self._may_return: set[int] = set()
+        """The members that only lost their connections, as far as is known."""
+        self._returned: dict[int, float] = {}
+        """The loop time at which each member last returned over a new connection, by its index."""
+        self._changes = 0
+        self._no_room: MetadataTooLargeError | None = None
+        """The error of an ensemble change that did not fit into the metadata. Then no other change
+        is tried."""
+        self._delays: dict[int, float] = {}
+        self._giving_up: asyncio.TimerHandle | None = None
+        """There is one while no ack quorum is left, and perhaps a little longer."""
+        self._done: tuple[int, int] | None = None
+        """The accepted and the durable entry when the timer was started."""
+        self._late = False
+        """Whether the time was up while members were connected that had not answered yet."""
+
+    # -- what is left -------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether too much waits for acknowledgements while no ack quorum is left."""
+        session = self._session
+        if self.bearable():
+            return False
+        return session.pipeline.unconfirmed_bytes >= session.config.max_unacked_bytes
+
+    def bearable(self, missing: Iterable[int] = ()) -> bool:
+        """Return whether there is an ack quorum without these members and the absent ones."""
+        session, absent = self._session, self.absent.union(missing)
+        pipeline = session.pipeline
+        if isinstance(pipeline, SpreadPipeline) and not pipeline.spread_without(absent):
+            return False
+        return bearable(absent, len(session.ensemble), session.write_quorum, session.ack_quorum)
+
+    @property
+    def _patience_s(self) -> float:
+        """Seconds to wait for an ack quorum: none for bookies that were never connected, which
+        mostly is a mistake."""
+        return self._session.config.lost_quorum_limit_s if self._session.met else 0.0
+
+    def _wanted(self, failed: dict[int, str]) -> Wanted:
+        session = self._session
+        quorums = session.write_quorum, session.ack_quorum
+        return Wanted.replacing(session.ensemble, failed, *quorums)
+
+    async def _reached(self, bookie_id: str, limit_s: float | None = None) -> bool:
+        """Return whether the bookie can be connected to, within this time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._session.connect(bookie_id)
+        except (QuireError, TimeoutError):
+            return False
+        return True
+
+    # -- replacing ----------------------------------------------------------------------------
+
+    def replace(self, member: EnsembleMember, *, may_return: bool = False) -> None:
+        """Replace a member as soon as no other change of the ensemble is in progress.
+
+        With `may_return`, try a new connection to the same bookie first.
+        """
+        session = self._session
+        self._failed[member.index] = member
+        self._may_return.discard(member.index)
+        if may_return:
+            self._may_return.add(member.index)
+        if not session.pipeline.frozen:
+            session.pipeline.frozen = True
+            session.tasks.start(self._run())
+
+    async def _run(self) -> None:
+        """Until none is left that failed (replication spec, 4.2 and 4.3)."""
+        session = self._session
+        try:
+            while self._failed and session.failure is None:
+                failed = {index: member.bookie_id for index, member in self._failed.items()}
+                self._failed.clear()
+                may_return = self._may_return.intersection(failed)
+                self._may_return.clear()
+                for index in failed:
+                    session.member(index).leave()
+                for index in await self._return(may_return):
+                    del failed[index]
+                if failed and session.failure is None:
+                    await self._replace_and_tell(failed)
+        except QuireError as error:
+            session.fail(error)
+        if session.failure is None:
+            session.pipeline.frozen = False
+            session.after_acks()
+
+    async def _return(self, indexes: Collection[int]) -> list[int]:
+        """Resume with those of these members that can be connected to at once, and return their
+        indexes.
+
+        The metadata does not change, and the members are not trusted: each is sent all entries that
+        are not confirmed, and refuses them if the ledger was fenced meanwhile.
+        """
+        session = self._session
+        now = asyncio.get_running_loop().time()
+        rested = [
+            i for i in indexes if now - self._returned.get(i, -RETURN_REST_S) >= RETURN_REST_S
+        ]
+        limit_s = session.config.probe_timeout_s
+        attempts = (self._reached(session.ensemble[index], limit_s) for index in rested)
+        reached = await asyncio.gather(*attempts)
+        back = [index for index, there in zip(rested, reached, strict=True) if there]
+        for index in set(indexes).difference(back):
+            session.pool.mark_failed(session.ensemble[index])
+        if back and session.failure is None:
+            self._returned.update(dict.fromkeys(back, now))
+            session.begin_again(set(back))
+            log_event(
+                logging.INFO, "bookie_reconnected", ledger=session.ledger_id,
+                entry=session.pipeline.last_confirmed + 1,
+                bookie=[session.ensemble[index] for index in back],
+            )  # fmt: skip
+        return back
+
+    async def _replace_and_tell(self, failed: dict[int, str]) -> None:
+        session = self._session
+        bookies = [failed[index] for index in sorted(failed)]
+        spans = session.spans
+        with nullcontext() if spans is None else spans.ensemble_change(bookies) as span:
+            await self._replace(failed)
+            now = {index: session.ensemble[index] for index in sorted(failed)}
+            added = [bookie for index, bookie in now.items() if bookie != failed[index]]
+            first = session.pipeline.last_confirmed + 1
+            outcome = "replaced"
+            if self.absent.intersection(failed):
+                outcome = "fewer" if self.bearable() else "waits"
+            note(span, added=added, outcome=outcome, first_entry=first)
+        log_event(
+            logging.INFO, "ensemble_changed", ledger=session.ledger_id,
+            entry=first, bookie=bookies, added=added, outcome=outcome,
+            error="; ".join(str(session.causes[b]) for b in bookies if b in session.causes),
+        )  # fmt: skip
+
+    async def _replace(self, failed: dict[int, str]) -> None:
+        session = self._session
+        self._changes += 1
+        session.pool.counters.ensemble_changes += 1
+        if self._changes > session.config.max_ensemble_changes:
+            raise WriteError(
+                f"ledger {session.ledger_id}: more than {session.config.max_ensemble_changes} "
+                "ensemble changes",
+                ledger_id=session.ledger_id,
+                causes=session.causes,
+            )
+        if self._no_room is not None:
+            replacements = {}
+        elif self.bearable(failed):
+            replacements = session.pool.pick_now(self._wanted(failed), rested=True)
+        else:
+            replacements = await session.pool.pick(self._wanted(failed), rested=True)
+        ensemble = session.ensemble
+        if replacements:
+            gone = {index: failed[index] for index in replacements}
+            first = session.pipeline.last_confirmed + 1
+            try:
+                ensemble = await self._change_ensemble(gone, replacements, first)
+            except MetadataTooLargeError as error:
+                self._keep_the_ensemble(error, first)
+        # Every index that failed starts again, also where the bookie is the same in the end
+        # (A replaced by B, B by A: rule 43).
+        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
+        changed = session.take_ensemble(ensemble)
+        self.absent = self.absent.difference(changed)
+        if unreplaced:
+            self._go_on_without(unreplaced)
+        session.begin_again(changed | (set(failed) - unreplaced))
+
+    def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
+        """Keep the ensemble for the rest of the session, because the metadata cannot name another
+        one. Members that fail are tried again, and entries go to the remaining ones."""
+        session = self._session
+        self._no_room = error
+        session.pool.counters.ensemble_changes_without_room += 1
+        log_event(
+            logging.WARNING, "ensemble_change_does_not_fit", ledger=session.ledger_id, entry=first,
+            error=str(error),
+        )  # fmt: skip
+
+    # -- going on with fewer ------------------------------------------------------------------
+
+    def _go_on_without(self, indexes: Collection[int]) -> None:
+        """Continue without these members, which cannot be had, nor others in their places. Raises
+        NotEnoughBookiesError."""
+        session = self._session
+        if not self._patience_s and not self.bearable(indexes):
+            raise self._nobody_left(indexes)
+        session.pipeline.park(indexes)
+        new = [index for index in indexes if index not in self.absent]
+        self.absent = self.absent.union(new)
+        if not self.bearable():
+            self._limit_the_wait()
+        for index in new:
+            session.tasks.start(self._bring_back(index))
+
+    def _limit_the_wait(self) -> None:
+        """Start the time that the session waits for an ack quorum.
+
+        It starts anew only if something was acknowledged since, or nothing had to be. So members
+        that accept connections and break them again, or never answer, cannot prolong it."""
+        session = self._session
+        moved = self._progress != self._done or not session.owes
+        if self._late and not moved:
+            session.fail(self._nobody_left(self.absent))
+        elif self._giving_up is None or moved:
+            self.stop()
+            self._done, self._late = self._progress, False
+            limit_s = session.config.lost_quorum_limit_s
+            self._giving_up = asyncio.get_running_loop().call_later(limit_s, self._give_up)
+
+    @property
+    def _progress(self) -> tuple[int, int]:
+        """Up to which entry all is accepted, and durable."""
+        return self._session.pipeline.accepted, self._session.pipeline.last_confirmed
+
+    def _give_up(self) -> None:
+        session = self._session
+        self._giving_up = None
+        if not self.bearable():
+            session.fail(self._nobody_left(self.absent))
+        else:
+            self._late = session.owes and self._progress == self._done
+
+    def stop(self) -> None:
+        """The session has ended: wait for nobody."""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    async def _bring_back(self, index: int) -> None:
+        """Replace the member, or have it back, as soon as a bookie can be had."""
+        session = self._session
+        member, pool = session.member(index), session.pool
+        await self._pause(index, longer=True)
+        while session.failure is None and index in self.absent and session.member(index) is member:
+            try:
+                wanted = self._wanted({index: member.bookie_id})
+                found = self._no_room is None and pool.pick_now(wanted, rested=True)
+            except QuireError as error:  # a placement policy that does not work
+                session.fail(error)
+                return
+            if found:
+                self.absent = self.absent.difference((index,))
+                session.fail_member(member)
+                return
+            there = pool.bookies.find(member.bookie_id) is not None
+            reached = there and await self._reached(member.bookie_id)
+            if not reached:
+                await self._pause(index, longer=there)
+            elif session.pipeline.frozen:
+                await self._pause(index, longer=False)
+            elif session.failure is None and index in self.absent:
+                self.absent = self.absent.difference((index,))
+                session.begin_again({index})
+                log_event(
+                    logging.INFO, "bookie_rejoined", ledger=session.ledger_id,
+                    entry=session.pipeline.last_confirmed + 1, bookie=member.bookie_id,
+                )  # fmt: skip
+                return
+
+    async def _pause(self, index: int, *, longer: bool) -> None:
+        """Wait until bookies came or went, or it is time for another attempt."""
+        delay = self._delays.get(index, REJOIN_DELAY_S)
+        if longer:
+            self._delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
+        if not self.bearable():
+            delay = REJOIN_DELAY_S
+        await self._session.pool.changed(asyncio.get_running_loop().time() + delay)
+
+    def _nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
+        """These members cannot be had, nor others in their places."""
+        session = self._session
+        lost = {index: session.ensemble[index] for index in sorted(indexes)}
+        placement = session.pool.placement
+        limit_s = self._patience_s
+        tried = f", which were tried again for {limit_s:g} s: " if limit_s else ": "
+        if self._no_room is None:
+            what, remedy = "no bookie is left to replace", "Start another bookie"
+            why = placement.why(self._wanted(lost), placement.view())
+        else:
+            what, remedy = "the metadata has no room to replace", "Start these bookies again"
+            why = self._no_room.args[0]
+        return NotEnoughBookiesError(
+            f"ledger {session.ledger_id}: {what} {some(lost.values())}{tried}{why}",
+            ledger_id=session.ledger_id,
+            causes=session.causes,
+            remedy=f"{remedy}, then open the ledger with recovery",
+        )

@@ -1,0 +1,393 @@
+"""Recovery of a lost bookie: its entries are copied from the other replicas, ledger by ledger.
+
+`quire bookie recover` and `quire bookie decommission` do this in one process, Spark's tasks
+(`quire.spark.jobs.recover`) in many; the result is the same. The metadata of each ledger records
+what is done. A job that ended at any moment is continued by running it again, and two jobs share
+the work: each ledger is copied under its lock of the under-replication tree, as by autorecovery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from quire._runtime.tasks import each, pages
+from quire.client import Client
+from quire.errors import NoSuchLedgerError, QuireError, UsageError
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
+from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
+from quire.replication.budget import Budget
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.repair.ledger import (
+    REASON_CHARS_MAX,
+    LedgerMove,
+    LedgerOutcome,
+    LedgerResult,
+    OpenLedgerState,
+    fence_and_close,
+    move_of,
+    take_out,
+)
+from quire.replication.repair.opened import open_for_repair
+
+LOCKED_ROUNDS = 3
+"""The number of times that ledgers which others work on, or which are open, are tried again."""
+LEDGERS_PER_LOOK = 2_000
+"""The number of ledgers whose metadata is read at once."""
+LOCKED_PAUSE_S = 5.0
+"""Before ledgers that others work on are tried again."""
+
+
+class OpenLedgers(enum.StrEnum):
+    """What becomes of a ledger that is open with the bookie in its last segment."""
+
+    WAIT = "wait"
+    """Its writer gets a grace period to replace the bookie. A ledger to which nothing happens in
+    that time is fenced, closed and copied (rule 25)."""
+    FENCE = "fence"
+    """It is fenced and closed at once, whoever writes it."""
+    SKIP = "skip"
+    """It is left."""
+
+
+class JobProgress(Protocol):
+    def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        """A part of the job; 0 bytes: they are not known."""
+        ...
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        """So many more."""
+        ...
+
+    async def may_go_on(self) -> None:
+        """Awaited before each ledger: returns at once, unless somebody has paused the job."""
+        ...
+
+
+class NoProgress:
+    """Nobody wants to know."""
+
+    def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        pass
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        pass
+
+    async def may_go_on(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
+    open_grace_s: float = OPEN_GRACE_S
+    parallel: int = PARALLEL
+    bytes_per_s: float | None = None
+    """Written, by the whole job; None: no bound."""
+    password: bytes = b""
+    """Of ledgers whose metadata has none."""
+
+
+DEFAULT_OPTIONS = MoveOptions()
+
+
+class MeteredBudget(Budget):
+    """A budget that tells what is taken of it."""
+
+    def __init__(self, bytes_per_s: float | None, progress: JobProgress) -> None:
+        super().__init__(bytes_per_s)
+        self._progress = progress
+
+    async def take(self, size_bytes: int) -> None:
+        await super().take(size_bytes)
+        self._progress.done(0, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingLedger:
+    ledger: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverResult:
+    bookie: str
+    dry_run: bool
+    moves: tuple[LedgerMove, ...]
+    """What there was to do when the job began."""
+    ledgers: int = 0
+    """That do not name the bookie any more (or are gone)."""
+    fragments: int = 0
+    """Segments in which it was replaced by this run."""
+    entries: int = 0
+    bytes: int = 0
+    """Payload that was copied."""
+    recovered: tuple[int, ...] = ()
+    """Ledgers whose writers were gone: they were fenced and closed."""
+    open: tuple[int, ...] = ()
+    """Ledgers that are still written, with the bookie in their last segment. Run it again later."""
+    locked: tuple[int, ...] = ()
+    """Ledgers that somebody else replicates."""
+    failed: tuple[RemainingLedger, ...] = ()
+    unreadable: tuple[RemainingLedger, ...] = ()
+    """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
+    unreadable_count: int = 0
+    """The number of these ledgers."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is certain that no ledger names the bookie any more."""
+        return not (self.open or self.locked or self.failed or self.unreadable_count) and (
+            not self.dry_run or not self.moves
+        )
+
+    def as_json(self, limit: int | None = None) -> dict[str, Any]:
+        """`limit`: at most so many ledgers in each list; `left` counts all of them."""
+        described = asdict(self)
+        for name in ("moves", "recovered", "open", "locked", "failed", "unreadable"):
+            described[name] = described[name][:limit]
+        return {
+            **described,
+            "to_move": {
+                "ledgers": len(self.moves),
+                "entries": sum(one.entries for one in self.moves),
+                "bytes": sum(one.bytes for one in self.moves),
+            },
+            "left": {
+                "open": len(self.open),
+                "locked": len(self.locked),
+                "failed": len(self.failed),
+                "unreadable": described.pop("unreadable_count"),
+            },
+            "complete": self.complete,
+        }
+
+
+async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None:
+    """UsageError for a bookie that is alive, or as `check_known`."""
+    bookies = await client.bookies()
+    if bookies.find(bookie) is not None:
+        if not even_if_alive:
+            raise UsageError(
+                f"bookie {bookie} is alive: nothing of it is lost",
+                remedy="Stop it first, if it is not to come back; or take it away with "
+                "`quire bookie decommission`",
+            )
+        return
+    await check_known(client, bookie)
+
+
+async def check_known(client: Client, bookie: str) -> None:
+    """UsageError for what looks like a slip of the pen."""
+    bookies = await client.bookies()
+    cookies = await client.metadata.list_cookies()
+    known = sorted({*cookies, *bookies.writable, *bookies.readonly})
+    if bookie not in known and (near := difflib.get_close_matches(bookie, known, 1)):
+        raise UsageError(f"no bookie {bookie} is known", remedy=f"Did you mean {near[0]}?")
+
+
+def not_tried(ledger_id: int) -> LedgerResult:
+    return LedgerResult(ledger_id, LedgerOutcome.FAILED, reason="not tried")
+
+
+def added(before: LedgerResult, now: LedgerResult) -> LedgerResult:
+    """`now`, with what was done before."""
+    return replace(
+        now,
+        fragments=before.fragments + now.fragments,
+        entries=before.entries + now.entries,
+        size_bytes=before.size_bytes + now.size_bytes,
+        recovered=before.recovered or now.recovered,
+    )
+
+
+def with_unread(result: RecoverResult, unread: Unread) -> RecoverResult:
+    """Return the result with the ledgers that could not be read in the search for the bookie."""
+    named = tuple(RemainingLedger(ledger, why) for ledger, why in unread.named.items())
+    return replace(result, unreadable=named, unreadable_count=len(unread))
+
+
+def result_of(
+    bookie: str, moves: Iterable[LedgerMove], work: Sequence[LedgerResult]
+) -> RecoverResult:
+    def which(*kinds: LedgerOutcome) -> tuple[int, ...]:
+        return tuple(one.ledger for one in work if one.work in kinds)
+
+    return RecoverResult(
+        bookie,
+        False,
+        tuple(moves),
+        ledgers=len(which(LedgerOutcome.DONE, LedgerOutcome.GONE)),
+        fragments=sum(one.fragments for one in work),
+        entries=sum(one.entries for one in work),
+        bytes=sum(one.size_bytes for one in work),
+        recovered=tuple(one.ledger for one in work if one.recovered),
+        open=which(LedgerOutcome.OPEN),
+        locked=which(LedgerOutcome.LOCKED),
+        failed=tuple(
+            RemainingLedger(one.ledger, one.reason)
+            for one in work
+            if one.work is LedgerOutcome.FAILED
+        ),
+    )
+
+
+async def moves_of(
+    client: Client,
+    bookie: str,
+    unread: Unread,
+    *,
+    password: bytes = b"",
+    progress: JobProgress | None = None,
+) -> list[LedgerMove]:
+    """Return the parts of all ledgers that the bookie should hold according to the metadata.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
+    Raises MetadataError where the store does not answer.
+    """
+    progress = progress or NoProgress()
+    progress.begin("looking at ledgers", 0, 0)
+    found: list[LedgerMove] = []
+
+    async def look(ledger_id: int) -> LedgerMove | None:
+        try:
+            return await move_of(client, ledger_id, bookie, password=password)
+        except UNREADABLE as error:
+            unread.add(ledger_id, error)
+            return None
+
+    async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
+        moves = await each(ids, look)
+        found += [one for one in moves if one is not None]
+        progress.done(len(ids), 0)
+    return found
+
+
+async def recover_bookie(
+    client: Client,
+    locks: ReplicationLocks,
+    bookie: str,
+    *,
+    dry_run: bool = False,
+    options: MoveOptions = DEFAULT_OPTIONS,
+    progress: JobProgress | None = None,
+) -> RecoverResult:
+    """Replicate the entries of a lost bookie to other bookies.
+
+    On return the fragments that `fragments` counts are durable on the new bookies and named in the
+    metadata. The result also has the remaining ones with the reasons, and the ledgers whose
+    metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
+
+    Safe to repeat, to cancel, and to run several times at once. Raises UsageError for a bookie that
+    is alive or not known, MetadataError.
+    """
+    await check_bookie(client, bookie, even_if_alive=False)
+    unread = Unread()
+    moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
+    if dry_run:
+        return with_unread(RecoverResult(bookie, True, tuple(moves)), unread)
+    done = await take_out_of(client, locks, bookie, moves, options=options, progress=progress)
+    return with_unread(done, unread)
+
+
+async def take_out_of(
+    client: Client,
+    locks: ReplicationLocks,
+    bookie: str,
+    moves: Sequence[LedgerMove],
+    *,
+    options: MoveOptions,
+    progress: JobProgress | None = None,
+) -> RecoverResult:
+    """Take the bookie out of these ledgers: as `recover_bookie`, for any bookie."""
+    job = _Job(client, locks, bookie, options, progress or NoProgress())
+    await job.run(moves)
+    return result_of(bookie, moves, list(job.work.values()))
+
+
+class _Job:
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        bookie: str,
+        options: MoveOptions,
+        progress: JobProgress,
+    ) -> None:
+        self._client = client
+        self._locks = locks
+        self._bookie = bookie
+        self._options = options
+        self._progress = progress
+        self._budget = MeteredBudget(options.bytes_per_s, progress)
+        self.work: dict[int, LedgerResult] = {}
+        self._not_closed: dict[int, str] = {}
+        """The reasons why open ledgers could not be fenced and closed."""
+
+    async def run(self, moves: Sequence[LedgerMove]) -> None:
+        self.work = {one.ledger: not_tried(one.ledger) for one in moves}
+        self._progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
+        await self._rounds()
+        for ledger_id in self._which(LedgerOutcome.OPEN):
+            if why := self._not_closed.get(ledger_id):
+                left = self.work[ledger_id]
+                self.work[ledger_id] = replace(left, work=LedgerOutcome.FAILED, reason=why)
+
+    async def _rounds(self) -> None:
+        await self._turn(list(self.work), {})
+        for _ in range(LOCKED_ROUNDS):
+            opened = self._which(LedgerOutcome.OPEN)
+            locked = self._which(LedgerOutcome.LOCKED)
+            mode = self._options.open_ledgers
+            if mode is OpenLedgers.SKIP:
+                opened = []
+            if not opened and not locked:
+                return
+            seen = {}
+            if mode is OpenLedgers.FENCE and opened:
+                await each(opened, self._fence, self._options.parallel)
+            elif opened:
+                await asyncio.sleep(self._options.open_grace_s)
+                seen = {one: at for one in opened if (at := self.work[one].seen) is not None}
+            else:
+                await asyncio.sleep(LOCKED_PAUSE_S)
+            await self._turn([*opened, *locked], seen)
+
+    def _which(self, kind: LedgerOutcome) -> list[int]:
+        return [one.ledger for one in self.work.values() if one.work is kind]
+
+    async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, OpenLedgerState]) -> None:
+        async def one(ledger_id: int) -> None:
+            await self._progress.may_go_on()
+            found = await take_out(
+                self._client,
+                self._locks,
+                ledger_id,
+                (self._bookie,),
+                password=self._options.password,
+                before=seen.get(ledger_id),
+                budget=self._budget,
+            )
+            self.work[ledger_id] = added(self.work[ledger_id], found)
+            self._progress.done(found.work in (LedgerOutcome.DONE, LedgerOutcome.GONE), 0)
+
+        await each(ledgers, one, self._options.parallel)
+
+    async def _fence(self, ledger_id: int) -> None:
+        """Fence the writer of a ledger. An error is kept, and reported if the ledger stays open."""
+        await self._progress.may_go_on()
+        self._not_closed.pop(ledger_id, None)
+        try:
+            ledger = await open_for_repair(
+                self._client, ledger_id, password=self._options.password, ask=False
+            )
+            await fence_and_close(self._client, ledger)
+        except NoSuchLedgerError:
+            return  # the next attempt finds it gone
+        except QuireError as error:
+            why = f"it could not be fenced and closed: {error}"
+            self._not_closed[ledger_id] = why[:REASON_CHARS_MAX]

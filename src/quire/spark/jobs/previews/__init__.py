@@ -1,1 +1,0 @@
-"""What a dry run of a job reports."""

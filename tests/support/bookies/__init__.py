@@ -1,0 +1,1 @@
+"""Helpers for tests of clients against bookies in memory."""

@@ -1,0 +1,357 @@
+"""Bookies in memory, on links without a network: what each one holds, answers and holds back is the
+test's. Time is that of the loop; with `SimulatedLoop` nothing is waited for in earnest.
+
+    cluster = await FakeCluster.made(4)
+    client = cluster.client()
+    await cluster.ledger((3, 3, 2), range(10))  # on bookies b0, b1, b2
+    cluster["b1"].says = lambda ask: ...       # a liar
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from quire.client import Client, LedgerWriter
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.tracing import Tracing
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import META, EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
+from quire.config import ClientConfig
+from quire.core.append.quorum import write_set
+from quire.errors import BookieUnavailableError, ProtocolError, QuireError
+from quire.metadata.interface import BookieAddress, Registration
+from quire.net.answer_codes import error_of
+from quire.net.channel import BookieChannel
+from quire.net.control import ControlChannel
+from quire.net.link import AddSink
+from quire.net.network import AsyncioNetwork
+from quire_simulator.machine import SimClock, SimulatedLoop
+from quire_simulator.metadata.cluster import MemoryCluster
+from quire_simulator.metadata.store import MemoryStore
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+LEDGER = 7
+PASSWORD = b"secret"
+PATIENCE_S = 600
+"""Simulated."""
+CONFIG = ClientConfig(add_timeout_s=5.0, read_timeout_s=5.0, speculative_read_s=1.0)
+T = TypeVar("T")
+
+
+def simulated(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    loop = SimulatedLoop(1)
+
+    async def whole() -> T:
+        async with asyncio.timeout(PATIENCE_S):
+            return await main()
+
+    try:
+        return loop.run(whole())
+    finally:
+        loop.close()
+
+
+def payload(entry_id: int) -> bytes:
+    return b"payload %d" % entry_id
+
+
+async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
+    """The writer of the one ledger."""
+    size, write_quorum, ack_quorum = shape
+    writer = await client.create_ledger(
+        ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum,
+        password=PASSWORD, ledger_id=LEDGER,
+    )  # fmt: skip
+    assert isinstance(writer, LedgerWriter)
+    return writer
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A read of one entry; a batch read is a read of each of its entries."""
+
+    entry: int
+    flags: int
+
+
+Answer = bytes | QuireError | None
+"""None: silence. An error: what the code of the answer means to the client."""
+
+
+@dataclass
+class FakeBookie:
+    """Stores what it is sent and answers honestly, as far as the test does not want otherwise."""
+
+    name: str
+    entries: dict[int, bytes] = field(default_factory=dict)
+    asked: list[Ask] = field(default_factory=list)
+    added: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(entry, flags, entry bytes) of each add, in order."""
+    fenced: bool = False
+    down: bool = False
+    connects_in_s: float = 0
+    """How long a connection to it takes."""
+    answers_in_s: float = 0
+    """How long a read takes; those of one write are answered together."""
+    says: Callable[[Ask], Answer | type[Ellipsis]] | None = None
+    """What it answers to a read; Ellipsis: the truth."""
+    add_error: int = Code.OK
+    holds_acks: bool = False
+    """Adds are taken and answered when the test says `release`."""
+    links: list[FakeLink] = field(default_factory=list)
+
+    def answer(self, ask: Ask) -> Answer:
+        self.asked.append(ask)
+        if ask.flags & Flag.DO_FENCING:
+            self.fenced = True
+        if self.says is not None:
+            said = self.says(ask)
+            if said is not ...:
+                return cast(Answer, said)
+        return self.honest(ask)
+
+    def honest(self, ask: Ask) -> Answer:
+        entry = max(self.entries, default=LAST_ENTRY) if ask.entry == LAST_ENTRY else ask.entry
+        return self.entries.get(entry) or no_entry(self.name, ask.entry)
+
+    def no(self, ask: Ask) -> Answer:
+        """To be `says`: it denies everything."""
+        return no_entry(self.name, ask.entry)
+
+    def silent(self, ask: Ask) -> Answer:
+        return None
+
+    def release(self) -> None:
+        """Answer what was held back, and hold back nothing more."""
+        self.holds_acks = False
+        for link in self.links:
+            link.answer_adds()
+
+    def die(self) -> None:
+        self.down = True
+        links, self.links = self.links, []
+        for link in links:
+            link.lose()
+
+
+def no_entry(bookie: str, entry: int) -> QuireError:
+    return error_of(Code.NO_ENTRY, LEDGER, entry, bookie)
+
+
+class FakeLink(BookieChannel):
+    """A connection to one bookie."""
+
+    def __init__(self, bookie: FakeBookie) -> None:
+        super().__init__(bookie.name)
+        self.bookie = bookie
+        self.sink: AddSink | None = None
+        self.unanswered: list[int] = []
+        bookie.links.append(self)
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None
+
+    # -- reads --------------------------------------------------------------------------------
+
+    async def probe(self) -> None:
+        if self.bookie.says == self.bookie.silent:
+            await asyncio.Event().wait()
+        self.received_bytes += 1
+
+    async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
+        await asyncio.sleep(self.bookie.answers_in_s)
+        answer = self.bookie.answer(Ask(entry_id, flags))
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, QuireError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    async def read_many(
+        self, ledger_id: int, entry_ids: list[int], flags: int = 0, key: bytes = b""
+    ) -> list[bytes | BaseException]:
+        reads = [self.read(ledger_id, entry, flags, key) for entry in entry_ids]
+        return await asyncio.gather(*reads, return_exceptions=True)
+
+    async def batch_read(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_size: int,
+        flags: int = 0,
+        key: bytes = b"",
+    ) -> bytes:
+        found = [await self.read(ledger_id, first, flags, key)]
+        for entry in range(first + 1, first + max_count):
+            answer = self.bookie.answer(Ask(entry, flags))
+            if not isinstance(answer, bytes):
+                break
+            found.append(answer)
+        return frames.batch_read_response(Code.OK, ledger_id, first, 1, found)
+
+    # -- adds ---------------------------------------------------------------------------------
+
+    def attach(self, ledger_id: int, sink: AddSink) -> None:
+        super().attach(ledger_id, sink)
+        self.sink = sink
+
+    def send(self, data: Any) -> None:
+        for start, stop in frames.frame_bounds(bytes(data)):
+            frame = bytes(data[start:stop])
+            _, word, _, _, entry = frames.ADD_HEAD.unpack_from(frame)
+            _, opcode, flags = frames.split_word(word)
+            assert opcode == Opcode.ADD
+            stored = frame[frames.FRAME_HEADER_BYTES :]
+            self.bookie.added.append((entry, flags, stored))
+            self.unanswered.append(entry)
+            if self.refusal(flags) == Code.OK:
+                self.bookie.entries[entry] = stored
+        asyncio.get_running_loop().call_soon(self.answer_adds)
+
+    def refusal(self, flags: int) -> int:
+        if self.bookie.add_error:
+            return self.bookie.add_error
+        fenced = self.bookie.fenced and not flags & Flag.RECOVERY_ADD
+        return Code.FENCED if fenced else Code.OK
+
+    def answer_adds(self) -> None:
+        if self.bookie.holds_acks or self.sink is None or self.lost is not None:
+            return
+        unanswered, self.unanswered = self.unanswered, []
+        for entry in unanswered:
+            flags = next(flags for e, flags, _ in reversed(self.bookie.added) if e == entry)
+            code = self.refusal(flags)
+            if code == Code.OK:
+                self.sink.on_acked([entry])
+            else:
+                self.sink.on_add_error(entry, error_of(code, LEDGER, entry, self.bookie.name))
+
+    def lose(self) -> None:
+        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie.name} lost"))
+
+
+class _NoControl(ControlChannel):
+    @property
+    def usable(self) -> bool:
+        return True
+
+    async def read_lac(self, ledger_id: int) -> Any:
+        raise ProtocolError("it speaks v2 only")
+
+    async def probe(self) -> None:
+        self.received_bytes += 1
+
+
+class FakePool(BookiePool):
+    """Connects to bookies of the test instead of hosts."""
+
+    def __init__(self, bookies: dict[str, FakeBookie], *how: Any) -> None:
+        self.fakes = bookies
+        super().__init__(*how)
+
+    async def _connect(self, bookie_id: str, make: Callable[[str], Any]) -> Any:
+        bookie = self.fakes[bookie_id]
+        await asyncio.sleep(bookie.connects_in_s)
+        if bookie.down:
+            raise BookieUnavailableError(f"bookie {bookie_id} is down")
+        return FakeLink(bookie) if make is BookieChannel else _NoControl(bookie_id)
+
+
+class FakeCluster:
+    def __init__(self, count: int, config: ClientConfig = CONFIG) -> None:
+        self.config = config
+        self.clock = SimClock(cast(SimulatedLoop, asyncio.get_running_loop()))
+        self.metadata = MemoryCluster("test", clock=self.clock, rng=random.Random(1))
+        self.metadata.initialise()
+        self.bookies = {f"b{n}": FakeBookie(f"b{n}") for n in range(count)}
+        self.codec = EntryCodec(LEDGER, DigestType.CRC32C, PASSWORD)
+        self.store = MemoryStore(self.metadata)
+        self.registrations: dict[str, Registration] = {}
+
+    @classmethod
+    async def made(cls, count: int, config: ClientConfig = CONFIG) -> FakeCluster:
+        """Its bookies stay registered for as long as the test runs, also those that are down."""
+        cluster = cls(count, config)
+        for name in cluster.bookies:
+            address = BookieAddress(name, name, 1)
+            cluster.registrations[name] = await cluster.store.register_bookie(address)
+        return cluster
+
+    def __getitem__(self, name: str) -> FakeBookie:
+        return self.bookies[name]
+
+    def client(self, config: ClientConfig | None = None, tracer: Tracer | None = None) -> Client:
+        config = config or self.config
+        client = Client(
+            MemoryStore(self.metadata), config=config, clock=self.clock, rng=random.Random(1)
+        )
+        client._pool._watch.close()
+        client._pool.placement.close()
+        how = client.metadata, AsyncioNetwork(), config, client._rng, client._tasks
+        client._pool = FakePool(self.bookies, *how, Tracing(tracer))
+        return client
+
+    async def ledger(
+        self,
+        quorums: tuple[int, int, int],
+        entries: Iterable[int] = (),
+        *,
+        digest: DigestType = DigestType.CRC32C,
+        state: LedgerState = LedgerState.OPEN,
+        segments: tuple[Segment, ...] | None = None,
+        on: Callable[[int], Collection[str]] | None = None,
+    ) -> LedgerMetadata:
+        """A ledger with these entries on the bookies of their write sets, or on those that `on`
+        says. CLOSED: behind the last of them."""
+        size, quorum, ack = quorums
+        self.codec = EntryCodec(LEDGER, digest, PASSWORD)
+        metadata = LedgerMetadata(
+            ensemble_size=size,
+            write_quorum=quorum,
+            ack_quorum=ack,
+            segments=segments or (Segment(0, tuple(f"b{n}" for n in range(size))),),
+            digest=digest,
+            password=PASSWORD,
+        )
+        ids = list(entries)
+        for entry in ids:
+            ensemble = metadata.segment_of(entry).ensemble
+            members = [ensemble[index] for index in write_set(entry, size, quorum)]
+            for name in members if on is None else on(entry):
+                self[name].entries[entry] = self.entry(entry)
+        if state is LedgerState.CLOSED:
+            metadata = metadata.with_close(max(ids, default=-1), self.length(max(ids, default=-1)))
+        elif state is not LedgerState.OPEN:
+            metadata = metadata.with_state(state)
+        await self.store.create_ledger(metadata, LEDGER)
+        return metadata
+
+    async def stored(self) -> LedgerMetadata:
+        return (await self.store.read_ledger(LEDGER)).value
+
+    @staticmethod
+    def length(entry_id: int) -> int:
+        return sum(len(payload(entry)) for entry in range(entry_id + 1))
+
+    def entry(self, entry_id: int, content: bytes | None = None, lac: int | None = None) -> bytes:
+        """As the writer makes it, with the LAC one behind; or with another content, and a digest
+        that is right for it."""
+        body = payload(entry_id) if content is None else content
+        before = entry_id - 1 if lac is None else lac
+        return self.codec.pack(entry_id, before, self.length(entry_id), body)
+
+
+def lac_of(entry: bytes) -> int:
+    return cast(int, META.unpack_from(entry)[2])

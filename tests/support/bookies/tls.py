@@ -1,0 +1,26 @@
+"""Shared by tests: helpers of `test_tls_bookie` that other test modules need as well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Code
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "wire.json").read_text())
+
+
+VECTORS = {vector["name"]: bytes.fromhex(vector["hex"] or "") for vector in GOLDEN}
+
+
+REQUEST = VECTORS["v3_starttls_req"]
+
+
+GRANTED = VECTORS["v3_starttls_rsp_ok"]
+
+
+READ = frames.read_request(77, 0)
+
+
+UNAUTHORIZED = frames.read_response(Code.UNAUTHORIZED, 77, 0)

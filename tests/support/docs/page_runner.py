@@ -1,0 +1,480 @@
+"""Runs the blocks of a page as a reader would: one shell, one Python and one directory a page."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import configparser
+import contextlib
+import inspect
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+import yaml
+from click.testing import CliRunner
+
+from quire.cli.common.groups import DefaultGroup
+from quire.cli.main import cli
+from quire.configuration.layers import file_layer, merged
+from quire.testing._process import free_ports, is_free
+from tests.support.docs.pages import ROOT, SPARK_PAGES, Block, Here, Typed, pieces, typed
+
+LIMIT_S = 60.0
+"""For one command or one block of Python."""
+SPARK_LIMIT_S = 300.0
+"""The same, where Spark does the work."""
+POLL_S = 0.02
+PORTS = {
+    "3181": 0,
+    "3182": 1,
+    "3183": 2,
+    "3184": 3,
+    "3185": 4,
+    "8080": 5,
+    "8081": 6,
+    "8082": 7,
+    "2181": 8,
+}
+"""What pages call the ports of bookies, HTTP servers and ZooKeeper; here they are free ones, one
+behind the other."""
+SERVER = re.compile(
+    r"^\s*(\w+=\S+\s+)*quire (local|ui|http|zookeeper|autorecovery start"
+    r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)"
+)
+FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
+COMMENT = re.compile(r"\s+# .*$")
+PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
+"""They read or write descriptors of their own process, or start others."""
+SHELL = re.compile(r"[|&;<>$`(*?]")
+QUOTED = re.compile(r"'[^']*'")
+LOOP = re.compile(r"\b(while|until)\b")
+"""It asks again, and looks at the last command of a pipe only."""
+NOT_HERE = ("pip", "apt", "docker", "kubectl", "python3", "scripts/lock", "sudo", "useradd")
+"""Commands that change the machine, or take long: never run by a test."""
+READ_ONLY = ("", "text", "mermaid")
+"""Pictures, messages and formats: nothing to run."""
+
+
+class PageError(AssertionError):
+    """A block did not do what its page says."""
+
+
+class PageRunner:
+    def __init__(
+        self,
+        page: Path,
+        directory: Path,
+        environment: dict[str, str],
+        *,
+        names: dict[str, Any] | None = None,
+        spark: bool = False,
+    ) -> None:
+        """`spark`: there is a session. Then what needs one is run; of a page that is not about
+        Spark, nothing else."""
+        self.page = page
+        self._spark = spark
+        self._limit_s = SPARK_LIMIT_S if spark else LIMIT_S
+        self.ran = 0
+        self._directory = directory
+        self._where = directory
+        base = ports_in_a_row(len(PORTS))
+        self._environment = {
+            **environment,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+            "PAGE": str(directory),
+            "ROOT": str(ROOT),
+        }
+        self._environment.pop("QUIRE_DEBUG", None)
+        self._here = {said: str(base + number) for said, number in PORTS.items()}
+        self._names: dict[str, Any] = {"__name__": "__page__", **(names or {})}
+        self._loop = asyncio.Runner()
+        self._servers: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def __enter__(self) -> PageRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._end_servers(check=error is None)
+        finally:
+            self._loop.close()
+
+    def read(self) -> None:
+        """Looks at every block, and runs none."""
+        for piece in pieces(self.page):
+            if isinstance(piece, Block):
+                self._look_at(piece)
+
+    def run(self) -> None:
+        """Every block of the page, in order."""
+        for piece in pieces(self.page):
+            if isinstance(piece, Here):
+                self._here[piece.said] = replaced(piece.meant, self._here)
+            elif self._spark and not self.needs_spark(piece):
+                continue
+            elif piece.not_run or self.needs_spark(piece) is not self._spark:
+                self._look_at(piece)
+            else:
+                self._run_block(piece)
+                self.ran += not piece.hidden
+
+    def needs_spark(self, block: Block) -> bool:
+        return block.spark or self.page.name in SPARK_PAGES
+
+    def _run_block(self, block: Block) -> None:
+        if block.title:
+            target = self._directory / block.title
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(self._meant(block.text), encoding="utf-8")
+        if block.language == "console":
+            commands = typed(block)
+            for number, one in enumerate(commands, start=1):
+                self._type(one, block.status if number == len(commands) else 0)
+        elif block.language == "python" and not block.title:
+            self._python(block)
+        elif block.language == "sql":
+            for statement in filter(str.strip, self._meant(block.text).split(";")):
+                self._names["spark"].sql(statement)
+        else:
+            self._check_file(block)
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _check_file(self, block: Block) -> None:
+        text = self._meant(block.text)
+        if block.language == "toml":
+            if "project" not in tomllib.loads(text):
+                path = self._directory / ".checked.toml"
+                path.write_text(text, encoding="utf-8")
+                assert not (problems := merged([file_layer(path)]).problems), problems
+        elif block.language == "json":
+            for line in (
+                [text] if text.startswith("{\n") else text.replace("\n  ", " ").splitlines()
+            ):
+                json.loads(line)
+        elif block.language == "yaml":
+            assert yaml.safe_load(text)
+        elif block.language == "ini":
+            self._check_unit(text)
+        elif block.language == "python":
+            ast.parse(text)
+        elif block.language in READ_ONLY:
+            code = [
+                line
+                for line in text.splitlines()
+                if re.match(r"\s*(\$|import|from \S+ import) ", line)
+            ]
+            if code:
+                raise PageError(f"{self._at(block.line)}: this is code, not text: {code[0]}")
+        else:
+            raise PageError(f"{self._at(block.line)}: nobody knows how to run {block.language!r}")
+
+    def _check_unit(self, text: str) -> None:
+        """What `systemctl edit` adds to our unit: systemd reads it, where there is one."""
+        unit = configparser.ConfigParser(strict=False, interpolation=None)
+        unit.read_string(text)
+        ours = (ROOT / "deploy" / "systemd" / "quire-bookie.service").read_text(encoding="utf-8")
+        assert all(f"[{section}]" in ours for section in unit.sections()), unit.sections()
+        if shutil.which("systemd-analyze"):
+            path = self._directory / "quire-bookie.service"
+            quire = str(Path(sys.executable).with_name("quire"))
+            path.write_text(f"{ours.replace('/opt/quire/bin/quire', quire)}\n{text}")
+            command = ["systemd-analyze", "verify", "--man=no", str(path)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=self._limit_s, check=False
+            )
+            said = [line for line in done.stderr.splitlines() if str(path) in line]
+            assert not said, said
+
+    def _look_at(self, block: Block) -> None:
+        """Of a block that is not run: whether its commands exist, with these options; whether its
+        Python is Python."""
+        if block.hidden:
+            return
+        if block.language == "python":
+            compile(block.text, str(self.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if block.language != "console":
+            return
+        for one in typed(block):
+            for part in re.split(
+                r"\n|&&|\||\s[<>]\s", COMMENT.sub("", one.command.replace("\\\n", " "))
+            ):
+                words = shlex.split(part)
+                if "quire" in words[:1]:
+                    with self._as_environment():
+                        parse_quire(words[1:])
+                elif words[:1] == ["make"]:
+                    self._status(f"make -n {shlex.join(words[1:])}", cwd=ROOT)
+
+    def _status(self, command: str, cwd: Path) -> None:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=cwd,
+            capture_output=True,
+            timeout=self._limit_s,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+
+    # -- Python -------------------------------------------------------------------------------
+
+    def _python(self, block: Block) -> None:
+        source = "\n" * (block.line - 1) + self._meant(block.text)
+        code = compile(source, str(self.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        try:
+            with (
+                self._as_environment(),
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.chdir(self._where),
+            ):
+                if code.co_flags & inspect.CO_COROUTINE:
+                    self._loop.run(self._within_limit(eval(code, self._names)))
+                else:
+                    with interrupted_after(self._limit_s):
+                        exec(code, self._names)
+        except Exception as error:
+            raise PageError(f"{self._at(block.line)}: {type(error).__name__}: {error}") from error
+
+    @contextlib.contextmanager
+    def _as_environment(self) -> Iterator[None]:
+        before = dict(os.environ)
+        os.environ.update(self._environment)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    async def _within_limit(self, body: Any) -> None:
+        async with asyncio.timeout(self._limit_s):
+            await body
+
+    # -- the shell ----------------------------------------------------------------------------
+
+    def _type(self, one: Typed, status: int) -> None:
+        command = self._meant(one.command)
+        if command.startswith("make "):
+            self._status(f"make -n {command.removeprefix('make ')}", cwd=ROOT)
+        elif SERVER.match(command) and "--help" not in command:
+            self._serve(one, command)
+        elif FOLLOWS.match(command):
+            self._follow(one, command)
+        else:
+            got, output, said = self._execute(command)
+            if got != status:
+                what = f"status {got}, not {status}"
+                raise PageError(f"{self._at(one.line)}: {command}: {what}\n{output}{said}")
+            shown = self._meant(one.shown)
+            # A terminal shows both; a page may leave out what is said beside the answer.
+            if shown and not any(
+                matches(shown, text, one.numbers) for text in (output, output + said)
+            ):
+                self._differs(one, output + said)
+
+    def _execute(self, command: str) -> tuple[int, str, str]:
+        """Its status, standard output and standard error."""
+        if command.split(maxsplit=1)[0] in NOT_HERE:
+            raise PageError(f"{self.page.name}: {command}: changes this machine; mark the block")
+        plain = COMMENT.sub("", command.replace("\\\n", " "))
+        if plain.startswith("quire ") and not (
+            SHELL.search(QUOTED.sub("", plain)) or PAYLOAD.match(plain)
+        ):
+            return self._within(shlex.split(plain)[1:])
+        after = self._directory / ".after"
+        script = f"{command}\n_status=$?; pwd > {after}.pwd; env -0 > {after}.env; exit $_status"
+        # Else `quire no-such-command | tail -1` would pass.
+        pipes = [] if LOOP.search(command) else ["-o", "pipefail"]
+        with subprocess.Popen(
+            ["bash", *pipes, "-c", script],
+            cwd=self._where,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, said = process.communicate(timeout=self._limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise PageError(
+                    f"{self.page.name}: {command}: not done in {self._limit_s} s"
+                ) from None
+        pairs = Path(f"{after}.env").read_text(encoding="utf-8").split("\0")
+        self._environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        self._where = Path(Path(f"{after}.pwd").read_text(encoding="utf-8").rstrip("\n"))
+        return process.returncode, output.decode(), said.decode()
+
+    def _within(self, words: list[str]) -> tuple[int, str, str]:
+        """A command of ours that needs no shell runs in this process: a new one would take longer
+        to start than the command takes."""
+        with (
+            self._as_environment(),
+            contextlib.chdir(self._where),
+            interrupted_after(self._limit_s),
+        ):
+            done = CliRunner().invoke(cli, words, prog_name="quire")
+        return done.exit_code, done.stdout, done.stderr
+
+    def _start(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
+        # In the group of the tests: who ends these at their limit ends the servers, too.
+        log = self._directory / f".server-{len(self._servers)}.log"
+        with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {command}" if "=" not in command.split()[0] else command],
+                cwd=self._where,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        return process, log
+
+    def _wait(
+        self, process: subprocess.Popen[bytes], log: Path, ready: Callable[[str], bool], what: str
+    ) -> str:
+        deadline = time.monotonic() + self._limit_s
+        while not ready(said := log.read_text(encoding="utf-8")):
+            if process.poll() is not None or time.monotonic() > deadline:
+                why = log.with_suffix(".err").read_text(encoding="utf-8")
+                raise PageError(f"{self.page.name}: {what}: status {process.poll()}\n{said}{why}")
+            time.sleep(POLL_S)
+        return said
+
+    def _serve(self, one: Typed, command: str) -> None:
+        """A server says one line when it serves: then the reader goes on in another terminal."""
+        process, log = self._start(COMMENT.sub("", command))
+        self._servers.append((command, process))
+        said = self._wait(process, log, lambda text: "\n" in text, command)
+        self._environment["PRINTED"] = said.splitlines()[0]
+        self._environment[f"SERVER_{len(self._servers)}"] = str(process.pid)
+        if one.shown and not matches(self._meant(one.shown), said):
+            self._differs(one, said)
+
+    def _follow(self, one: Typed, command: str) -> None:
+        """Ended by Ctrl-C once it has shown what the page shows."""
+        process, log = self._start(command)
+        self._servers.append((command, process))
+        shown = self._meant(one.shown)
+        assert shown, f"{self._at(one.line)}: what does it show before it is ended?"
+        self._wait(process, log, lambda text: matches(shown, text), command)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(self._limit_s) in (0, 130), command
+
+    def _end_servers(self, *, check: bool) -> None:
+        """The last one first, each by its own process id."""
+        bad: list[str] = []
+        for command, process in reversed(self._servers):
+            if process.poll() is None:
+                process.terminate()
+            try:
+                status = process.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(self._limit_s)
+                bad.append(f"{command}: not stopped in {self._limit_s:g} s")
+                continue
+            if status not in (0, 130, -signal.SIGKILL, 137):
+                bad.append(f"{command}: status {status}")
+        if check and bad:
+            raise PageError(f"{self.page.name}: {bad}")
+
+    # -- what the page says, and what it is here -----------------------------------------------
+
+    def _meant(self, text: str) -> str:
+        return replaced(text, {said: self._expanded(meant) for said, meant in self._here.items()})
+
+    def _expanded(self, text: str) -> str:
+        return re.sub(r"\$(\w+)", lambda match: self._environment[match[1]], text)
+
+    def _differs(self, one: Typed, output: str) -> None:
+        raise PageError(
+            f"{self._at(one.line)}: {one.command}\n-- the page shows\n{self._meant(one.shown)}"
+            f"-- it said\n{output}"
+        )
+
+    def _at(self, line: int) -> str:
+        return f"{self.page.name}:{line}"
+
+
+@contextlib.contextmanager
+def interrupted_after(limit_s: float) -> Iterator[None]:
+    """Code that blocks for longer gets a TimeoutError."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"not done in {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def matches(shown: str, output: str, numbers: bool = False) -> bool:
+    """Whether the output is what is shown. `...` stands for anything, at the end of a line also
+    for further lines; spaces at the ends of lines do not count. `numbers`: any will do, with one
+    thing counted or several."""
+    wanted, got = (
+        "\n".join(line.rstrip() for line in text.rstrip().splitlines()) for text in (shown, output)
+    )
+    pattern = ".*".join(re.escape(part) for part in wanted.split("..."))
+    pattern = pattern.replace("\\\n.*\\\n", "\\\n(?:.*\n)?")
+    if numbers:
+        pattern = re.sub(r"(\\ )*\d[\d,]*", r"\\s*\\d[\\d,]*", pattern)
+        plural = r"(\\d\[\\d,\]\*\\ [a-z]+?)(ies|y|e?s)?(?![a-z])"
+        pattern = re.sub(plural, r"\1(?:ies|y|e|e?s)?", pattern)
+    return re.fullmatch(pattern, got, re.DOTALL) is not None
+
+
+def replaced(text: str, meant: dict[str, str]) -> str:
+    """Each key by its value, the longest first, and never within what stands for another: the
+    port that stands for 3184 may read 18080, and 8080 is a port of pages too."""
+    keys = "|".join(re.escape(said) for said in sorted(meant, key=len, reverse=True))
+    return re.sub(keys, lambda match: meant[match[0]], text)
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of so many free ones."""
+    while True:
+        first = free_ports(1)[0]
+        if all(is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def parse_quire(words: list[str]) -> None:
+    """The arguments of `quire`, read as the command would, and not run."""
+    context = click.Context(cli, info_name="quire")
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        if isinstance(command, DefaultGroup) and (not words or words[0].startswith("-")):
+            words = [command._default, *words]
+        name, inner, words = command.resolve_command(context, words)
+        assert inner is not None, name
+        command = inner
+    try:
+        command.make_context(command.name, list(words))
+    except click.BadParameter as error:
+        if "does not exist" not in str(error):  # the page's file or directory is not here
+            raise

@@ -1,0 +1,140 @@
+"""The fenced blocks of a page of documentation, and what its comments say of them.
+
+    <!-- not run: needs root -->     the next block is only read: commands are parsed, files checked
+    <!-- status: 1 -->               the last command of the next block ends with this status
+    <!-- numbers: vary -->           what the next block shows has other numbers here
+    <!-- run: console                commands (or python) that a reader need not see
+    $ ...
+    -->
+    <!-- with: spark -->             the next block needs Spark: `tests/spark` runs it
+    <!-- here: 10.0.0.7:3181 = $BOOKIE -->   from here on: what the page says, and what it is here
+
+A block with a `title` is a file: it is written, and what it is for comes in a later block.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PIECE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)(?P<more>[^\n]*)\n(?P<text>.*?)^(?P=indent)```[^\n]*$"
+    r"|^ *<!-- (?P<what>not run|status|numbers|here|run|with): (?P<words>.*?)-->",
+    re.MULTILINE | re.DOTALL,
+)
+SPARK_PAGES = ("spark.md", "pipelines.md")
+"""All of their blocks need Spark."""
+TITLE = re.compile(r"title=\"([^\"]+)\"")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What is to be run, or to be read, in the order of the page."""
+
+    line: int
+    language: str
+    text: str
+    title: str = ""
+    not_run: str = ""
+    """Why; empty: it is run."""
+    status: int = 0
+    hidden: bool = False
+    spark: bool = False
+    numbers: bool = False
+    """Whether other numbers may be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """`said` stands in the page for what is `meant` here; variables are expanded."""
+
+    said: str
+    meant: str
+
+
+def all_pages() -> list[Path]:
+    """Every page that the site has, README first."""
+    top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def pieces(page: Path) -> Iterator[Block | Here]:
+    text = page.read_text(encoding="utf-8")
+    not_run, status, spark, numbers = "", 0, False, False
+    for match in PIECE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        words = match["words"]
+        if match["what"] == "not run":
+            not_run = words.strip()
+            assert not_run, f"{page.name}:{line}: why is it not run?"
+        elif match["what"] == "with":
+            assert words.strip() == "spark", f"{page.name}:{line}: with what?"
+            spark = True
+        elif match["what"] == "status":
+            status = int(words)
+        elif match["what"] == "numbers":
+            assert words.strip() == "vary", f"{page.name}:{line}: numbers {words}?"
+            numbers = True
+        elif match["what"] == "here":
+            for pair in words.strip().splitlines():
+                said, _, meant = pair.strip().partition(" = ")
+                assert meant, f"{page.name}:{line}: `{pair}` is not SAID = MEANT"
+                yield Here(said, meant)
+        elif match["what"] == "run":
+            language, _, code = words.partition("\n")
+            code = textwrap.dedent(code)
+            yield Block(line + 1, language.strip(), code, status=status, hidden=True, spark=spark)
+            status, spark = 0, False
+        else:
+            title = TITLE.search(match["more"])
+            code = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+            named = title[1] if title else ""
+            yield Block(
+                line + 1, match["language"], code, named, not_run, status,
+                spark=spark, numbers=numbers,
+            )  # fmt: skip
+            not_run, status, spark, numbers = "", 0, False, False
+
+
+def blocks(page: Path) -> list[Block]:
+    """Those that a reader sees."""
+    return [piece for piece in pieces(page) if isinstance(piece, Block) and not piece.hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A command, and what the page shows below it."""
+
+    line: int
+    command: str
+    shown: str
+    numbers: bool = False
+
+
+def typed(block: Block) -> list[Typed]:
+    """The commands of a console block. A line that ends with a backslash goes on in the next one;
+    so does one that begins a document (`<<'END'`), to the line that ends it."""
+    found: list[Typed] = []
+    lines = block.text.splitlines()
+    number = 0
+    while number < len(lines):
+        at, line = number, lines[number]
+        number += 1
+        if not line.startswith(("$ ", "# ") if block.not_run else "$ "):
+            assert found, f"line {block.line + at}: what is shown has no command"
+            last = found[-1]
+            found[-1] = Typed(last.line, last.command, f"{last.shown}{line}\n", block.numbers)
+            continue
+        command = [line[2:]]
+        document = re.search(r"<<\s*'?(\w+)'?", line)
+        while number < len(lines) and (
+            command[-1].endswith("\\") or (document and command[-1] != document[1])
+        ):
+            command.append(lines[number])
+            number += 1
+        found.append(Typed(block.line + at, "\n".join(command), ""))
+    return found

@@ -1,0 +1,1 @@
+"""Helpers for tests against Apache BookKeeper."""

@@ -1,0 +1,96 @@
+"""Shared by tests: helpers of `conftest` that other test modules need as well."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from typing import Any, Protocol
+
+import pytest
+from kazoo.client import KazooClient
+
+from quire._runtime.clock import SystemClock
+from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.store import ZooKeeperStore
+
+SESSION_TIMEOUT_MS = 4_000
+
+
+PATIENCE_S = 30.0
+
+
+"""Bounds every wait for a condition; reached only by a failing test."""
+
+
+class Backend(Protocol):
+    """One cluster of one driver."""
+
+    name: str
+    uri: str
+
+    async def store(self, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> MetadataStore:
+        """A store of its own session; closed when the test ends."""
+        ...
+
+    async def initialise(self) -> None: ...
+
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        """The session of `loser` ends, and `winner` has the id of its bookie before it is back."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def end_session(store: ZooKeeperStore) -> None:
+    """As a second client of the same session, close it: the server drops what is ephemeral, and
+    the first client is told that its session has expired."""
+    thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
+    """A store that the test closes itself."""
+    return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
+
+
+async def ids_of(store: MetadataStore) -> list[int]:
+    return [i for ledgers in [r async for r in store.list_ledgers()] for i in ledgers.ledger_ids]
+
+
+async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
+    """Every node below `path`, by its path relative to it."""
+    found: dict[str, bytes] = {}
+    todo = [path]
+    while todo:
+        node = todo.pop()
+        found[node.removeprefix(path)] = (await raw.get(node))[0]
+        todo += [f"{node}/{name}" for name in await raw.children(node)]
+    return found
+
+
+_roots = itertools.count()
+
+
+def next_root() -> str:
+    """A ledgers root that no other test uses."""
+    return f"/test-{os.getpid()}-{next(_roots)}/ledgers"
+
+
+DRIVERS = [
+    pytest.param("memory", id="memory"),
+    pytest.param("sqlite", id="sqlite"),
+    pytest.param("zookeeper", id="zookeeper", marks=pytest.mark.zookeeper),
+]
+
+
+NOT_A_FILE = [driver for driver in DRIVERS if driver.id != "sqlite"]
+
+
+"""A file is a cluster as soon as it is there."""

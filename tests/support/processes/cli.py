@@ -1,0 +1,203 @@
+"""The command `quire` as scripts run it: a process, its outputs, its exit status."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.waiting import wait_for
+
+COMMAND = [sys.executable, "-m", "quire"]
+COMMAND_SERVER = Path(__file__).with_name("command_server.py")
+CAN_FORK = hasattr(os, "pidfd_open")
+FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
+"""Each command in an interpreter of its own, as users have it; else those that only run to their
+end are forked from one that has imported Quire (`command_server`)."""
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: bytes
+    err: str
+
+    def ok(self) -> bytes:
+        assert self.status == 0, self.err
+        assert "Traceback" not in self.err
+        return self.out
+
+    def fails(self, status: int, *named: str) -> str:
+        """The one line on standard error, which names these things."""
+        assert self.status == status, (self.status, self.err)
+        (line,) = self.err.splitlines()
+        assert line.startswith("error: "), line
+        for name in named:
+            assert name in line, line
+        return line
+
+
+class Quire:
+    """Runs commands against one cluster, named by the environment."""
+
+    def __init__(self, uri: str = "", directory: Path | None = None) -> None:
+        self.uri = uri
+        self.environment = {**os.environ, "QUIRE_METADATA": uri}
+        self.environment.pop("QUIRE_DEBUG", None)
+        self._directory = directory
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+        done = subprocess.run(
+            [*(COMMAND if FRESH else forked_command()), *arguments],
+            input=stdin,
+            capture_output=True,
+            env=self.environment,
+            cwd=self._directory,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    def initialised(self) -> Quire:
+        """Make the cluster first: a bookie starts on one that is there."""
+        self("cluster", "init").ok()
+        return self
+
+    def write(self, data: bytes, *arguments: str) -> str:
+        """A new ledger of these lines; its id, as it was printed."""
+        out = self("ledger", "write", *arguments, stdin=data).ok()
+        ledger_id = out.decode().removesuffix("\n")
+        assert ledger_id.isdecimal(), out
+        assert out == f"{ledger_id}\n".encode()
+        return ledger_id
+
+    def start(self, *arguments: str) -> Running:
+        return Running([*COMMAND, *arguments], self.environment)
+
+
+@cache
+def forked_command() -> list[str]:
+    """What to put before the arguments of `quire` for a command that runs to its end."""
+    directory = tempfile.mkdtemp(prefix="quire-commands-")
+    path = str(Path(directory) / "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.command_server", "serve", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=COMMAND_SERVER.parents[3],
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+
+    def end() -> None:
+        server.communicate(timeout=TIMEOUT_S)  # the end of its input
+        shutil.rmtree(directory)
+
+    atexit.register(end)
+    return [sys.executable, "-I", "-S", str(COMMAND_SERVER), path]
+
+
+class Running:
+    """A command that runs: `with quire.start("local") as local: ...`. Killed at the end."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        """The next line on standard output; '' at its end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+    def error_line(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().decode().rstrip("\n")
+
+    def type(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"it ended before it had read all: {self.why_ended()}") from None
+
+    def why_ended(self) -> str:
+        """For messages: what it said, where it has ended; killed where it has not, for `line` has
+        found something else than what it should say."""
+        if self.process.poll() is None:
+            self.process.kill()
+        assert self.process.stderr is not None
+        said = self.process.stderr.read().decode()
+        return f"status {self.process.wait()}: {said}"
+
+    def end(self, number: signal.Signals | None = None) -> Done:
+        """Send it a signal (or the end of its input), and what came of it."""
+        if number is not None:
+            self.process.send_signal(number)
+            # Its input stays open: the signal alone must end it.
+            self.process.wait(TIMEOUT_S)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        return Done(self.process.returncode, out, err.decode())
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found[1:]
+
+
+def is_running(pid: int) -> bool:
+    """Not for a zombie: it has ended, though its new parent has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    wait_for(lambda: not any(map(is_running, pids)), f"end of the processes {pids}")

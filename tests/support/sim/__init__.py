@@ -1,0 +1,1 @@
+"""Helpers for runs of the simulator."""

@@ -1,0 +1,115 @@
+"""Shared by tests: helpers of `test_autorecovery` that other test modules need as well."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quire.client import Client
+from quire.core.fragments import stored_by
+from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
+from quire.replication.marks.marks import ReplicationMarks
+from quire_simulator.machine.clock import SimClock
+from quire_simulator.machine.loop import SimTask
+from quire_simulator.world.world import World
+from tests.support.waiting import until
+
+PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
+
+
+ENTRIES = 300
+
+
+PATIENCE_S = 600.0
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d." % entry_id * (1 + entry_id % 40)
+
+
+class Scene:
+    """A cluster of five bookies, a client, and processes of autorecovery on nodes of their own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.client = world.client("client")
+        self.locks = ReplicationLocks(self.client.metadata, "tester", SimClock(world.loop))
+        self.marks = ReplicationMarks(self.client.metadata)
+        self._running: dict[str, tuple[Client, SimTask[None]]] = {}
+
+    def begin(self, name: str, *, worker: bool = True, **settings: Any) -> Autorecovery:
+        client = self.world.client(name)
+        settings = {"backoff_s": 1.0, "poll_s": 1.0, "open_grace_s": 10.0, **settings}
+        autorecovery = Autorecovery(
+            client,
+            name,
+            settings=AutorecoverySettings(**settings),
+            worker=worker,
+            clock=client.clock,
+            rng=self.world.loop.derive(name),
+        )
+        node = self.world.network.node(name).node
+        self._running[name] = client, node.create_task(autorecovery.run(), name=name)
+        return autorecovery
+
+    async def end(self) -> None:
+        for client, task in self._running.values():
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), task.exception()
+            await client.close()
+        await self.client.close()
+
+    async def ledger(
+        self, shape: tuple[int, int, int] = PLAIN, *, entries: int = ENTRIES, close: bool = True
+    ) -> Any:
+        writer = await self.client.create_ledger(
+            ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2], password=b"pw"
+        )
+        if entries:
+            await writer.append_many([payload(n) for n in range(entries)])
+            await settled(writer)
+        if close:
+            await writer.close()
+        return writer
+
+    async def ensemble(self, ledger_id: int) -> tuple[str, ...]:
+        return (await self.client.ledger_metadata(ledger_id)).segments[0].ensemble
+
+    async def whole(self, ledger_id: int, lost: str) -> None:
+        """Until the ledger lacks nothing: it does not name the lost bookie, and each member says
+        that it has its part."""
+        await until(
+            lambda: self.client.ledger_metadata(ledger_id),
+            right=lambda now: not any(lost in one.ensemble for one in now.segments),
+            limit_s=PATIENCE_S,
+            poll_s=0.5,
+        )
+        await self.unmarked(ledger_id)
+        await has_all(self.client, ledger_id)
+
+    async def unmarked(self, ledger_id: int) -> None:
+        await until(
+            lambda: self.locks.marked(ledger_id),
+            right=lambda mark: mark is None,
+            limit_s=PATIENCE_S,
+            poll_s=0.1,
+        )
+
+
+async def has_all(client: Client, ledger_id: int) -> None:
+    """Each member of each segment says that it has its part."""
+    metadata = await client.ledger_metadata(ledger_id)
+    for segment in metadata.segments:
+        end = metadata.segment_end(segment, metadata.last_entry_id)
+        for index, bookie in enumerate(segment.ensemble):
+            if wanted := set(stored_by(metadata, index, segment.first_entry_id, end)):
+                ranges = await client.list_entries(bookie, ledger_id)
+                have = {n for low, high in ranges for n in range(low, high + 1)}
+                assert wanted <= have
+
+
+async def settled(writer: Any) -> None:
+    """Until every member has everything: the last entries may be on the ack quorum only."""
+    while writer._session.pipeline.unacked_bytes_max():
+        await asyncio.sleep(0.001)

@@ -1,0 +1,14 @@
+"""Shared by tests: helpers of `test_cluster` that other test modules need as well."""
+
+from __future__ import annotations
+
+import os
+
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+
+
+BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d." % entry_id * (1 + entry_id % 40)

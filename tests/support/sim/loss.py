@@ -1,0 +1,23 @@
+"""Shared by tests: helpers of `test_loss` that other test modules need as well."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client import Client
+from quire.replication import Autorecovery, AutorecoverySettings
+from quire_simulator.world.world import World
+
+
+def heal(world: World, client: Client) -> asyncio.Task[None]:
+    """It looks at what the bookie marks, and at nothing else."""
+    healer = Autorecovery(
+        client,
+        "healer",
+        settings=AutorecoverySettings(
+            backoff_s=1.0, poll_s=1.0, open_grace_s=5.0, ledger_check_interval_s=0.0
+        ),
+        clock=client.clock,
+        rng=world.loop.derive("healer"),
+    )
+    return world.network.node("healer").node.create_task(healer.run())

@@ -1,0 +1,1 @@
+"""Helpers for tests of a store on a simulated disk."""

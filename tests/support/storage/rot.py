@@ -1,0 +1,121 @@
+"""One bit of a disk is wrong: what a store may answer then.
+
+The right bytes, or that they are damaged; that something is not there only where it says that it
+cannot know. What it does know of fences, keys, explicit LACs and deletions is right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.errors import DamagedError, QuireError
+from quire.storage.signals import NoEntry, NoLedger
+from quire_simulator.machine.disk import SimDisk
+from tests.support.storage.promises import PromisingStore
+from tests.support.storage.storage import key_of
+
+
+def bits_of(
+    disk: SimDisk, name: str, rng: random.Random, per_page: int
+) -> Iterator[tuple[int, int]]:
+    """(offset, bit): so many of each page of a file, within what was written there, if anything.
+    Of pages that were only preallocated one of the first and of the last."""
+    file = disk.open(name)
+    size = file.size()
+    blank = []
+    for page in range(0, size, BLOCK_BYTES):
+        data = bytes(file.read(page, BLOCK_BYTES) or b"").rstrip(b"\0")
+        if not data:
+            blank.append(page)
+        for _ in range(per_page if data else 0):
+            yield page + rng.randrange(len(data)), rng.randrange(8)
+    file.close()
+    for page in {*blank[:1], *blank[-1:]}:
+        yield page + rng.randrange(min(BLOCK_BYTES, size - page)), rng.randrange(8)
+
+
+def check_rotten(subject: PromisingStore) -> Counter[str]:
+    """Throws where the store does not keep to the rules; what it answered, counted."""
+    answers: Counter[str] = Counter()
+    store, promises = subject.store, subject.promises
+    unknown = store.negatives_unknown
+    answers["unknown"] += unknown
+    # Where fences may be lost, no adds are taken at all.
+    assert not (unknown and store.writable)
+    for key, entry in promises.acknowledged.items():
+        try:
+            assert subject.read(*key) == [entry], f"{key} is not what was written"
+            answers["right"] += 1
+        except DamagedError:
+            answers["damaged"] += 1
+        except (NoEntry, NoLedger):
+            assert unknown, f"{key} was denied"
+            answers["maybe absent"] += 1
+    for ledger_id, info in store.ledgers.items():
+        known = info.master_key == key_of(ledger_id)
+        assert known or (unknown and not info.master_key), f"ledger {ledger_id}: a wrong key"
+        packets = promises.seen_lacs.get(ledger_id, set())
+        assert info.explicit_lac is None or info.explicit_lac in packets
+        last = max((key[1] for key in promises.seen if key[0] == ledger_id), default=-1)
+        assert info.last_entry_id <= last, f"ledger {ledger_id} ends behind its end"
+        assert info.last_add_confirmed <= last, f"ledger {ledger_id}: a LAC nobody told"
+    if not unknown:
+        _check_state(subject)
+    return answers
+
+
+def _check_state(subject: PromisingStore) -> None:
+    """Nothing is lost, says the store."""
+    store, promises = subject.store, subject.promises
+    for ledger_id in promises.fenced:
+        assert store.ledgers[ledger_id].fenced, f"the fence of ledger {ledger_id} is gone"
+    for ledger_id, packet in promises.lacs.items():
+        known = store.ledgers[ledger_id].explicit_lac
+        assert known is not None, f"the explicit LAC of ledger {ledger_id} is gone"
+        assert known >= packet, f"the explicit LAC of ledger {ledger_id} is an older one"
+    for ledger_id in {key[0] for key in promises.acknowledged}:
+        last = max(key[1] for key in promises.acknowledged if key[0] == ledger_id)
+        assert store.last_entry_id(ledger_id) >= last, f"ledger {ledger_id} ends before its end"
+    for ledger_id in promises.deleted:
+        assert ledger_id not in store.ledgers, f"ledger {ledger_id} was deleted and is back"
+    for ledger_id in promises.refused - store.ledgers.keys():
+        assert store.is_refused(ledger_id), f"ledger {ledger_id} is not refused any more"
+
+
+def sweep_rot(
+    subject: PromisingStore, names: Sequence[str], rng: random.Random, per_page: int
+) -> Counter[str]:
+    """So many bits of each page of these files, one at a time: what a store that is open answers,
+    and one that starts on them, and one that starts behind that."""
+    answers: Counter[str] = Counter()
+    for name in names:
+        for at, bit in list(bits_of(subject.sim, name, rng, per_page)):
+            answers["flips"] += 1
+            try:
+                if subject.serving:
+                    subject.sim.flip_bit(name, at, bit)
+                    answers += check_rotten(subject)
+                    subject.sim.flip_bit(name, at, bit)
+                answers += _started(subject, name, at, bit)
+            except AssertionError as error:
+                raise AssertionError(f"bit {bit} of byte {at} of {name}: {error}") from error
+    return answers
+
+
+def _started(promising: PromisingStore, name: str, at: int, bit: int) -> Counter[str]:
+    rotten = promising.sim.copy()
+    rotten.kill()
+    rotten.flip_bit(name, at, bit)
+    subject = PromisingStore(rotten, promising.config, promising.promises.copy())
+    try:
+        subject.open()
+    except QuireError:
+        return Counter({"refused to start": 1})
+    answers = check_rotten(subject)
+    subject.idle()
+    rotten.kill()
+    subject.open()
+    return answers + check_rotten(subject)

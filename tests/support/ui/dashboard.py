@@ -1,0 +1,98 @@
+"""Shared by tests: helpers of `conftest` that other test modules need as well."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from quire.testing.cluster import LocalCluster
+from tests.support.processes.cli import Running
+from tests.support.ui.browser import SCREENSHOTS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Response
+
+
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
+
+
+HOSTILE_NAME = "a&amp;b%41#c"
+
+
+TEAM = "/team"
+
+
+STREAM = "orders"
+
+
+RECORDS = 30
+
+
+READ = 12
+
+
+LARGE_ID = 2**62 + 1
+
+
+"""JavaScript's numbers do not hold it."""
+
+
+@dataclass
+class Dashboard:
+    """`quire ui` of a cluster."""
+
+    cluster: LocalCluster
+    server: Running
+    url: str
+    ledger: int = 0
+    large: int = LARGE_ID
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def put(self, path: str, body: dict[str, str]) -> Any:
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), kind, method="PUT"
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def problems(self) -> list[str]:
+        status, found = self.get("/api/v1/quire/overview")
+        assert status == 200, found
+        return [one["what"] for one in found["problems"]]
+
+
+@dataclass
+class Seen:
+    """What must not be seen."""
+
+    errors: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
+
+
+@dataclass
+class Tab:
+    page: Page
+    url: str
+    seen: Seen
+
+    def open(self, path: str) -> None:
+        """Until the page has its data."""
+        self.page.goto("about:blank")  # what was there before is not taken for the answer
+        self.page.goto(f"{self.url}/#/{path}")
+        self.page.wait_for_selector("main [aria-busy=false]", state="attached")
+
+    def picture(self, name: str) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)

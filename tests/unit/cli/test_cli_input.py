@@ -1,0 +1,155 @@
+"""Standard input as entries: every byte counts, and nothing typed waits for more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cli.common import input as command_input
+from quire.cli.common.input import LineSource, LineSplitter
+from quire.errors import EntryTooLargeError
+
+LIMIT = 1_000_000
+TIMEOUT_S = 30.0
+
+
+def expected(data: bytes) -> list[bytes]:
+    """By the contract: lines without their newline, the last one also without one."""
+    found = data.split(b"\n")
+    return found[:-1] if found[-1] == b"" else found
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\x00\xff", b"\x85"])), max_size=8)
+)
+def test_any_division_into_chunks_gives_the_same_lines(chunks: list[list[bytes]]) -> None:
+    pieces = [b"".join(chunk) for chunk in chunks]
+    splitter = LineSplitter(LIMIT)
+    found = [line for piece in pieces for line in splitter.feed(piece)]
+    found += splitter.finish()
+    assert found == expected(b"".join(pieces))
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a", [b"a"]),
+        (b"a\n", [b"a"]),
+        (b"a\n\n", [b"a", b""]),
+        (b"a\r\nb\r", [b"a\r", b"b\r"]),
+        (b"\x00\n\xff", [b"\x00", b"\xff"]),
+    ],
+)
+def test_lines(data: bytes, wanted: list[bytes]) -> None:
+    assert expected(data) == wanted
+    splitter = LineSplitter(LIMIT)
+    assert splitter.feed(data) + splitter.finish() == wanted
+
+
+def test_a_line_that_fits_exactly() -> None:
+    splitter = LineSplitter(10)
+    assert splitter.feed(b"0123456789\n0123456789") == [b"0123456789"]
+    assert splitter.feed(b"\nx") == [b"0123456789"]
+
+
+@pytest.mark.parametrize("chunks", [[b"ab\nc\n01234", b"567890"], [b"ab\nc\n01234", b"567890\n"]])
+def test_a_line_that_is_too_long_is_named(chunks: list[bytes]) -> None:
+    splitter = LineSplitter(10)
+    assert splitter.feed(chunks[0]) == [b"ab", b"c"]
+    with pytest.raises(EntryTooLargeError, match=r"line 3 is longer than 10 bytes"):
+        splitter.feed(chunks[1])
+
+
+@pytest.fixture
+def pipe() -> Iterator[list[int]]:
+    """[reading end, writing end]; a test that closes one takes it out."""
+    ends = list(os.pipe())
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def test_a_line_is_there_before_the_next_one(pipe: list[int]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        with closing(LineSource(pipe[0], LIMIT)) as source:
+            incoming = aiter(source)
+            for line in (b"one", b"two", b""):
+                os.write(pipe[1], line + b"\n")
+                assert await anext(incoming) == [line]
+            os.write(pipe[1], b"last")
+            os.close(pipe.pop())
+            assert await anext(incoming) == [b"last"]
+            assert await anext(incoming, None) is None
+
+
+async def test_stopping_ends_a_wait_for_input(pipe: list[int]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        with closing(LineSource(pipe[0], LIMIT)) as source:
+            asyncio.get_running_loop().call_soon(source.stop)
+            assert [found async for found in source] == []
+
+
+async def test_closing_ends_the_thread_that_waits_for_room(
+    pipe: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes lines: the thread reads `CHUNKS_WAITING_MAX` chunks, and must still end."""
+    monkeypatch.setattr(command_input, "CHUNK_BYTES", 2)
+    os.write(pipe[1], b"x\n" * (2 * command_input.CHUNKS_WAITING_MAX))
+    async with asyncio.timeout(TIMEOUT_S):
+        with closing(LineSource(pipe[0], LIMIT)) as source:
+            while source._pieces.qsize() < command_input.CHUNKS_WAITING_MAX:
+                await asyncio.sleep(0.001)
+        assert not source._thread.is_alive()
+        # What the thread has handed over, and the mark of the end.
+        assert source._pieces.qsize() == command_input.CHUNKS_WAITING_MAX + 1
+
+
+async def test_a_large_input_arrives_whole(tmp_path: Path) -> None:
+    data = b"".join(b"%d" % number * (number % 50) + b"\n" for number in range(100_000))
+    path = tmp_path / "lines"
+    path.write_bytes(data)
+    assert len(data) > 5 * command_input.CHUNK_BYTES
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            with closing(LineSource(descriptor, LIMIT)) as source:
+                found = [line async for piece in source for line in piece]
+    finally:
+        os.close(descriptor)
+    assert found == expected(data)
+
+
+async def test_what_came_before_a_line_that_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\n" + b"x" * (LIMIT + command_input.CHUNK_BYTES) + b"\nfour\n")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            with closing(LineSource(descriptor, LIMIT)) as source:
+                incoming = aiter(source)
+                assert await anext(incoming) == [b"one", b"two"]
+                with pytest.raises(EntryTooLargeError, match="line 3"):
+                    await anext(incoming)
+    finally:
+        os.close(descriptor)
+
+
+async def test_an_input_that_cannot_be_read() -> None:
+    descriptor = os.open("/", os.O_RDONLY)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            with closing(LineSource(descriptor, LIMIT)) as source:
+                incoming = aiter(source)
+                with pytest.raises(IsADirectoryError):
+                    await anext(incoming)
+    finally:
+        os.close(descriptor)
