@@ -35,6 +35,7 @@ from quire.errors import (
     BookieTimeoutError,
     ClientClosedError,
     NoSuchEntryError,
+    QuireError,
     UnauthorizedError,
     UsageError,
 )
@@ -355,6 +356,8 @@ class Client:
         try:
             async with asyncio.timeout(limit):
                 return await self._pool.ask_control(bookie_id, call)
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"

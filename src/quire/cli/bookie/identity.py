@@ -57,11 +57,11 @@ def held(directory: str) -> Iterator[RealDisk]:
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
     """What the system says about files, in the words of a directory."""
-    from quire.errors import StorageError
+    from quire.errors import QuireError, StorageError
 
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, QuireError):
         raise  # whoever reads the output has enough of it
     except OSError as error:
         raise StorageError(

@@ -436,10 +436,10 @@ class ReplicationWorker:
                     )
             except NoEntryAnswer:
                 pass  # and nothing of it need be there, or the look had found that
-            except TimeoutError:
-                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
             except QuireError as error:
                 return f"bookie {bookie} did not sync what it has: {error.args[0]}"
+            except TimeoutError:
+                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
         return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:

@@ -320,6 +320,8 @@ class ReplicaReader:
         try:
             async with asyncio.timeout(None) as bound:
                 return await ask(await pool.channel(self.bookie))
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {self.bookie}: no answer within {limit:g} s"
@@ -340,13 +342,13 @@ async def answers(client: Client, bookie: str) -> str:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
                 await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
-        except TimeoutError:
-            limit_s = client.config.read_timeout_s
-            error: QuireError = BookieTimeoutError(f"no answer within {limit_s:g} s")
         except (BookieTimeoutError, BookieUnavailableError) as lost:
-            error = lost
+            error: QuireError = lost
         except QuireError:
             return ""
+        except TimeoutError:
+            limit_s = client.config.read_timeout_s
+            error = BookieTimeoutError(f"no answer within {limit_s:g} s")
         else:
             return ""
         if attempts.are_used_up(error):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from quire import blocking
 from quire.blocking.background import call
 from quire.client import Client
-from quire.errors import MetadataError, StreamGapError, UsageError
+from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
 from quire.spark.streams.offsets import Reached
@@ -489,6 +489,8 @@ def _jobs(source: Source, target: str) -> list[tuple[str, int, int]]:
     with source.cluster.client() as client:
         try:
             return call(look(client.aio))
+        except QuireError:
+            raise
         except (KeyError, ValueError) as error:
             raise MetadataError(f"what stream {target} remembers cannot be read: {error}") from None
 
