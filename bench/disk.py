@@ -381,8 +381,8 @@ async def _beside(options: Options) -> None:
             cold = await bench_core.create(client, ALONE)
             await bench_core.add_many(cold, Load(entries, SIZE_BYTES, 4_000))
             await cold.close()
-            alone: list[bench_core.Result] = []
-            busy: list[bench_core.Result] = []
+            alone: list[bench_core.RoundResult] = []
+            busy: list[bench_core.RoundResult] = []
             for number in range(rounds + 1):
                 for results in (alone, busy):
                     await asyncio.sleep(SETTLE_S)

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import quire
-from quire.cli.bench.core import Load, Result, Shape, add_paced, create
+from quire.cli.bench.core import Load, RoundResult, Shape, add_paced, create
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.testing.cluster import LocalCluster
 
@@ -88,9 +88,9 @@ def of(metadata: LedgerMetadata, bookie: str) -> int:
     )
 
 
-async def paced(writer: quire.LedgerWriter, rate: int, stop: asyncio.Event) -> Result:
+async def paced(writer: quire.LedgerWriter, rate: int, stop: asyncio.Event) -> RoundResult:
     """Appends in pieces of a second until `stop`; the first `WARM_UP_S` do not count."""
-    result, began = Result(), time.monotonic()
+    result, began = RoundResult(), time.monotonic()
     while not stop.is_set():
         latencies = await add_paced(writer, Load(rate, ENTRY_BYTES, 1), rate)
         if time.monotonic() - began > WARM_UP_S:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import quire
 from quire._runtime.heap import collect_on_demand
-from quire.cli.bench.core import Load, Result, Shape, add_many, ledgers
+from quire.cli.bench.core import Load, RoundResult, Shape, add_many, ledgers
 from quire.cli.bench.tail import open_all, tail_paced
 from quire.cli.common.options import run_async
 from quire.testing.cluster import LocalCluster
@@ -46,7 +46,7 @@ async def cell(
     readers: int,
     rate: int,
     seconds: float,
-) -> Result | None:
+) -> RoundResult | None:
     """None: they do not keep up."""
     gc.collect()  # what the one before has left
     entries = max(min(int(rate * seconds), DELIVERIES_MAX // readers), 1)
@@ -59,7 +59,7 @@ async def cell(
             return None
 
 
-def shown(result: Result | None) -> str:
+def shown(result: RoundResult | None) -> str:
     if result is None:
         return f"more than {LAG_LIMIT_S:.0f} s"
     p50, p99 = (result.percentile_ms(percent, since_acked=True) or 0.0 for percent in (50, 99))

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from quire import blocking
 from quire.cli.common.output import diverted
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.client.datasets.datasets import OWNER_KEY
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, UsageError
 from quire.testing.cluster import LocalCluster
@@ -198,7 +198,7 @@ class Watch(threading.Thread):
 
     def _watch(self) -> None:
         seen = 0
-        with Progress("writing", total=self._rows) as progress:
+        with ProgressBar("writing", total=self._rows) as progress:
             while not self._over.wait(WATCH_INTERVAL_S):
                 acknowledged = entries_of(self._client, self._before)
                 entries = sum(acknowledged.values())

@@ -21,8 +21,8 @@ from quire.codec.wire.v2 import add_request
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.log.batch import Batch, Run
 from quire.storage.read.read_ahead import AHEAD_BYTES
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 
@@ -64,7 +64,7 @@ async def opened(
         disk.close()
 
 
-def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterator[Batch]:
+def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterator[LogBatch]:
     """Batches of entries of so many bytes, "mixed" in the mean; ledger ids from 1 on."""
     key, payload = master_key(b""), bytes(2 * size_bytes)
 
@@ -80,7 +80,7 @@ def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterato
             for first in range(0, each, per_chunk):
                 ids = range(first, min(each, first + per_chunk))
                 run = Run(ledger_id, first, len(ids), 0, frame_bytes)
-                yield Batch([b"".join(frame(ledger_id, entry_id) for entry_id in ids)], [run])
+                yield LogBatch([b"".join(frame(ledger_id, entry_id) for entry_id in ids)], [run])
         return
     if layout == "mixed":
         yield from _mixed(frame, ledgers, each, size_bytes)
@@ -92,12 +92,12 @@ def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterato
             Run(ledger_id, entry_id, 1, index * frame_bytes, frame_bytes)
             for index, (ledger_id, entry_id) in enumerate(keys)
         ]
-        yield Batch([b"".join(frame(*one) for one in keys)], runs)
+        yield LogBatch([b"".join(frame(*one) for one in keys)], runs)
 
 
 def _mixed(
     frame: Callable[[int, int, int], bytes], ledgers: int, each: int, size_bytes: int
-) -> Iterator[Batch]:
+) -> Iterator[LogBatch]:
     chance, upcoming = random.Random(1), [0] * ledgers
     left = ledgers * each
     while left > 0:
@@ -119,7 +119,7 @@ def _mixed(
             at += sum(lengths)
             upcoming[number] += count
             left -= count
-        yield Batch([b"".join(frames)], runs)
+        yield LogBatch([b"".join(frames)], runs)
 
 
 async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size: int) -> float:
@@ -131,7 +131,7 @@ async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size
     window = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
     errors: list[Exception] = []
 
-    def done(batch: Batch, error: Exception | None) -> None:
+    def done(batch: LogBatch, error: Exception | None) -> None:
         window.release()
         if error is not None:
             errors.append(error)

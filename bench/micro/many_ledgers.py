@@ -111,6 +111,8 @@ class Answering:
 
     def close(self) -> None: ...
 
+    def abort(self) -> None: ...
+
 
 class InMemory(AsyncioNetwork):
     def __init__(self) -> None:

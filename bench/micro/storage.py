@@ -24,7 +24,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
 from quire.storage.interfaces import Buffer
-from quire.storage.log.batch import Batch, Run
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 
@@ -130,7 +130,7 @@ def cpu(title: str, ledgers: int, payload_bytes: int, total: int) -> None:
         gc.collect()
         gc.freeze()
         started = time.perf_counter()
-        batches = [Batch([data], [Run(*run) for run in runs]) for data, runs in chunks]
+        batches = [LogBatch([data], [Run(*run) for run in runs]) for data, runs in chunks]
         made = time.perf_counter()
         for batch in batches:
             store.append(batch, lambda batch, error: None)
@@ -180,7 +180,7 @@ async def real(path: str, ledgers: int, payload_bytes: int, total: int) -> None:
     cpu_started, started = time.process_time(), time.perf_counter()
     for data, runs in chunks:
         await window.acquire()
-        batch = Batch([data], [Run(*run) for run in runs])
+        batch = LogBatch([data], [Run(*run) for run in runs])
         store.append(batch, lambda batch, error: window.release())
     drained = loop.create_future()
     store.barrier(drained.set_result)

@@ -12,10 +12,10 @@ from quire_simulator.actors.readers import take_over
 from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.nemesis import Nemesis
 from quire_simulator.invariants import bit_rot, early_answers, space
-from quire_simulator.invariants.checker import Checker, LawError
-from quire_simulator.invariants.history import History
+from quire_simulator.invariants.checker import Checker, InvariantError
+from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.loop import SimulationError
-from quire_simulator.plans.plans import Plan
+from quire_simulator.plans.plans import RunPlan
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.recorder import TraceRecorder
 from quire_simulator.report.result import RunFailure, RunResult
@@ -39,15 +39,15 @@ def simulate(seed: int, workload: str = "all", *, trace: bool = False) -> RunRes
     UsageError for a workload that does not exist."""
     if workload not in WORKLOADS:
         raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
-    return run_plan(Plan.make(seed, workload), trace=trace)
+    return run_plan(RunPlan.make(seed, workload), trace=trace)
 
 
-def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
+def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
     """The same for a plan that was made before, or changed: one without a fault, say."""
     world = World.make(
         plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
     )
-    history = History(world.loop.time, world.trace)
+    history = RunHistory(world.loop.time, world.trace)
     broken = world.loop.create_future()
 
     def on_broken() -> None:
@@ -60,8 +60,8 @@ def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
     failure: RunFailure | None = None
     try:
         world.loop.run(_main(world, plan, history, checker, broken))
-    except LawError as error:
-        failure = RunFailure(error.law, error.what)
+    except InvariantError as error:
+        failure = RunFailure(error.invariant, error.what)
     except SimulationError as error:
         failure = RunFailure("the_run_comes_to_its_end", str(error))
     except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
@@ -69,7 +69,7 @@ def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
     finally:
         world.slow_starts.end()
     if checker.broken is not None:
-        failure = RunFailure(checker.broken.law, checker.broken.what)
+        failure = RunFailure(checker.broken.invariant, checker.broken.what)
     return RunResult(
         seed=plan.seed,
         workload=plan.workload,
@@ -84,7 +84,7 @@ def run_plan(plan: Plan, *, trace: bool = False) -> RunResult:
 
 
 async def _main(
-    world: World, plan: Plan, history: History, checker: Checker, broken: asyncio.Future[None]
+    world: World, plan: RunPlan, history: RunHistory, checker: Checker, broken: asyncio.Future[None]
 ) -> None:
     acting = asyncio.ensure_future(_scenes(Stage(world, plan, history, checker)))
     sampling = asyncio.ensure_future(checker.sample())
@@ -172,7 +172,7 @@ async def _heal(stage: Stage, actors: Actors) -> None:
             await operators.finish(stage)
     except TimeoutError:
         left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
-        raise LawError(
+        raise InvariantError(
             "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
         ) from None
 
@@ -208,4 +208,4 @@ async def _recover(stage: Stage, judge: str, client: Client, ledger_id: int) -> 
             if ledger_id not in stage.world.cluster.ledgers:
                 return
             await asyncio.sleep(RETRY_S)
-    raise LawError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")
+    raise InvariantError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")

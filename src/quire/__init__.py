@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quire import blocking
     from quire.api import Client, connect
     from quire.client import CallerIdWriter, LedgerReader, LedgerWriter
-    from quire.client.cluster.quarantine import Suspect
+    from quire.client.cluster.health import UnhealthyBookie
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
     from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -54,14 +54,15 @@ else:
             "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
             "Segment": "quire.codec.metadata.ledger_metadata:Segment",
-            "Suspect": "quire.client.cluster.quarantine:Suspect",
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",
+            "UnhealthyBookie": "quire.client.cluster.health:UnhealthyBookie",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
             "blocking": "quire.blocking",
             "connect": "quire.api:connect",
             "load_config": "quire.configuration.load:load_config",
         },
+        former={"Suspect": "UnhealthyBookie"},
     )
 
 __version__ = "0.1.0"
@@ -83,9 +84,9 @@ __all__ = [
     "PlacementConfig",
     "QuireError",
     "Segment",
-    "Suspect",
     "TlsClientConfig",
     "TlsServerConfig",
+    "UnhealthyBookie",
     "ZooKeeperOptions",
     "blocking",
     "connect",

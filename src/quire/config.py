@@ -1,4 +1,8 @@
-"""Every limit of a client and of a bookie, with its unit. Values are frozen; pass your own."""
+"""Every limit of a client and of a bookie, with its unit. Values are frozen; pass your own.
+
+All rooms import this module. `quire.configuration` reads these values from the configuration file,
+the environment and options.
+"""
 
 from __future__ import annotations
 

@@ -11,23 +11,17 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.codec.metadata.underreplication import CHECKED_LEDGERS, Holder, checked_at
+from quire.codec.metadata.underreplication import CHECKED_LEDGERS, LockHolder, checked_at
 from quire.errors import MetadataError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication.autorecovery.election import Election, auditor_of
-from quire.replication.explain.status import (
-    LastFailure,
-    forget_failure,
-    marked_ledgers,
-    note_failure,
-    overview,
-    why_not,
-)
+from quire.replication.explain.status import marked_ledgers, overview, why_not
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import LastFailure, forget_failure, note_failure
 from tests.support.metadata.backends import Backend, tree
 from tests.support.waiting import until
 
@@ -127,7 +121,7 @@ async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> 
         ("other", b"?"),
     ):
         await store.tree.commit(Create(f"{root}/{name}", value))
-    assert await auditor_of(store) == Holder("10.0.0.7:3181")
+    assert await auditor_of(store) == LockHolder("10.0.0.7:3181")
 
 
 def test_an_auditor_is_named_as_a_bookie() -> None:

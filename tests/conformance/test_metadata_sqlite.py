@@ -30,7 +30,7 @@ from quire.errors import (
 from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, Bookies
 from quire.metadata.sqlite.file import QUEUED_CALLS_MAX, SqliteFile
-from quire.metadata.sqlite.lease import ProcessId, ThisMachine
+from quire.metadata.sqlite.session import ProcessId, ThisMachine
 from quire.metadata.sqlite.store import SqliteStore
 from tests.support.metadata.backends import Backend, ids_of
 from tests.support.metadata.sqlite import (

@@ -10,8 +10,8 @@ import pytest
 
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
-from quire.replication.marks import running
-from quire.replication.marks.running import (
+from quire.replication.marks import job_announcements
+from quire.replication.marks.job_announcements import (
     RUNNING_MAX,
     JobStatus,
     RunningJob,
@@ -27,7 +27,7 @@ BOOKIE = "10.0.0.1:3181"
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(job_announcements, "SAY_INTERVAL_S", 0.02)
 
 
 def job(
@@ -71,7 +71,7 @@ async def test_one_that_dies_goes_with_its_session(backend: Backend, store: Meta
 async def test_one_whose_node_went_is_told_of_again(store: MetadataStore) -> None:
     async with job(store):
         await told(store, bool)
-        root = running._root(store.uri)
+        root = job_announcements._root(store.uri)
         [name] = await store.tree.children(root)
         await store.tree.commit(Delete(f"{root}/{name}"))
         await told(store, bool)
@@ -87,14 +87,14 @@ async def test_nothing_is_written_while_nothing_changes(store: MetadataStore) ->
 
     async with job(store, far):
         await told(store, bool)
-        root = running._root(store.uri)
+        root = job_announcements._root(store.uri)
         [name] = await store.tree.children(root)
         await until(lambda: looked >= 5)
         assert (await store.tree.read(f"{root}/{name}")).version == 0
 
 
 async def test_what_makes_no_sense_and_what_is_too_much_is_left_out(store: MetadataStore) -> None:
-    root = running._root(store.uri)
+    root = job_announcements._root(store.uri)
     await store.tree.make_path(root)
     for number, value in enumerate((b"", b"[]", b'{"far": {}}', b"\xff", b'{"far": 7}')):
         await store.tree.commit(Create(f"{root}/0-{number}", value))

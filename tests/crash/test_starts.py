@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from quire.storage.segment.segment import Segment, SegmentState, segment_name
+from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.power_loss import PowerLoss
 from tests.support.crash.crash_scripts import TINY, Writer
@@ -107,5 +107,5 @@ def test_the_fence_of_a_dropped_segment_is_not_lost_with_the_last_group() -> Non
     assert store.fenced == {2}
 
 
-def segments_of(store: PromisingStore) -> list[Segment]:
+def segments_of(store: PromisingStore) -> list[LogSegment]:
     return list(store.store._catalogue.segments.values())

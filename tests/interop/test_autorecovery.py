@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from quire.codec.metadata.underreplication import Holder
+from quire.codec.metadata.underreplication import LockHolder
 from tests.support.interop.apache_cluster import LOOPBACK, Bookie, Cluster
 from tests.support.interop.apache_java import ApacheClient
 from tests.support.interop.checks import check_closed, refused
@@ -151,7 +151,7 @@ def test_our_worker_does_what_apaches_auditor_marks(cluster: Cluster) -> None:
     locks = [f"/ledgers/underreplication/locks/urL{ledger:010d}" for ledger in ledgers]
     apaches = cluster.autorecovery()
     for lock in locks:
-        cluster.kazoo.create(lock, Holder("tester", 1_750_000_000_000, "1/1").encode())
+        cluster.kazoo.create(lock, LockHolder("tester", 1_750_000_000_000, "1/1").encode())
     bookies[0].kill()
     cluster.wait_gone(bookies[0])
     wait_for(lambda: sorted(cluster.underreplicated()) == sorted(ledgers), "all are marked")
@@ -202,4 +202,4 @@ def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
 def elected(cluster: Cluster) -> str:
     """What the winner of the election has written."""
     value, _ = cluster.kazoo.get(f"/ledgers/{ELECTION}")
-    return Holder.decode(value).owner
+    return LockHolder.decode(value).owner

@@ -15,7 +15,7 @@ import pytest
 
 from quire import DigestType
 from quire._runtime.clock import SystemClock
-from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.cluster.health import Misbehaviour
 from quire.errors import RecoveryError
 from quire.replication import Kind, ReplicationLocks, repair_ledger
 from quire.testing.cluster import BookieProcess, LocalCluster, free_ports

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import quire
-from quire.codec.wire.deferred_adds import max_deferred_payload_bytes
+from quire.codec.wire.v3_adds import max_deferred_payload_bytes
 from quire.errors import (
     EntryTooLargeError,
     LedgerClosedError,

@@ -33,9 +33,9 @@ from quire.codec.protobuf_wire import (
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.certificate import is_authorized, roles_of
-from quire.codec.wire.deferred_adds import DeferredAddEncoder
 from quire.codec.wire.messages_pb2 import AddRequest, ReadRequest
 from quire.codec.wire.v2 import Code, Flag
+from quire.codec.wire.v3_adds import DeferredAddEncoder
 from quire.errors import CookieError, MetadataError, UsageError
 
 I64 = st.integers(-(2**63), 2**63 - 1)

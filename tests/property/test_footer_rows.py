@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from quire.codec.entry.digest import crc32c
 from quire.codec.log.footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
-from quire.codec.log.state_records import Singles
-from quire.storage.catalogue import Catalogue
-from quire.storage.log.batch import Batch, Run
+from quire.codec.log.group import ColumnarBatch
 from quire.storage.segment import footer_rows
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.footer_rows import FooterRows, _joined
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 
 shapes = st.tuples(
     st.integers(1, 4),  # entries
@@ -92,7 +92,7 @@ batches = st.lists(
 def test_ledgers_in_turn_are_described_as_each_by_itself(
     steps: list[Any], listed: set[int], at_once: int
 ) -> None:
-    catalogue, segment = Catalogue(), Segment(1, None, 1 << 20)
+    catalogue, segment = Catalogue(), LogSegment(1, None, 1 << 20)
     catalogue.segments[1] = segment
     upcoming = {ledger: catalogue.create(ledger, b"", 1) and 0 for ledger in range(1, 7)}
     offset = 4096
@@ -101,7 +101,7 @@ def test_ledgers_in_turn_are_described_as_each_by_itself(
         for ledger, jump in turns:
             rows.append((ledger, upcoming[ledger] + jump))
             upcoming[ledger] += jump + 1
-        batch = Batch((), Singles(*zip(*rows), size))  # type: ignore[arg-type]
+        batch = LogBatch((), ColumnarBatch(*zip(*rows), size))  # type: ignore[arg-type]
         batch.buffers, batch.file_offset = None, offset + gap
         offset += gap + size * len(rows)
         catalogue.index_batch(batch, segment)

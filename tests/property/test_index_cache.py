@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex, Snapshot
-from quire.storage.recovery.index_cache_writer import IndexCacheWriter
+from quire.storage.background.index_cache_writer import IndexCacheWriter, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex
 from quire.storage.segment import sealed_rows
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.machine.inode import Content
+from quire_simulator.machine.inode import InodeContent
 from tests.sim.mutants.mutant import edit
 from tests.support.crash.crash_sweep import contents_of
 from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, sim_disk
@@ -65,7 +65,7 @@ class History:
         self.box = StoreOnDisk(self.disk, self.config)
         self.box.open()
         self.next: dict[int, int] = {}
-        self.caches: list[Content] = []
+        self.caches: list[InodeContent] = []
         self.deaths: list[SimDisk] = []
         self.counts = Counts()
 
@@ -144,14 +144,14 @@ class History:
         self.counts.others_used += used
         self.counts.refused += not used
 
-    def _compare(self, disk: SimDisk, cache: Content, truth: Any) -> bool:
+    def _compare(self, disk: SimDisk, cache: InodeContent, truth: Any) -> bool:
         found = self._found(disk, cache)
         if found[1:] != truth[1:]:
             pairs = zip(found[1:], truth[1:], strict=True)
             raise DifferenceError(str([pair for pair in pairs if pair[0] != pair[1]]))
         return str(found[0]).startswith("used")
 
-    def _found(self, disk: SimDisk, cache: Content | None) -> Any:
+    def _found(self, disk: SimDisk, cache: InodeContent | None) -> Any:
         contents = {name: one for name, one in contents_of(disk).items() if name != CACHE_NAME}
         if cache is not None:
             contents[CACHE_NAME] = cache.copy()
@@ -171,7 +171,7 @@ class History:
         return report.index_cache, ledgers, segments, catalogue.tombstones
 
 
-def about(one: Segment) -> tuple[object, ...]:
+def about(one: LogSegment) -> tuple[object, ...]:
     return (
         one.state, one.live_ledgers, one.live_bytes, one.trailer, list(one.mentions),
         one.groups_at, one.first_group, one.end_group, one.end, one.file_bytes,

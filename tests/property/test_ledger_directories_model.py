@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage.log.batch import Batch
-from quire.storage.signals import NoEntry
+from quire.storage.read.outcomes import NoEntry
+from quire.storage.segment.batch import LogBatch
 from tests.support.storage.directories import DirectoriesOnDisks
 from tests.support.storage.storage import SMALL, key_of, make_batch, make_entry, run
 
@@ -96,7 +96,7 @@ class DirectoriesModel(RuleBasedStateMachine):
         lives = dict(self.lives)
         waiting = set(keys)
 
-        def done(batch: Batch, error: StorageError | None) -> None:
+        def done(batch: LogBatch, error: StorageError | None) -> None:
             for one in batch.runs:
                 for entry in range(one.first, one.last + 1) if one.ids is None else one.ids:
                     key = (one.ledger_id, entry)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, count, merged, touches, widened, without
-from quire.storage.segment.extents import Extent, damaged_entries, healthy
+from quire.storage.segment.extents import FrameExtent, damaged_entries, healthy
 
 NUMBERS = st.sets(st.integers(0, 60))
 
@@ -40,7 +40,7 @@ def test_ranges_are_sets(one: set[int], other: set[int], first: int, more: int, 
 
 
 @st.composite
-def extents(draw: st.DrawFn) -> Extent:
+def extents(draw: st.DrawFn) -> FrameExtent:
     count = draw(st.integers(1, 8))
     ids = None
     if draw(st.booleans()):
@@ -51,10 +51,10 @@ def extents(draw: st.DrawFn) -> Extent:
         sizes = array("I", draw(st.lists(st.integers(52, 9_000), min_size=count, max_size=count)))
         frame_size = 0
     first = draw(st.integers(0, 30)) if ids is None else ids[0]
-    return Extent(1, first, draw(st.integers(4_096, 40_000)), count, frame_size, sizes, ids)
+    return FrameExtent(1, first, draw(st.integers(4_096, 40_000)), count, frame_size, sizes, ids)
 
 
-def frames(extent: Extent) -> list[tuple[int, set[int]]]:
+def frames(extent: FrameExtent) -> list[tuple[int, set[int]]]:
     """(entry id, the blocks that its frame touches)."""
     found, at = [], extent.offset
     for n in range(extent.count):
@@ -66,7 +66,7 @@ def frames(extent: Extent) -> list[tuple[int, set[int]]]:
 
 
 @given(st.lists(extents(), min_size=1, max_size=4), st.sets(st.integers(0, 30), max_size=8))
-def test_just_the_entries_in_bad_blocks_are_damaged(them: list[Extent], bad: set[int]) -> None:
+def test_just_the_entries_in_bad_blocks_are_damaged(them: list[FrameExtent], bad: set[int]) -> None:
     every = [frame for extent in them for frame in frames(extent)]
     good = {entry for entry, blocks in every if not blocks & bad}
     hit = {entry for entry, blocks in every if blocks & bad}

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import equal_frames_are, frames_are
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import LedgerInfo
 from tests.support.storage.storage import make_batch
 
@@ -101,13 +101,13 @@ def test_a_place_takes_eight_bytes() -> None:
     for number in range(50_000):
         info.add_sealed(7_000 + number, number, number, 1_088)
     assert len(info.sealed) <= 50_000 * 8 + 32
-    ids = LedgerIds(range(1 << 33, (1 << 33) + 10_000))
+    ids = LedgerIdSet(range(1 << 33, (1 << 33) + 10_000))
     assert ids.size_bytes == 40_000
 
 
 @given(st.sets(st.one_of(st.integers(0, 50), st.integers(0, (1 << 63) - 1))))
 def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
-    ids = LedgerIds([*model, *model])
+    ids = LedgerIdSet([*model, *model])
     assert list(ids) == sorted(model)
     assert len(ids) == len(model)
     for one in (*model, *(one + 1 for one in model if one + 1 < 1 << 63), 0):

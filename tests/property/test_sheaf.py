@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import AddEncoder, EntryCodec
-from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.pipeline import AddPipeline, Block
 
 LEDGERS = 4
@@ -35,8 +35,10 @@ class Sheaves(RuleBasedStateMachine):
         self.ack_quorum = ack_quorum
         self.lending = [AddPipeline(MEMBERS, MEMBERS, ack_quorum) for _ in range(LEDGERS)]
         self.alone = [AddPipeline(MEMBERS, MEMBERS, ack_quorum) for _ in range(LEDGERS)]
-        self.sheaves: list[Sheaf] = []
-        self.unanswered: list[deque[Sheaf | tuple[int, int, int]]] = [deque() for _ in range(3)]
+        self.sheaves: list[CoalescedAdds] = []
+        self.unanswered: list[deque[CoalescedAdds | tuple[int, int, int]]] = [
+            deque() for _ in range(3)
+        ]
         """For each place: sheaves, and (ledger, member, entry) of what was sent alone."""
         self.rows: dict[int, int] = {}
         """By the id of a sheaf and the place: how many of its rows were answered."""
@@ -45,8 +47,10 @@ class Sheaves(RuleBasedStateMachine):
         self.now = 0.0
         self.confirmed: list[int] = []
 
-    def sheaf_of(self, count: int) -> Sheaf:
-        return Sheaf(count, self.ack_quorum, self.now, lambda _, rows: self.confirmed.append(rows))
+    def sheaf_of(self, count: int) -> CoalescedAdds:
+        return CoalescedAdds(
+            count, self.ack_quorum, self.now, lambda _, rows: self.confirmed.append(rows)
+        )
 
     @rule(
         which=st.lists(ledgers, min_size=1, unique=True),

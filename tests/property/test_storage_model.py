@@ -18,10 +18,10 @@ from hypothesis.stateful import (
 )
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.segment import sealed_rows
+from quire.storage.segment.batch import LogBatch
 from quire.storage.segment.segment import LedgerInfo
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run
 
@@ -88,7 +88,7 @@ class StoreModel(RuleBasedStateMachine):
             return
         incarnations = dict(self.incarnation)
 
-        def done(batch: Batch, error: StorageError | None) -> None:
+        def done(batch: LogBatch, error: StorageError | None) -> None:
             if error is None:
                 self.acked.update(
                     key for key in keys if incarnations.get(key[0]) == self.incarnation.get(key[0])

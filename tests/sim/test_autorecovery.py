@@ -16,7 +16,7 @@ from quire.replication.autorecovery import worker as worker_module
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import overview
 from quire.replication.repair import fragment as fragment_module
-from quire.replication.repair.scan import ReplicaScan, scan
+from quire.replication.repair.replica_scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 from tests.support.sim.autorecovery import (

@@ -1,4 +1,4 @@
-"""Every law notices what it is there for, and nothing else."""
+"""Every invariant notices what it is there for, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
 from quire_simulator.faults.flips import Flips
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.history import History, payload
-from quire_simulator.invariants.ledger import LEDGER_LAWS, METADATA_CHANGES_MAX
+from quire_simulator.invariants.history import RunHistory, payload
+from quire_simulator.invariants.ledger import LEDGER_INVARIANTS, METADATA_CHANGES_MAX
 from quire_simulator.metadata.cluster import StoredItem
 from quire_simulator.world.world import World, bookie_id
 
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.world = World.make(1, 3)
-        self.history = History(self.world.loop.time, self.world.trace)
+        self.history = RunHistory(self.world.loop.time, self.world.trace)
         self.checker = Checker(self.world, self.history, lambda: None)
         self.version = -1
         self.store(METADATA)
@@ -56,7 +56,7 @@ class Bench:
 
     @property
     def broken(self) -> str | None:
-        return self.checker.broken.law if self.checker.broken is not None else None
+        return self.checker.broken.invariant if self.checker.broken is not None else None
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def bench() -> Iterator[Bench]:
     bench.world.loop.close()
 
 
-def test_a_ledger_as_it_should_be_breaks_no_law(bench: Bench) -> None:
+def test_a_ledger_as_it_should_be_breaks_no_invariant(bench: Bench) -> None:
     bench.claim(9, *NAMES[:2])
     bench.say("acked", 4)
     bench.say("observe", 4)
@@ -218,14 +218,14 @@ BROKEN: dict[Callable[[Bench], None], str] = {
 
 
 @pytest.mark.parametrize("wrong", BROKEN, ids=lambda wrong: wrong.__name__)
-def test_the_law_is_found_broken(bench: Bench, wrong: Callable[[Bench], None]) -> None:
+def test_the_invariant_is_found_broken(bench: Bench, wrong: Callable[[Bench], None]) -> None:
     bench.claim(9, *NAMES[:2])
     wrong(bench)
     assert bench.broken == BROKEN[wrong]
 
 
-def test_every_law_of_a_ledger_has_its_case() -> None:
-    assert {law.__name__ for law in LEDGER_LAWS} <= set(BROKEN.values())
+def test_every_invariant_of_a_ledger_has_its_case() -> None:
+    assert {invariant.__name__ for invariant in LEDGER_INVARIANTS} <= set(BROKEN.values())
 
 
 def test_a_recovery_may_not_know_the_length(bench: Bench) -> None:
@@ -304,7 +304,7 @@ def lose_what_it_had(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "law"),
+    ("lie", "invariant"),
     [
         (put_an_old_disk_back, "an_old_disk_is_refused"),
         (lose_what_it_had, "what_is_lost_is_unknown"),
@@ -315,7 +315,7 @@ def lose_what_it_had(world: World) -> None:
     ],
 )
 def test_a_bookie_is_examined_when_it_starts(
-    bench: Bench, lie: Callable[[World], None], law: str | None
+    bench: Bench, lie: Callable[[World], None], invariant: str | None
 ) -> None:
     async def scenario() -> None:
         await bench.world.start(NAMES[0])
@@ -325,7 +325,7 @@ def test_a_bookie_is_examined_when_it_starts(
         await bench.world.stop(NAMES[0])
 
     bench.world.loop.run(scenario())
-    assert bench.broken == law
+    assert bench.broken == invariant
 
 
 def test_what_is_left_behind_is_named(bench: Bench) -> None:

@@ -12,13 +12,13 @@ import pytest
 from quire.bookie.background.damage import DamageReports
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.storage.background import quarantine, salvage
-from quire.storage.background.copies import Newer
 from quire.storage.background.quarantine import Quarantine
 from quire.storage.background.quarantine_record import SUFFIX
+from quire.storage.background.salvage import Newer
 from quire.storage.background.scrub import Findings
+from quire.storage.read.outcomes import NoEntry
 from quire.storage.read.reader import Reader
-from quire.storage.segment.segment import LOG_DIRECTORY, Segment
-from quire.storage.signals import NoEntry
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment
 from quire_simulator import simulate
 from quire_simulator.faults.bit_rot import BitRot, turned
 from quire_simulator.world.world import World, bookie_id
@@ -41,7 +41,7 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
     lacking = lacks(there.store)
     assert set(lacking) <= set(there.ledgers)
     assert there.store.stats().damaged_reads == 0  # nobody but the scrub has looked
-    found = there.store._upkeep.quarantine.records[number].blocks
+    found = there.store._maintenance.quarantine.records[number].blocks
     assert [n for first, last in found for n in range(first, last + 1)] == rotten
     there.refuses(lacking)
     if restart:
@@ -112,11 +112,11 @@ def test_a_bit_that_turns_back_is_not_damaged() -> None:
 
 
 def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And find what rots there, in a run of a general workload that keeps every law."""
+    """And find what rots there, in a run of a general workload that keeps every invariant."""
     found: list[Findings] = []
     take = Quarantine.take
 
-    def noted(self: Quarantine, segment: Segment, findings: Findings) -> None:
+    def noted(self: Quarantine, segment: LogSegment, findings: Findings) -> None:
         found.append(findings)
         take(self, segment, findings)
 

@@ -1,4 +1,5 @@
-"""Writers that hand over one entry a turn, each a row of a sheaf: the laws hold for these too."""
+"""Writers that hand over one entry a turn, each a row of a sheaf: the invariants hold for these
+too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from quire.client.write import flush as turns
 from quire.core.append import pipeline as add_pipeline
-from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.pipeline import AddPipeline
 from quire_simulator import simulate
 from quire_simulator.actors import writers
@@ -32,9 +33,9 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             self.accepted(first, await self.handle.flush())
 
     confirmed: list[int] = []
-    acked = Sheaf.acked
+    acked = CoalescedAdds.acked
 
-    def noted(self: Sheaf, place: int, count: int) -> None:
+    def noted(self: CoalescedAdds, place: int, count: int) -> None:
         before = self.confirmed
         acked(self, place, count)
         confirmed.append(self.confirmed - before)
@@ -42,12 +43,12 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(writers.Plain, "batch", batch)
     monkeypatch.setattr(turns, "SHEAF_ROWS_MIN", 1)
     monkeypatch.setattr(add_pipeline, "PUSHES_ALONE", 0)
-    monkeypatch.setattr(Sheaf, "acked", noted)
+    monkeypatch.setattr(CoalescedAdds, "acked", noted)
     return confirmed
 
 
 @pytest.mark.parametrize("workload", ["fences", "takeover", "resets"])
-def test_the_laws_hold_for_rows(in_turn: list[int], workload: str) -> None:
+def test_the_invariants_hold_for_rows(in_turn: list[int], workload: str) -> None:
     for seed in SEEDS:
         result = simulate(seed, workload)
         assert result.failure is None, result
@@ -64,4 +65,4 @@ def test_an_acknowledgement_that_a_row_never_had_is_found(
         ("sheaf.acked_by[place] <= self.row", "sheaf.acked_by[place] < 0"),
     )
     failures = [simulate(seed, "fences").failure for seed in SEEDS]
-    assert any(found and found.law == "acknowledged_is_on_a_quorum" for found in failures)
+    assert any(found and found.invariant == "acknowledged_is_on_a_quorum" for found in failures)

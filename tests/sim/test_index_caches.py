@@ -1,4 +1,4 @@
-"""The simulator's bookies start beside index caches of every kind, and keep every law."""
+"""The simulator's bookies start beside index caches of every kind, and keep every invariant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.recovery.recovery import Recovered, Recovery
+from quire.storage.recovery.log_recovery import LogRecovery, RecoveredLog
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator import simulate
 from quire_simulator.faults.index_caches import KEPT_MAX, IndexCaches
@@ -20,14 +20,14 @@ WANTED = ("used for", "is gone, which it covers", "does not match its checksum")
 
 def test_every_kind_of_index_cache_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str] = []
-    run = Recovery.run
+    run = LogRecovery.run
 
-    def noted(self: Recovery) -> Recovered:
+    def noted(self: LogRecovery) -> RecoveredLog:
         recovered = run(self)
         met.append(recovered.index_cache)
         return recovered
 
-    monkeypatch.setattr(Recovery, "run", noted)
+    monkeypatch.setattr(LogRecovery, "run", noted)
     for seed in SEEDS:
         result = simulate(seed, "index")
         assert result.failure is None, (seed, result.failure)

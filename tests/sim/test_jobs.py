@@ -23,7 +23,7 @@ from quire.replication.explain.explain import explain_ledger
 from quire.replication.moves.decommission import Decommissioned, decommission, take_back
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import MoveOptions, OpenLedgers, recover_bookie
-from quire.replication.repair.ledger import LedgerOutcome, take_out
+from quire.replication.repair.bookie_removal import LedgerOutcome, take_out
 from quire_simulator import simulate
 from quire_simulator.metadata.store import MemoryStore
 from quire_simulator.world.world import BOOKIE_CONFIG, World, bookie_id
@@ -395,7 +395,7 @@ def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
 
 async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str, new: str) -> None:
     from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
-    from quire.replication.repair.opened import open_for_repair
+    from quire.replication.repair.opened_ledger import open_for_repair
 
     async with locks.hold(ledger_id):
         ledger = await open_for_repair(client, ledger_id, password=b"pw")
@@ -419,9 +419,9 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
         bookie, locks = world.bookies[name_of(spare)], locks_of(world, client)
 
         async def copy(first: int, last: int) -> None:
-            from quire.replication.repair.opened import open_for_repair
+            from quire.replication.repair.opened_ledger import open_for_repair
             from quire.replication.repair.recovery_adds import RecoveryAdds
-            from quire.replication.repair.source import ReplicaSource
+            from quire.replication.repair.replica_source import ReplicaSource
 
             ledger = await open_for_repair(client, ledger_id, password=b"pw")
             copies = await ReplicaSource(client, ledger).read(ensemble, range(first, last + 1))
@@ -605,6 +605,6 @@ def test_orders_have_a_path_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(max(2, SEEDS // 5)))
-def test_the_laws_hold_under_jobs(seed: int) -> None:
+def test_the_invariants_hold_under_jobs(seed: int) -> None:
     result = simulate(seed, "decommission")
     assert result.failure is None, (seed, result.failure)

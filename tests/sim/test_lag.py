@@ -15,7 +15,7 @@ from quire.core.replicas import Finding, Kind
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.explain.explain import explain_ledger
-from quire.replication.repair.repair import repair_ledger
+from quire.replication.repair.repair_findings import repair_ledger
 from quire.replication.repair.replica_reader import LAG_S
 from quire_simulator.world.world import World, bookie_id
 from tests.support.sim.replication import audited, locks_of, payload, simulated, start, write

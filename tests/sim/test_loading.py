@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from quire.bookie.server import Bookie
-from quire_simulator import Plan, run_plan, simulate
+from quire_simulator import RunPlan, run_plan, simulate
 from quire_simulator.invariants import early_answers
-from quire_simulator.invariants.checker import Checker, LawError
+from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.claims import Claims
-from quire_simulator.machine.stepped_thread import Strand
+from quire_simulator.machine.stepped_thread import SteppedThread
 from quire_simulator.plans.workloads import WORKLOADS
 from quire_simulator.report.wire import Said
 from quire_simulator.world.stage import Stage
@@ -39,7 +39,7 @@ def test_a_strand_runs_from_pause_to_pause() -> None:
             strand.pause()
         return "all"
 
-    strand = Strand(work)
+    strand = SteppedThread(work)
     assert done == []
     for steps in range(1, 4):
         strand.resume()
@@ -56,7 +56,7 @@ def test_a_strand_hands_on_what_was_raised() -> None:
         strand.pause()
         raise ValueError("wrong")
 
-    strand = Strand(work)
+    strand = SteppedThread(work)
     strand.resume()
     strand.resume()
     with pytest.raises(ValueError, match="wrong"):
@@ -77,7 +77,7 @@ def test_a_strand_that_is_ended_does_nothing_more(begun: bool) -> None:
             strand.pause()
             done.append("unwound")
 
-    strand = Strand(work)
+    strand = SteppedThread(work)
     if begun:
         strand.resume()
     strand.end()
@@ -100,9 +100,9 @@ class Heard:
         self.verbs: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.claims: list[Claims] = []
-        wrong, begin, serve = early_answers._wrong, Claims.__init__, Bookie._serve_early
+        wrong, begin, serve = early_answers._wrong, Claims.__init__, Bookie._serve_while_loading
 
-        def heard(said: Said, *, fenced: bool | None) -> LawError | None:
+        def heard(said: Said, *, fenced: bool | None) -> InvariantError | None:
             self.verbs[said.verb] += 1
             return wrong(said, fenced=fenced)
 
@@ -119,11 +119,11 @@ class Heard:
             self.events["waited"] += early._waiting  # type: ignore[attr-defined]
             end(bookie, early)  # type: ignore[arg-type]
 
-        end = Bookie._end_early
+        end = Bookie._end_loading
         patch.setattr(early_answers, "_wrong", heard)
         patch.setattr(Claims, "__init__", begun)
-        patch.setattr(Bookie, "_serve_early", serving)
-        patch.setattr(Bookie, "_end_early", ended)
+        patch.setattr(Bookie, "_serve_while_loading", serving)
+        patch.setattr(Bookie, "_end_loading", ended)
 
     def everything(self) -> bool:
         given = self.verbs["entry"] + self.verbs["entries"]
@@ -162,7 +162,7 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("verb", "fenced", "law"),
+    ("verb", "fenced", "invariant"),
     [
         ("entry", False, None),
         ("entries", False, None),
@@ -182,10 +182,10 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_what_may_be_said_before_a_log_is_loaded(
-    verb: str, fenced: bool | None, law: str | None
+    verb: str, fenced: bool | None, invariant: str | None
 ) -> None:
     found = early_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
-    assert law == (found and found.law)
+    assert invariant == (found and found.invariant)
 
 
 def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +196,9 @@ def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatc
         raise AttributeError("of a bookie that has not read its log")
 
     monkeypatch.setattr(Checker, "queues_are_bounded", fail)
-    failure = run_plan(Plan.make(0, "calm")).failure
+    failure = run_plan(RunPlan.make(0, "calm")).failure
     assert failure is not None
-    assert failure.law == "the_run_comes_to_its_end"
+    assert failure.invariant == "the_run_comes_to_its_end"
     assert "has not read its log" in failure.what
 
 

@@ -13,11 +13,11 @@ from quire.bookie.background import damage
 from quire.bookie.background.damage import DamageReports
 from quire.errors import LedgerFencedError
 from quire.replication.autorecovery.worker import ReplicationWorker
+from quire.storage.background.sealer import Sealer
 from quire.storage.directory import read_identity
+from quire.storage.read.outcomes import NoEntry, NoLedger
 from quire.storage.recovery.scan import read_segment_header, scan_groups
-from quire.storage.segment.sealer import Sealer
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 from tests.sim.mutants.mutant import edit
@@ -126,11 +126,11 @@ def test_what_was_lost_comes_back_and_absence_counts_again(whole_segment: bool) 
 
 
 def what_lacks_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, damage, "is_whole", ("if not has_", "if False and not has_"))
+    edit(patch, damage, "is_complete", ("if not has_", "if False and not has_"))
 
 
 def lost_fences_are_not_restored(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, damage, "is_whole", ("not metadata.closed or", "True or"))
+    edit(patch, damage, "is_complete", ("not metadata.closed or", "True or"))
 
 
 def the_loss_never_ends(patch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,15 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.replicas import Finding, Kind
 from quire.errors import QuireError
-from quire.replication.moves.plan import PlannedMove, RebalancePlan
 from quire.replication.moves.rebalance import RebalanceOptions, carry_out
+from quire.replication.moves.rebalance_plan import PlannedMove, RebalancePlan
 from quire.replication.moves.recover import NoProgress
+from quire.replication.repair import bookie_removal as ledger_module
 from quire.replication.repair import fragment as fragment_module
-from quire.replication.repair import ledger as ledger_module
+from quire.replication.repair.bookie_removal import LedgerOutcome, take_out
 from quire.replication.repair.fragment import CopyBatch, CopyOutcome
-from quire.replication.repair.ledger import LedgerOutcome, take_out
-from quire.replication.repair.opened import open_for_repair
-from quire.replication.repair.repair import repair_ledger
+from quire.replication.repair.opened_ledger import open_for_repair
+from quire.replication.repair.repair_findings import repair_ledger
 from quire_simulator.world.world import World, bookie_id
 from tests.support.sim.replication import (
     audited,

@@ -85,7 +85,7 @@ def test_what_is_said_of_them() -> None:
     for one in MUTANTS:
         assert one.workload in WORKLOADS, one.name
         assert one.lost, one.name
-        assert one.laws, one.name
+        assert one.invariants, one.name
         assert one.seeds > 0, one.name
 
 

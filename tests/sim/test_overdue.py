@@ -7,19 +7,19 @@ from collections import Counter
 import pytest
 
 from quire.client.read import tail
-from quire.client.read.tail import Tail
+from quire.client.read.tail import LedgerTail
 from quire.codec.entry.entry import EntryRun
 from quire_simulator import simulate
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_tails_that_ask_two_bookies_keep_the_laws(
+def test_tails_that_ask_two_bookies_keep_the_invariants(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     met = Counter[str]()
-    ask, hold, asked = Tail._ask, Tail._hold, Counter[Tail]()
+    ask, hold, asked = LedgerTail._ask, LedgerTail._hold, Counter[LedgerTail]()
 
-    async def counted(self: Tail, bookie: str) -> bool:
+    async def counted(self: LedgerTail, bookie: str) -> bool:
         asked[self] += 1
         met["two are asked"] += asked[self] == 2
         try:
@@ -27,13 +27,13 @@ def test_tails_that_ask_two_bookies_keep_the_laws(
         finally:
             asked[self] -= 1
 
-    def noted(self: Tail, run: EntryRun) -> None:
+    def noted(self: LedgerTail, run: EntryRun) -> None:
         met["both bring an entry"] += run.first < self._unheld
         hold(self, run)
 
     monkeypatch.setattr(tail, "OVERDUE_GAPS", 0)
-    monkeypatch.setattr(Tail, "_ask", counted)
-    monkeypatch.setattr(Tail, "_hold", noted)
+    monkeypatch.setattr(LedgerTail, "_ask", counted)
+    monkeypatch.setattr(LedgerTail, "_hold", noted)
     assert simulate(seed, "tail").failure is None
     assert met["two are asked"] > 10
     assert met["both bring an entry"]

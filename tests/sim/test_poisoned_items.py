@@ -20,14 +20,14 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.bookie.directories.lost import Holder
-from quire.bookie.directories.replacement import Removal
+from quire.bookie.directories.lost import KnownBookie
+from quire.bookie.directories.replacement import DirectoryRemoval
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.routes.cluster import ClusterRoutes, cluster_facts
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
-from quire.http.routes.ours import OurRoutes
+from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Call
 from quire.http.views.cluster_view import ClusterView
 from quire.http.views.problems import problems
@@ -43,15 +43,9 @@ from quire.replication.autorecovery.settings import AutorecoverySettings, Autore
 from quire.replication.autorecovery.worker import forget_old_failures
 from quire.replication.explain.at_risk import at_risk
 from quire.replication.explain.explain import explain_ledger
-from quire.replication.explain.status import (
-    LastFailure,
-    last_failure,
-    last_unreadable,
-    marked_ledgers,
-    note_failure,
-    overview,
-)
+from quire.replication.explain.status import marked_ledgers, overview
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import LastFailure, last_failure, last_unreadable, note_failure
 from quire.replication.moves.decommission import decommission
 from quire.replication.moves.rebalance import rebalance
 from quire.replication.moves.recover import MoveOptions, recover_bookie
@@ -296,7 +290,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
 
         view = ClusterView(client.clock.monotonic, no_fetch)
         for routes in (
-            OurRoutes(connect, Jobs(client.clock), view, "x").marked,
+            QuireRoutes(connect, Jobs(client.clock), view, "x").marked,
             DashboardRoutes(connect, Jobs(client.clock), view, "x").work,
         ):
             answer = await routes(NO_CALL)
@@ -432,8 +426,8 @@ def a_directory_is_kept(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
         bookie = sorted(await there.members(there.ids[0]))[0]
         here = [set(there.world.bookies[bookie.partition(":")[0]].store.ledger_ids())]
-        holder = Holder(bookie, "", ("/a", "/b"), 0)
-        removal = Removal(holder, "/a", [], here, {})
+        holder = KnownBookie(bookie, "", ("/a", "/b"), 0)
+        removal = DirectoryRemoval(holder, "/a", [], here, {})
         with pytest.raises(UsageError, match=f"ledger {there.bad} cannot be read .*format 9"):
             await removal.check_not_needed(there.store)
 
@@ -478,7 +472,7 @@ def http_lists_name_it(tmp_path: Path) -> None:
         found = await apache.list(Call({}, {"print_metadata": True}, {}))
         assert set(found) == {str(one) for one in there.ids}
         assert WHY in found[str(there.bad)]["error"]
-        ours = await OurRoutes(connect, Jobs(client.clock), view, "x").ledgers(NO_CALL)
+        ours = await QuireRoutes(connect, Jobs(client.clock), view, "x").ledgers(NO_CALL)
         assert [one["ledger_id"] for one in ours["ledgers"]] == there.ids
         assert WHY in ours["ledgers"][1]["error"]
         await view.close()
@@ -635,25 +629,25 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
     "cli/ledger/manage.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
     "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
-    "cli/shell/ledgers.py list_ledgers.work": (
+    "cli/shell/ledgers.py list_ledgers": (
         shell_lists_go_on,
         shell_restores_metadata_that_cannot_be_read,
     ),
-    "cli/shell/rename.py _rename_all": (shell_lists_go_on,),
-    "cli/shell/replicas.py _query.work": (shell_lists_go_on,),
-    "cli/shell/replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
+    "cli/shell/rename.py _rename": (shell_lists_go_on,),
+    "cli/shell/replicas.py _query": (shell_lists_go_on,),
+    "cli/shell/replicas.py list_underreplicated": (autorecovery_lists_go_on,),
     "bookie/background/damage.py DamageReports._look_at_everything": (
         bookie_keeps_what_it_cannot_judge,
     ),
-    "bookie/directories/replacement.py Removal.check_not_needed": (a_directory_is_kept,),
+    "bookie/directories/replacement.py DirectoryRemoval.check_not_needed": (a_directory_is_kept,),
     "http/routes/cluster.py ClusterRoutes.list": (http_lists_name_it,),
     "http/routes/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
     "http/routes/cluster.py cluster_facts": (marks_are_listed_and_counted,),
     "http/routes/dashboard.py DashboardRoutes.work": (marks_are_listed_and_counted,),
-    "http/watch/mark_counts.py MarkCounts._count": (marks_are_listed_and_counted,),
-    "http/routes/ours.py OurRoutes.ledgers": (http_lists_name_it,),
-    "http/routes/ours.py OurRoutes.marked": (marks_are_listed_and_counted,),
-    "http/watch/risks.py Risks._count": (risks_are_counted,),
+    "http/watch/observations.py MarkCounts._count": (marks_are_listed_and_counted,),
+    "http/routes/quire_api.py QuireRoutes.ledgers": (http_lists_name_it,),
+    "http/routes/quire_api.py QuireRoutes.marked": (marks_are_listed_and_counted,),
+    "http/watch/observations.py LedgerRisks._count": (risks_are_counted,),
     "replication/explain/at_risk.py at_risk": (risks_are_counted,),
     "replication/autorecovery/auditor.py Auditor._pages": (
         auditor_marks_all_others,
@@ -693,7 +687,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
 
 NAMES_ONLY = {
     "cli/cluster/metadata.py erase_now": "it deletes nodes by name, and reads none",
-    "cli/shell/cluster.py list_bookies.work": "names of cookies",
+    "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
     "blocking/client.py Client.list_ledgers": "ids",
@@ -705,8 +699,8 @@ NAMES_ONLY = {
     "replication/marks/marks.py ReplicationMarks.locked": "names that are no locks are left out",
     "replication/moves/recover.py check_known": "names of cookies",
     "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
-    "replication/marks/running.py running_jobs": "what cannot be understood is left out",
-    "replication/explain/status.py failing_ledgers": "names that are no ids are left out",
+    "replication/marks/job_announcements.py running_jobs": "what cannot be understood is left out",
+    "replication/marks/notes.py failing_ledgers": "names that are no ids are left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""
 

@@ -16,7 +16,7 @@ from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.replication.explain.status import overview
-from quire_simulator.actors.racks import LATE_S, RackLaws
+from quire_simulator.actors.racks import LATE_S, RackInvariants
 from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 
@@ -269,7 +269,8 @@ def test_a_ledger_that_lies_wrong_is_counted_and_moved_where_that_is_wanted(mova
 
 
 class Judged:
-    """The laws of racks, of ledger 0 alone: bookies "a1" and "a2" are in rack a, and so on."""
+    """The invariants of racks, of ledger 0 alone: bookies "a1" and "a2" are in rack a, and so
+    on."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
@@ -281,9 +282,9 @@ class Judged:
             relocated=lambda: None, rack_lost=lambda rack: None,
         )  # fmt: skip
         self._segments: tuple[Segment, ...] = ()
-        checker = SimpleNamespace(fail=lambda law, what: self.failed.append(law))
+        checker = SimpleNamespace(fail=lambda invariant, what: self.failed.append(invariant))
         stage: Any = SimpleNamespace(world=self.world, checker=checker)
-        RackLaws(stage)
+        RackInvariants(stage)
 
     def _ledger(self, ledger_id: int) -> Any:
         metadata = LedgerMetadata(
@@ -314,12 +315,12 @@ def test_a_ledger_that_lies_in_one_rack_goes_on_as_well_as_it_can() -> None:
 
 
 def test_an_ensemble_in_one_rack_is_seen() -> None:
-    law = "an_ensemble_is_in_different_racks"
-    assert Judged().stored(("a1", "a2")) == [law]
-    assert Judged().stored(("a1", "b1"), ("a1", "a2")) == [law]
+    invariant = "an_ensemble_is_in_different_racks"
+    assert Judged().stored(("a1", "a2")) == [invariant]
+    assert Judged().stored(("a1", "b1"), ("a1", "a2")) == [invariant]
     judged = Judged()
     assert judged.stored(("a1", "b1")) == []
-    assert judged.stored(("a1", "b1"), ("c1", "c2")) == [law]
+    assert judged.stored(("a1", "b1"), ("c1", "c2")) == [invariant]
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -27,7 +27,7 @@ from quire.client.write.writer import LedgerWriter
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
 from quire.metadata.bookies.collection import accept, refusals
-from quire.storage.recovery.incarnation import Expected
+from quire.storage.recovery.incarnation import ExpectedLog
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 from tests.support.sim.rollback import CONFIG, answer_of, healed, payload, recovered_end
@@ -329,6 +329,6 @@ def test_no_acknowledged_entry_is_denied_or_lost() -> None:
 
 
 def test_without_marks_entries_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Expected, "held_against", lambda expected, found: "")
+    monkeypatch.setattr(ExpectedLog, "held_against", lambda expected, found: "")
     with pytest.raises(AssertionError, match="an older copy was taken for the directory"):
         play(0, Tally())

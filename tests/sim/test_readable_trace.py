@@ -19,8 +19,8 @@ from quire.codec.wire.v2 import Code, Flag
 from quire_simulator import (
     WORKLOADS,
     Fault,
-    Plan,
     RunFailure,
+    RunPlan,
     RunResult,
     TraceStep,
     as_mermaid,
@@ -259,9 +259,9 @@ def test_the_lines_have_columns(every_step: bool) -> None:
         assert len(lines) == len(result.trace)
 
 
-def a_quiet_plan() -> Plan:
+def a_quiet_plan() -> RunPlan:
     """One writer who leaves, and two faults that hurt nobody: the same whatever seeds mean."""
-    plan = Plan.make(4, "calm")
+    plan = RunPlan.make(4, "calm")
     ledger = replace(
         plan.ledgers[0], number=0, kind="plain", shape=(3, 3, 2), begin_s=0.0, batches=5,
         batch_entries_max=3, pause_s=0.05, end="abandon", recoveries_s=(), tails_s=(),
@@ -300,16 +300,16 @@ def test_a_long_text_leaves_out_its_middle() -> None:
     assert len(as_text(simulate(1, "all", trace=True))) <= TEXT_LINES_MAX
 
 
-def test_the_trace_ends_where_the_law_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_ends_where_the_invariant_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     recovery_closes_at_the_lac(monkeypatch)
     result = run_plan(failing_plan("recovery"), trace=True)
     assert result.failure is not None
-    assert result.trace[-1].kind is StepKind.LAW
-    assert result.trace[-1].verb == f"{result.failure.law}: {result.failure.what}"
+    assert result.trace[-1].kind is StepKind.INVARIANT
+    assert result.trace[-1].verb == f"{result.failure.invariant}: {result.failure.what}"
     ledger = re.search(r"ledger (\d+)", result.failure.what)
     assert ledger is not None
     diagram = Diagram(as_mermaid(result))
-    assert result.failure.law in diagram.rows[-1]
+    assert result.failure.invariant in diagram.rows[-1]
     # Only what concerns the ledger: its number is in the title, and no message names any.
     assert diagram.title.endswith(f"ledger {ledger[1]}")
     assert not any("ledger" in row for row in diagram.rows[:-1])
@@ -359,7 +359,7 @@ def test_nothing_in_a_text_ends_its_statement() -> None:
         TraceStep(1.0, StepKind.BOOKIE, "bookie-0", "start failed", note="x;" * 400),
         TraceStep(1.0, StepKind.REQUEST, "writer-0", "add", "bookie-0", 1, 0, 0),
     )
-    failure = RunFailure("a_law", "ledger 1: #1; gone\n" + "very " * 500)
+    failure = RunFailure("an_invariant", "ledger 1: #1; gone\n" + "very " * 500)
     result = RunResult(1, "all", "", 1.0, 3, 1, failure, (), trace)
     diagram = Diagram(as_mermaid(result))
     assert list(diagram.participants.values()) == ["writer-0", "bookie-0", "metadata"]

@@ -13,12 +13,12 @@ import pytest
 from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
-from quire_simulator import Plan, simulate
-from quire_simulator.actors.healers import HealLaws
+from quire_simulator import RunPlan, simulate
+from quire_simulator.actors.healers import HealInvariants
 from quire_simulator.faults import replacements
-from quire_simulator.faults.replacements import Machine, Replacements
+from quire_simulator.faults.replacements import Replacements, SimDirectoryAccess
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.history import History
+from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.trace import Trace
 from quire_simulator.metadata.cluster import MemoryPresence
@@ -124,7 +124,7 @@ def test_a_disk_that_is_well_is_not_replaced() -> None:
 
 def test_what_the_machine_has() -> None:
     disks = [SimDisk(Scene().world.loop.derive(name), name) for name in "ab"]
-    machine = Machine(disks)
+    machine = SimDirectoryAccess(disks)
     assert machine.hold("sim:/c") is machine.look("sim:/c") is None
     assert machine.hold("sim:/a") is machine.look("sim:/a") is disks[0]
     with pytest.raises(StartError):
@@ -181,23 +181,25 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("back_s", "kind", "law"),
+    ("back_s", "kind", "invariant"),
     [
         (2.0, "crash", "a_lost_bookie_is_waited_for"),
         (0.2, "crash", None),  # nobody need have noticed
         (2.0, "directory away", None),  # then it lacks something
     ],
 )
-def test_who_is_away_again_is_waited_for_anew(back_s: float, kind: str, law: str | None) -> None:
+def test_who_is_away_again_is_waited_for_anew(
+    back_s: float, kind: str, invariant: str | None
+) -> None:
     """Once it was there for so long that an auditor has seen it."""
-    plan = Plan.make(FIRST_SEED, "replaced")
+    plan = RunPlan.make(FIRST_SEED, "replaced")
     plan = replace(
         plan,
         healers=(replace(plan.healers[0], delay_s=3),),
         schedule=(Fault(0.0, kind, BOOKIE),),
     )
     world = World.make(1, 1)
-    history = History(world.loop.time, world.trace)
+    history = RunHistory(world.loop.time, world.trace)
     checker = Checker(world, history, lambda: None)
     running = cast(Bookie, object())
 
@@ -207,16 +209,16 @@ def test_who_is_away_again_is_waited_for_anew(back_s: float, kind: str, law: str
             world.cluster.presences[bookie_id(BOOKIE)] = cast(MemoryPresence, object())
             await world.started(BOOKIE, running)
             await asyncio.sleep(back_s)
-            laws._leaves(bookie_id(BOOKIE))
-            laws._down.add(bookie_id(BOOKIE))
+            invariants._leaves(bookie_id(BOOKIE))
+            invariants._down.add(bookie_id(BOOKIE))
             del world.bookies[BOOKIE], world.cluster.presences[bookie_id(BOOKIE)]
             await asyncio.sleep(away_s)
-        laws._is_given_up(1, bookie_id(BOOKIE))
+        invariants._is_given_up(1, bookie_id(BOOKIE))
 
     world.started = nothing
-    laws = HealLaws(Stage(world, plan, history, checker))
+    invariants = HealInvariants(Stage(world, plan, history, checker))
     world.loop.run(scenario())
-    assert (checker.broken and checker.broken.law) == law
+    assert (checker.broken and checker.broken.invariant) == invariant
 
 
 async def nothing(name: str, bookie: Bookie) -> None:

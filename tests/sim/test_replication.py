@@ -28,10 +28,10 @@ from quire.replication import (
 from quire.replication.budget import Budget
 from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.fragment import part_of
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.replication.repair.replica_reader import ReplicaReader
-from quire.replication.repair.source import ReplicaSource
+from quire.replication.repair.replica_source import ReplicaSource
 from quire_simulator.world.world import CLIENT_CONFIG, World, bookie_id
 from tests.support.sim.replication import (
     PLAIN,

@@ -108,7 +108,7 @@ def test_the_last_directory_stays() -> None:
 def test_the_workload_takes_directories_away_and_refuses_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or its laws would hold for nothing."""
+    """Or its invariants would hold for nothing."""
     taken: list[str] = []
     refused: list[str] = []
     command, forget = Resizing.command, Resizing._forget

@@ -19,7 +19,7 @@ from quire.config import BookieConfig
 from quire.errors import QuireError
 from quire.metadata.bookies.directories import directories_path, forget_bookie
 from quire.metadata.bookies.nodes import delete_node
-from quire.storage.recovery.incarnation import Expected
+from quire.storage.recovery.incarnation import ExpectedLog
 from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import PowerLossError, SimDisk
@@ -365,7 +365,7 @@ def test_a_metadata_store_that_is_away_stops_no_adds() -> None:
 
 
 def no_log_is_held_against_its_mark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expected, "held_against", lambda expected, found: "")
+    patch.setattr(ExpectedLog, "held_against", lambda expected, found: "")
 
 
 def an_empty_disk_begins_as_a_new_one(patch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def an_empty_disk_begins_as_a_new_one(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_files_are_not_reported(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LedgerStore, "positions",
-         ("max(current.number, self._spares.prepared_number)", "current.number"))  # fmt: skip
+         ("max(current.number, self._preallocated.prepared_number)", "current.number"))  # fmt: skip
 
 
 def only_starts_are_counted(patch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from quire.errors import UsageError
 from quire_simulator import (
     WORKLOADS,
     Fault,
-    Plan,
     RunFailure,
+    RunPlan,
     RunResult,
     Shrunk,
     describe_plan,
@@ -29,16 +29,16 @@ from tests.support.sim.defects import (
     recovery_closes_at_the_lac,
 )
 
-LAW = "acknowledged_is_kept"
+INVARIANT = "acknowledged_is_kept"
 BUDGET_RUNS = 400
 
 
-def made_up(fails: Callable[[Plan], str | None]) -> Callable[[Plan], RunResult]:
-    """A run that breaks the law that `fails` names."""
+def made_up(fails: Callable[[RunPlan], str | None]) -> Callable[[RunPlan], RunResult]:
+    """A run that breaks the invariant that `fails` names."""
 
-    def run(plan: Plan) -> RunResult:
-        law = fails(plan)
-        failure = None if law is None else RunFailure(law, "because")
+    def run(plan: RunPlan) -> RunResult:
+        invariant = fails(plan)
+        failure = None if invariant is None else RunFailure(invariant, "because")
         return RunResult(plan.seed, plan.workload, "", 0.0, 0, 0, failure, plan.schedule)
 
     return run
@@ -51,10 +51,10 @@ def size_of(value: Any) -> int:
     return sum(map(size_of, value)) if isinstance(value, tuple) else 1
 
 
-def rich_plan() -> Plan:
+def rich_plan() -> RunPlan:
     """With several ledgers, one with recoveries, and faults of which none names a bookie."""
     for seed in range(1_000):
-        plan = Plan.make(seed, "all")
+        plan = RunPlan.make(seed, "all")
         if len(plan.ledgers) >= 3 and plan.ledgers[1].recoveries_s:
             faults = (
                 Fault(1.234567 * at, f"kind {at}", "", 2.345678, "", (at + 1) / 10)
@@ -73,10 +73,10 @@ def test_a_defect_leaves_a_small_plan(
 ) -> None:
     defect(monkeypatch)
     plan = failing_plan(workload)
-    law = run_plan(plan).failure
+    invariant = run_plan(plan).failure
     found = shrink(plan, budget_runs=BUDGET_RUNS)
-    assert law is not None
-    assert found.failure.law == law.law
+    assert invariant is not None
+    assert found.failure.invariant == invariant.invariant
     assert found.finished
     assert found.runs <= BUDGET_RUNS
     assert len(found.plan.ledgers) == 1
@@ -90,11 +90,11 @@ def test_only_what_is_needed_stays() -> None:
     plan = rich_plan()
     needed, number = plan.schedule[5], plan.ledgers[1].number
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         kinds = [(fault.kind, fault.target) for fault in candidate.schedule]
         ledgers = [ledger for ledger in candidate.ledgers if ledger.number == number]
         there = (needed.kind, needed.target) in kinds and ledgers and ledgers[0].recoveries_s
-        return LAW if there else None
+        return INVARIANT if there else None
 
     found = shrink(plan, run=made_up(fails)).plan
     (fault,) = found.schedule
@@ -114,8 +114,8 @@ def test_pairs_that_only_together_fail_stay() -> None:
     plan = rich_plan()
     pair = {plan.schedule[1].amount, plan.schedule[6].amount}
 
-    def fails(candidate: Plan) -> str | None:
-        return LAW if pair <= {fault.amount for fault in candidate.schedule} else None
+    def fails(candidate: RunPlan) -> str | None:
+        return INVARIANT if pair <= {fault.amount for fault in candidate.schedule} else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert {fault.amount for fault in found.schedule} == pair
@@ -126,11 +126,11 @@ def test_numbers_become_round_and_stay_in_order() -> None:
     plan = rich_plan()
     late = plan.schedule[-1]
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         times = [fault.at_s for fault in candidate.schedule]
         assert times == sorted(times)
         there = any(f.kind == late.kind and f.at_s > 1.2 for f in candidate.schedule)
-        return LAW if there and candidate.bookies >= 3 else None
+        return INVARIANT if there and candidate.bookies >= 3 else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert [fault.at_s for fault in found.schedule] == [2.0]
@@ -140,36 +140,36 @@ def test_numbers_become_round_and_stay_in_order() -> None:
 def test_another_seed_serves_where_the_own_one_does_not() -> None:
     plan = replace(rich_plan(), seed=77)
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         # With the seed of the plan every fault seems to be needed.
         enough = len(candidate.schedule) >= (len(plan.schedule) if candidate.seed == 77 else 2)
-        return LAW if enough else None
+        return INVARIANT if enough else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert len(found.schedule) == 2
     assert found.seed == 0
 
 
-def test_another_law_is_another_failure() -> None:
+def test_another_invariant_is_another_failure() -> None:
     plan = rich_plan()
 
-    def fails(candidate: Plan) -> str | None:
-        return LAW if len(candidate.schedule) > 3 else "another"
+    def fails(candidate: RunPlan) -> str | None:
+        return INVARIANT if len(candidate.schedule) > 3 else "another"
 
     found = shrink(plan, run=made_up(fails))
-    assert (len(found.plan.schedule), found.failure.law) == (4, LAW)
+    assert (len(found.plan.schedule), found.failure.invariant) == (4, INVARIANT)
     found = shrink(plan, run=made_up(fails), same=lambda failure: True)
-    assert (len(found.plan.schedule), found.failure.law) == (0, "another")
+    assert (len(found.plan.schedule), found.failure.invariant) == (0, "another")
 
 
 def test_a_plan_that_means_nothing_is_no_failure() -> None:
     """A fault may name a client that was left out."""
     plan = rich_plan()
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         if len(candidate.ledgers) < 2:
             raise KeyError("writer-1")
-        return LAW
+        return INVARIANT
 
     assert len(shrink(plan, run=made_up(fails)).plan.ledgers) == 2
 
@@ -181,13 +181,13 @@ def test_with_a_client_its_faults_go() -> None:
     faults += [Fault(2.0, "cut", "bookie-0", other=first), Fault(3.0, "slow network")]
     plan = replace(plan, schedule=tuple(faults))
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         for fault in candidate.schedule:
             assert {fault.target, fault.other} <= {"", *candidate.names}
         numbers = [ledger.number for ledger in candidate.ledgers]
         # The pause seems to be needed, as long as there is anybody to pause.
         paused = first in {fault.target for fault in candidate.schedule}
-        return LAW if paused or plan.ledgers[0].number not in numbers else None
+        return INVARIANT if paused or plan.ledgers[0].number not in numbers else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert (found.ledgers, found.schedule) == ((), ())
@@ -199,12 +199,12 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
     fault = Fault(1.0, "pause client", f"deleter-{ledger.number}.0")
     plan = replace(plan, ledgers=(ledger,), schedule=(fault, fault, fault))
 
-    def fails(candidate: Plan) -> str | None:
+    def fails(candidate: RunPlan) -> str | None:
         # The faults stay as long as there is a deleter, and he goes last.
         if not candidate.ledgers:
             return None
         deleter = candidate.ledgers[0].delete_s is not None
-        return LAW if len(candidate.schedule) == (3 if deleter else 0) else None
+        return INVARIANT if len(candidate.schedule) == (3 if deleter else 0) else None
 
     found = shrink(plan, run=made_up(fails)).plan
     assert found.schedule == ()
@@ -214,10 +214,10 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
 def test_the_bounds_hold() -> None:
     plan, now, runs = rich_plan(), 0.0, 0
 
-    def run(candidate: Plan) -> RunResult:
+    def run(candidate: RunPlan) -> RunResult:
         nonlocal now, runs
         now, runs = now + 1.0, runs + 1
-        return made_up(lambda plan: LAW if len(plan.schedule) >= 3 else None)(candidate)
+        return made_up(lambda plan: INVARIANT if len(plan.schedule) >= 3 else None)(candidate)
 
     found = shrink(plan, budget_runs=5, run=run)
     assert (found.finished, found.runs, runs) == (False, 5, 5)
@@ -226,12 +226,12 @@ def test_the_bounds_hold() -> None:
     found = shrink(plan, budget_s=7.0, clock=lambda: now, run=run)
     assert (found.finished, found.runs, runs) == (False, 8, 8)
     assert isinstance(found, Shrunk)
-    assert found.failure.law == LAW
+    assert found.failure.invariant == INVARIANT
 
 
 def test_what_does_not_fail_cannot_shrink() -> None:
     with pytest.raises(UsageError, match="seed 1 of 'calm' does not fail: nothing to shrink"):
-        shrink(Plan.make(1, "calm"), run=made_up(lambda _: None))
+        shrink(RunPlan.make(1, "calm"), run=made_up(lambda _: None))
 
 
 # -- the file ---------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ def test_what_does_not_fail_cannot_shrink() -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_plan_survives_its_file(workload: str) -> None:
     for seed in range(20):
-        plan = Plan.make(seed, workload)
-        assert load_plan(dump_plan(plan, commit="abc", law=LAW)) == plan
+        plan = RunPlan.make(seed, workload)
+        assert load_plan(dump_plan(plan, commit="abc", invariant=INVARIANT)) == plan
 
 
 def test_what_is_no_plan() -> None:
@@ -256,7 +256,7 @@ def test_what_is_no_plan() -> None:
         with pytest.raises(UsageError, match="no plan of this version"):
             load_plan(json.dumps({"plan": {**good["plan"], **change}}))
     del good["plan"]["span_s"]
-    with pytest.raises(UsageError, match="a Plan with or without span_s"):
+    with pytest.raises(UsageError, match="a RunPlan with or without span_s"):
         load_plan(json.dumps(good))
 
 
@@ -264,6 +264,6 @@ def test_a_plan_in_words() -> None:
     plan = rich_plan()
     lines = list(describe_plan(plan))
     assert len(lines) == 1 + len(plan.ledgers) + len(plan.schedule)
-    assert lines[0].startswith(f"Plan seed={plan.seed} workload=all bookies={plan.bookies} ")
+    assert lines[0].startswith(f"RunPlan seed={plan.seed} workload=all bookies={plan.bookies} ")
     for fault in plan.schedule:
         assert f"  {str(fault).strip()}" in lines

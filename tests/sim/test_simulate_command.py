@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire_simulator import WORKLOADS, Plan, dump_plan, load_plan, run_plan
+from quire_simulator import WORKLOADS, RunPlan, dump_plan, load_plan, run_plan
 from quire_simulator.command.simulate import simulate as program
 from tests.support.sim.defects import failing_plan, recovery_closes_at_the_lac
 
@@ -77,8 +77,8 @@ def test_the_trace_of_one_seed() -> None:
     assert one.stdout == other.stdout
     lines = one.stdout.splitlines()
     assert lines[0].startswith("seed 5, workload calm; quire ")
-    assert lines[1].startswith("Plan seed=5 workload=calm ")
-    assert lines[-1] == "every law holds"
+    assert lines[1].startswith("RunPlan seed=5 workload=calm ")
+    assert lines[-1] == "every invariant holds"
     assert any(re.fullmatch(r" +\d+\.\d{4}  writer-0 +create ledger .*", line) for line in lines)
 
 
@@ -86,13 +86,13 @@ def test_a_diagram_is_all_of_the_output() -> None:
     done = quire("--trace", "5", "--format", "mermaid")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sequenceDiagram\n    title: seed 5, workload all\n")
-    assert "every law holds" in done.stderr
+    assert "every invariant holds" in done.stderr
 
 
 def test_a_trace_as_json() -> None:
     done = quire("--trace", "5", "--format", "full", "--json")
     found = json.loads(done.stdout)
-    plan = Plan.make(5, "all")
+    plan = RunPlan.make(5, "all")
     assert found["trace_digest"] == run_plan(plan).trace_digest
     assert (found["failure"], found["shrunk"]) == (None, None)
     assert found["plan"] == json.loads(dump_plan(plan))["plan"]
@@ -122,7 +122,7 @@ def test_what_makes_no_sense(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def defective(monkeypatch: pytest.MonkeyPatch) -> Plan:
+def defective(monkeypatch: pytest.MonkeyPatch) -> RunPlan:
     """The first plan that fails. The processes of a range of seeds would not have the defect:
     here its runs are carried out in this one."""
     recovery_closes_at_the_lac(monkeypatch)
@@ -157,7 +157,7 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 def test_a_failure_is_made_small_and_handed_on(
-    defective: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
     seeds = f"{defective.seed}..{defective.seed + 1}"
@@ -167,11 +167,11 @@ def test_a_failure_is_made_small_and_handed_on(
     failure = run_plan(defective).failure
     assert failure is not None
     assert status == 1
-    assert f"seed {defective.seed} of 'recovery': {failure.law}: " in err
+    assert f"seed {defective.seed} of 'recovery': {failure.invariant}: " in err
     assert f"replay: python -m quire_simulator --workload recovery --trace {defective.seed}" in err
     lines = out.splitlines()
-    assert re.fullmatch(rf"made small in \d+ runs?: {failure.law}: .*", lines[0])
-    assert lines[1].startswith("  Plan seed=")
+    assert re.fullmatch(rf"made small in \d+ runs?: {failure.invariant}: .*", lines[0])
+    assert lines[1].startswith("  RunPlan seed=")
     assert f"replay: python -m quire_simulator --plan {file}" in lines
     assert lines[-2].endswith("; 1 failed")
 
@@ -179,15 +179,15 @@ def test_a_failure_is_made_small_and_handed_on(
     assert len(small.ledgers) == 1
     status, out, _ = run_here(capsys, "--plan", str(file))
     assert status == 1
-    assert out.splitlines()[-1].startswith(f"{failure.law}: ")
+    assert out.splitlines()[-1].startswith(f"{failure.invariant}: ")
     status, out, err = run_here(capsys, "--plan", str(file), "--format", "mermaid")
     assert status == 1
     assert out.startswith("sequenceDiagram\n")
-    assert failure.law in out
-    assert f"{failure.law}: " in err
+    assert failure.invariant in out
+    assert f"{failure.invariant}: " in err
 
 
-def test_a_failure_as_json(defective: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_as_json(defective: RunPlan, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = f"{defective.seed}..{defective.seed + 1}"
     status, out, _ = run_here(capsys, "--seeds", seeds, "--workload", "recovery", "--json")
     assert status == 1
@@ -201,7 +201,7 @@ def test_a_failure_as_json(defective: Plan, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_shrink_keeps_the_plan_as_it_was(
-    defective: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
     for runs in (("--seeds", f"{defective.seed}..{defective.seed + 1}"), ("--trace", "{}")):
@@ -217,7 +217,7 @@ def test_no_shrink_keeps_the_plan_as_it_was(
 
 
 def test_a_trace_that_is_kept_is_made_small(
-    defective: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    defective: RunPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "failing.json"
     status, out, err = run_here(
@@ -235,5 +235,5 @@ def test_a_plan_that_holds_is_kept_as_it_is(
     file = tmp_path / "plan.json"
     status, _, _ = run_here(capsys, "--trace", "2", "--workload", "calm", "--save", str(file))
     assert status == 0
-    assert load_plan(file.read_text()) == Plan.make(2, "calm")
+    assert load_plan(file.read_text()) == RunPlan.make(2, "calm")
     assert json.loads(file.read_text())["python"] == sys.version.split()[0]

@@ -1,4 +1,5 @@
-"""Whole runs made of one integer: every law holds, and the same integer gives the same run."""
+"""Whole runs made of one integer: every invariant holds, and the same integer gives the same
+run."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from quire.errors import UsageError
 from quire.storage.log.preallocation import prepare
 from quire.storage.segment.segment import LOG_DIRECTORY
-from quire_simulator import WORKLOADS, Plan, run_plan, simulate
+from quire_simulator import WORKLOADS, RunPlan, run_plan, simulate
 from quire_simulator.machine import SimDisk
 from quire_simulator.plans.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire_simulator.plans.plans import CROWD, HUGE_SCALE, SHAPES
@@ -24,7 +25,7 @@ DIGEST_OF = "from quire_simulator import simulate; r = simulate({}); print(r.tra
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_laws_hold(seed: int) -> None:
+def test_the_invariants_hold(seed: int) -> None:
     result = plain_run(seed, "all")
     assert result.failure is None, (result.failure, list(map(str, result.schedule)))
     assert result.events > 0
@@ -46,7 +47,7 @@ def test_a_preparation_that_failed_leaves_no_gap() -> None:
 
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "all"])
-def test_the_laws_hold_in_each_workload(workload: str) -> None:
+def test_the_invariants_hold_in_each_workload(workload: str) -> None:
     for seed in range(max(1, SEEDS // 10)):
         result = plain_run(seed, workload)
         assert result.failure is None, (seed, workload, result.failure)
@@ -75,28 +76,28 @@ def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
 
 
 def test_the_seeds_order_every_kind_of_fault() -> None:
-    ordered = {fault.kind for seed in range(300) for fault in Plan.make(seed, "all").schedule}
+    ordered = {fault.kind for seed in range(300) for fault in RunPlan.make(seed, "all").schedule}
     assert ordered == set(ALL_KINDS)
     rotten = {
         fault.kind
         for workload in ("rot", "spoiled")
         for seed in range(50)
-        for fault in Plan.make(seed, workload).schedule
+        for fault in RunPlan.make(seed, workload).schedule
     }
     assert rotten.issuperset(FIRST_BOOKIE_KINDS)
 
 
 def test_a_run_of_everything_has_ledgers_of_every_kind() -> None:
-    ledgers = [ledger for seed in range(100) for ledger in Plan.make(seed, "all").ledgers]
+    ledgers = [ledger for seed in range(100) for ledger in RunPlan.make(seed, "all").ledgers]
     assert {ledger.kind for ledger in ledgers} == {"plain", "deferred", "own ids"}
     assert {ledger.shape for ledger in ledgers} == set(SHAPES)
     assert max(ledger.scale for ledger in ledgers) == HUGE_SCALE
-    assert any(len(Plan.make(seed, "all").ledgers) >= CROWD[0] for seed in range(100))
+    assert any(len(RunPlan.make(seed, "all").ledgers) >= CROWD[0] for seed in range(100))
 
 
 def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
     """What shrinks a failure relies on it."""
-    plan = Plan.make(3, "churn")
+    plan = RunPlan.make(3, "churn")
     less = replace(plan, schedule=plan.schedule[::2], ledgers=plan.ledgers[1:], bookies=5)
     assert run_plan(less).failure is None
     assert run_plan(replace(plan, schedule=())).failure is None

@@ -1,4 +1,4 @@
-"""docs/simulator.md names every law, fault and workload that there is, and no others."""
+"""docs/simulator.md names every invariant, fault and workload that there is, and no others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from pathlib import Path
 
 import quire_simulator as simulation
 from quire_simulator import WORKLOADS
-from quire_simulator.invariants.ledger import LEDGER_LAWS
-from quire_simulator.streams.invariants import ACK_LAWS, END_LAWS, METADATA_LAWS, READ_LAWS
+from quire_simulator.invariants.ledger import LEDGER_INVARIANTS
+from quire_simulator.streams.invariants import (
+    ACK_INVARIANTS,
+    END_INVARIANTS,
+    METADATA_INVARIANTS,
+    READ_INVARIANTS,
+)
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
 ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world")
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]
-RAISERS = {"fail", "tell", "LawError", "RunFailure"}
-"""What is called with the name of a law, as text, in the first place or behind some facts."""
+RAISERS = {"fail", "tell", "InvariantError", "RunFailure"}
+"""What is called with the name of an invariant, as text, in the first place or behind some
+facts."""
 
 
 def named_in(section: str) -> set[str]:
@@ -27,9 +33,15 @@ def named_in(section: str) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
-def test_every_law() -> None:
-    functions = (*LEDGER_LAWS, *ACK_LAWS, *READ_LAWS, *METADATA_LAWS, *END_LAWS)
-    laws = {law.__name__ for law in functions}
+def test_every_invariant() -> None:
+    functions = (
+        *LEDGER_INVARIANTS,
+        *ACK_INVARIANTS,
+        *READ_INVARIANTS,
+        *METADATA_INVARIANTS,
+        *END_INVARIANTS,
+    )
+    invariants = {invariant.__name__ for invariant in functions}
     for source in SOURCES:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
@@ -37,9 +49,9 @@ def test_every_law() -> None:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             texts = [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
             if called in RAISERS and texts:
-                laws.add(str(texts[0]))
-    assert "quiet_heals" in laws
-    assert named_in("Laws") == laws
+                invariants.add(str(texts[0]))
+    assert "quiet_heals" in invariants
+    assert named_in("Invariants") == invariants
 
 
 def test_every_fault() -> None:

@@ -1,4 +1,5 @@
-"""Runs with streams: every law holds, the same seed gives the same run, and each law can fail."""
+"""Runs with streams: every invariant holds, the same seed gives the same run, and each invariant
+can fail."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
-from quire_simulator import Plan, run_plan, simulate
-from quire_simulator.streams import invariants as laws
+from quire_simulator import RunPlan, run_plan, simulate
+from quire_simulator.streams import invariants as invariants
 from quire_simulator.streams.facts import (
-    Handle,
-    Seen,
+    ObservedStream,
+    ReadRecord,
     Sent,
-    StreamFacts,
+    WriterAttempt,
     producer_of,
     producer_payload,
 )
-from quire_simulator.streams.invariants import View, Whole
+from quire_simulator.streams.invariants import JudgedStream, ReaderPosition
 from quire_simulator.streams.plans import STREAM_SHAPES, StreamPlan
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
@@ -31,7 +32,7 @@ DIGEST_OF = "from quire_simulator import simulate; print(simulate({}, 'streams')
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_laws_of_streams_hold(seed: int) -> None:
+def test_the_invariants_of_streams_hold(seed: int) -> None:
     result = simulate(seed, "streams")
     assert result.failure is None, (result.failure, list(map(str, result.schedule)))
 
@@ -51,7 +52,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def all_plans() -> list[StreamPlan]:
-    return [plan for seed in range(PLANS) for plan in Plan.make(seed, "streams").streams]
+    return [plan for seed in range(PLANS) for plan in RunPlan.make(seed, "streams").streams]
 
 
 def test_the_seeds_have_streams_of_every_kind() -> None:
@@ -66,27 +67,28 @@ def test_the_seeds_have_streams_of_every_kind() -> None:
         "truncations_s", "rename_s", "remove_s",
     ):  # fmt: skip
         assert any(getattr(plan, some) for plan in plans), some
-    assert any(Plan.make(seed, "all").streams for seed in range(PLANS))
-    targets = {f.target for seed in range(PLANS) for f in Plan.make(seed, "streams").schedule}
+    assert any(RunPlan.make(seed, "all").streams for seed in range(PLANS))
+    targets = {f.target for seed in range(PLANS) for f in RunPlan.make(seed, "streams").schedule}
     assert {"stream-0", "streamer-0.0", "tailer-0.0", "scanner-0.0"} <= targets
 
 
 def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
-    plan = next(p for p in (Plan.make(n, "streams") for n in range(50)) if len(p.streams) > 2)
+    plan = next(p for p in (RunPlan.make(n, "streams") for n in range(50)) if len(p.streams) > 2)
     assert run_plan(replace(plan, streams=plan.streams[1:])).failure is None
     first = replace(plan.streams[0], streamers=plan.streams[0].streamers[:1], follows_s=())
     assert run_plan(replace(plan, streams=(first,), schedule=())).failure is None
     assert run_plan(replace(plan, streams=())).failure is None
 
 
-# -- the laws ----------------------------------------------------------------------------------
+# -- the invariants
+# ----------------------------------------------------------------------------------
 
 
-def facts_of(*payloads: bytes, **what: object) -> StreamFacts:
+def facts_of(*payloads: bytes, **what: object) -> ObservedStream:
     """Of a stream to which one writer has appended these, one in an entry; and which was read."""
     plan = next(p for p in all_plans() if p.kind == "stream" and not p.retained)
-    facts = StreamFacts(plan)
-    handle = Handle("a", 0, begun=1, opened=2)
+    facts = ObservedStream(plan)
+    handle = WriterAttempt("a", 0, begun=1, opened=2)
     facts.handles.append(handle)
     for number, payload in enumerate(payloads):
         sent = Sent(payload, handle, begun=3 + number, txid=number, sequence=number)
@@ -100,56 +102,60 @@ def facts_of(*payloads: bytes, **what: object) -> StreamFacts:
     return facts
 
 
-def seen(payload: bytes, number: int, **what: int) -> Seen:
-    return Seen(payload, DLSN(1, what.get("entry", number), 0), what.get("txid", number), number)
+def seen(payload: bytes, number: int, **what: int) -> ReadRecord:
+    return ReadRecord(
+        payload, DLSN(1, what.get("entry", number), 0), what.get("txid", number), number
+    )
 
 
 @pytest.mark.parametrize(
-    ("law", "reads"),
+    ("invariant", "reads"),
     [
-        (laws.only_what_was_appended_is_read, seen(b"x", 3)),
-        (laws.no_record_is_skipped, seen(b"c", 2)),
-        (laws.a_record_is_there_once, seen(b"a", 1)),
-        (laws.readers_agree, seen(b"a", 1)),
-        (laws.records_are_in_order, seen(b"b", 1, entry=0)),
-        (laws.records_are_in_order, seen(b"b", 1, txid=3)),
-        (laws.a_record_is_what_its_writer_said, seen(b"b", 1, entry=7)),
-        (laws.a_record_is_what_its_writer_said, seen(b"b", 2, entry=1, txid=1)),
-        (laws.a_record_is_what_its_writer_said, seen(b"b", 1, txid=2)),
+        (invariants.only_what_was_appended_is_read, seen(b"x", 3)),
+        (invariants.no_record_is_skipped, seen(b"c", 2)),
+        (invariants.a_record_is_there_once, seen(b"a", 1)),
+        (invariants.readers_agree, seen(b"a", 1)),
+        (invariants.records_are_in_order, seen(b"b", 1, entry=0)),
+        (invariants.records_are_in_order, seen(b"b", 1, txid=3)),
+        (invariants.a_record_is_what_its_writer_said, seen(b"b", 1, entry=7)),
+        (invariants.a_record_is_what_its_writer_said, seen(b"b", 2, entry=1, txid=1)),
+        (invariants.a_record_is_what_its_writer_said, seen(b"b", 1, txid=2)),
     ],
     ids=lambda what: getattr(what, "__name__", ""),
 )
-def test_a_reader_that_is_given_something_wrong(law: laws.ReadLaw, reads: Seen) -> None:
-    view = View("reader", DLSN(1, 0, 0), upcoming=1)
-    assert law(facts_of(b"a", b"b", b"c"), view, seen(b"b", 1)) is None
-    assert law(facts_of(b"a", b"b", b"c"), view, reads) is not None
+def test_a_reader_that_is_given_something_wrong(
+    invariant: invariants.ReadInvariant, reads: ReadRecord
+) -> None:
+    view = ReaderPosition("reader", DLSN(1, 0, 0), upcoming=1)
+    assert invariant(facts_of(b"a", b"b", b"c"), view, seen(b"b", 1)) is None
+    assert invariant(facts_of(b"a", b"b", b"c"), view, reads) is not None
 
 
 def test_a_reader_that_begins_too_late_or_too_early() -> None:
     facts = facts_of(b"a", b"b", b"c")
-    begun = View("reader", DLSN(1, 1, 0))
-    assert laws.no_record_is_skipped(facts, begun, seen(b"b", 1)) is None
-    assert "not given 1:1:0" in (laws.no_record_is_skipped(facts, begun, seen(b"c", 2)) or "")
-    assert "was given 1:0:0" in (laws.no_record_is_skipped(facts, begun, seen(b"a", 0)) or "")
+    begun = ReaderPosition("reader", DLSN(1, 1, 0))
+    assert invariants.no_record_is_skipped(facts, begun, seen(b"b", 1)) is None
+    assert "not given 1:1:0" in (invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) or "")
+    assert "was given 1:0:0" in (invariants.no_record_is_skipped(facts, begun, seen(b"a", 0)) or "")
     facts.asked = DLSN(1, 2, 0)
-    assert laws.no_record_is_skipped(facts, begun, seen(b"c", 2)) is None
+    assert invariants.no_record_is_skipped(facts, begun, seen(b"c", 2)) is None
 
 
 def test_a_writer_that_is_told_something_wrong() -> None:
     facts = facts_of(b"a", b"b")
     old, sent = facts.handles[0], facts.sent[b"b"][0]
     at = DLSN(1, 1, 0)
-    for law in laws.ACK_LAWS:
-        assert law(facts, sent, at) is None
-    assert laws.told_positions_are_true(facts, sent, DLSN(1, 5, 0))
-    facts.handles.append(Handle("b", 1, begun=3, opened=4))
+    for invariant in invariants.ACK_INVARIANTS:
+        assert invariant(facts, sent, at) is None
+    assert invariants.told_positions_are_true(facts, sent, DLSN(1, 5, 0))
+    facts.handles.append(WriterAttempt("b", 1, begun=3, opened=4))
     assert facts.handles[1].follows(old)
-    assert laws.a_successor_ends_the_writer(facts, sent, at)
-    assert laws.a_successor_ends_the_writer(facts, sent, None) is None
+    assert invariants.a_successor_ends_the_writer(facts, sent, at)
+    assert invariants.a_successor_ends_the_writer(facts, sent, None) is None
     facts.ended = sent.begun
-    assert laws.an_ended_stream_takes_no_more(facts, sent, at)
+    assert invariants.an_ended_stream_takes_no_more(facts, sent, at)
     sent.refused = True
-    assert laws.what_was_refused_is_not_there(facts, sent, at)
+    assert invariants.what_was_refused_is_not_there(facts, sent, at)
 
 
 def completed(number: int, start: int, count: int = 2) -> StreamSegment:
@@ -163,82 +169,93 @@ GOOD = {s.name: s for s in (completed(1, 0), completed(2, 2), StreamSegment(3, 1
 
 
 @pytest.mark.parametrize(
-    ("law", "change"),
+    ("invariant", "change"),
     [
-        (laws.numbers_of_segments_have_no_hole, lambda nodes: nodes.pop(completed(2, 2).name)),
         (
-            laws.only_the_newest_segment_is_open,
+            invariants.numbers_of_segments_have_no_hole,
+            lambda nodes: nodes.pop(completed(2, 2).name),
+        ),
+        (
+            invariants.only_the_newest_segment_is_open,
             lambda nodes: nodes.update(other=StreamSegment(1, 11, 1)),
         ),
         (
-            laws.sequence_ids_have_no_hole,
+            invariants.sequence_ids_have_no_hole,
             lambda nodes: nodes.update({completed(2, 3).name: completed(2, 3)}),
         ),
         (
-            laws.a_completed_segment_stays_as_it_is,
+            invariants.a_completed_segment_stays_as_it_is,
             lambda nodes: nodes.update({completed(2, 2, 5).name: completed(2, 2, 5)}),
         ),
         (
-            laws.only_what_was_asked_for_is_truncated,
+            invariants.only_what_was_asked_for_is_truncated,
             lambda nodes: nodes.update({completed(1, 0).name: completed(1, 0).truncated()}),
         ),
-        (laws.a_segment_goes_when_it_is_truncated, lambda nodes: nodes.pop(completed(1, 0).name)),
+        (
+            invariants.a_segment_goes_when_it_is_truncated,
+            lambda nodes: nodes.pop(completed(1, 0).name),
+        ),
     ],
     ids=lambda what: getattr(what, "__name__", ""),
 )
 def test_metadata_that_is_wrong(
-    law: laws.MetadataLaw, change: Callable[[dict[str, StreamSegment]], object]
+    invariant: invariants.MetadataInvariant, change: Callable[[dict[str, StreamSegment]], object]
 ) -> None:
     after = dict(GOOD)
-    assert law(facts_of(), GOOD, after) is None
+    assert invariant(facts_of(), GOOD, after) is None
     change(after)
-    assert law(facts_of(), GOOD, after) is not None
+    assert invariant(facts_of(), GOOD, after) is not None
 
 
 def test_truncation_that_goes_back() -> None:
     whole = {"s": completed(1, 0).truncated()}
     part = {"s": completed(1, 0).partially_truncated(DLSN(1, 1, 0))}
-    law = laws.truncation_never_goes_back
-    assert law(facts_of(), part, whole) is None
-    assert law(facts_of(), whole, part)
-    assert law(facts_of(), part, {"s": completed(1, 0)})
+    invariant = invariants.truncation_never_goes_back
+    assert invariant(facts_of(), part, whole) is None
+    assert invariant(facts_of(), whole, part)
+    assert invariant(facts_of(), part, {"s": completed(1, 0)})
 
 
 def test_the_end_of_a_stream_that_is_wrong() -> None:
     payloads = [b"a", producer_payload("p0", 0), b"b", producer_payload("p0", 1)]
     records = [seen(payload, number) for number, payload in enumerate(payloads)]
-    whole = Whole(DLSN(1, 0, 0), records)
+    whole = JudgedStream(DLSN(1, 0, 0), records)
     facts = facts_of(*payloads)
     facts.producers["p0"] = 1
-    for law in laws.END_LAWS:
-        assert law(facts, whole) is None, law.__name__
+    for invariant in invariants.END_INVARIANTS:
+        assert invariant(facts, whole) is None, invariant.__name__
 
-    assert laws.what_was_read_is_there(facts, replace(whole, records=records[:-1]))
+    assert invariants.what_was_read_is_there(facts, replace(whole, records=records[:-1]))
     facts.acked[b"lost"] = DLSN(1, 9, 0)
-    assert laws.an_acknowledged_record_is_there(facts, whole)
-    assert laws.an_acknowledged_record_is_there(facts, replace(whole, oldest=DLSN(2, 0, 0))) is None
-    assert laws.the_first_record_is_number_0(facts, replace(whole, records=records[1:]))
+    assert invariants.an_acknowledged_record_is_there(facts, whole)
+    assert (
+        invariants.an_acknowledged_record_is_there(facts, replace(whole, oldest=DLSN(2, 0, 0)))
+        is None
+    )
+    assert invariants.the_first_record_is_number_0(facts, replace(whole, records=records[1:]))
     facts.producers["p0"] = 2
-    assert laws.producers_are_in_the_stream_without_a_gap(facts, whole)
-    assert laws.producers_are_in_the_stream_without_a_gap(
+    assert invariants.producers_are_in_the_stream_without_a_gap(facts, whole)
+    assert invariants.producers_are_in_the_stream_without_a_gap(
         facts_of(), replace(whole, records=[records[3]])
     )
     [handle] = facts.handles
     handle.sent.insert(0, Sent(b"gone", handle, 0))
-    assert laws.what_a_writer_sent_is_there_up_to_some_record(facts, whole)
+    assert invariants.what_a_writer_sent_is_there_up_to_some_record(facts, whole)
     handle.sent.reverse()
-    assert laws.a_writer_s_records_are_in_its_order(facts, whole)
+    assert invariants.a_writer_s_records_are_in_its_order(facts, whole)
 
 
 def test_writers_whose_records_are_mixed() -> None:
     facts = facts_of(b"a", b"b", b"c")
     [old] = facts.handles
-    new = Handle("b", 1, begun=9, opened=10)
+    new = WriterAttempt("b", 1, begun=9, opened=10)
     new.sent.append(old.sent.pop(1))
     facts.handles.append(new)
-    assert laws.writers_come_one_after_the_other(facts, Whole(DLSN(1, 0, 0), []))
+    assert invariants.writers_come_one_after_the_other(facts, JudgedStream(DLSN(1, 0, 0), []))
     old.sent.pop()
-    assert laws.writers_come_one_after_the_other(facts, Whole(DLSN(1, 0, 0), [])) is None
+    assert (
+        invariants.writers_come_one_after_the_other(facts, JudgedStream(DLSN(1, 0, 0), [])) is None
+    )
 
 
 def test_payloads_tell_whose_they_are() -> None:

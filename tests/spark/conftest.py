@@ -70,6 +70,12 @@ def cluster(quire_cluster: LocalCluster) -> LocalCluster:
     return quire_cluster
 
 
+@pytest.fixture(scope="session")
+def close_clients() -> Callable[[], None]:
+    """Ends the clients that the driver keeps: for tests whose cluster ends before the session."""
+    return worker.close_clients
+
+
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[blocking.Client]:
     with blocking.connect(cluster.uri) as connected:

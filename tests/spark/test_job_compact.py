@@ -17,7 +17,7 @@ from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
-from quire.spark.jobs.compact import CompactPreview, Key, compacted
+from quire.spark.jobs.compact import CompactPreview, RecordKey, compacted
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import append, values
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 NAMESPACE = "/spark/compact"
 Command = Callable[..., tuple[int, str, str]]
-ID = Key("id", tombstone_field="v")
+ID = RecordKey("id", tombstone_field="v")
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_run_that_died_leaves_the_former_version(
 
     for expected in ({"a": 1}, {"a": 2}):
         with monkeypatch.context() as patched:
-            patched.setattr(versions.Claim, "commit", dies)
+            patched.setattr(versions.VersionClaim, "commit", dies)
             with pytest.raises(Died):
                 compact(spark, options, "dies", ID, to=str(directory), namespace=NAMESPACE)
         left = len(list((directory / "data").iterdir()))
@@ -184,7 +184,7 @@ def test_what_does_not_belong_together(
     with pytest.raises(UsageError, match="was compacted with stream mine, this is other"):
         compact(spark, options, "other", ID, to=str(tmp_path), namespace=NAMESPACE)
     with pytest.raises(UsageError, match="was compacted with key"):
-        compact(spark, options, "mine", Key("v"), to=str(tmp_path), namespace=NAMESPACE)
+        compact(spark, options, "mine", RecordKey("v"), to=str(tmp_path), namespace=NAMESPACE)
     streams.delete_stream("mine")
     append(streams, "mine", changes(("b", 1), ("c", 1)))
     with pytest.raises(StreamGapError, match="deleted and made again"):
@@ -199,22 +199,22 @@ def test_keys_of_all_kinds(
 ) -> None:
     append(streams, "prefixed", [b"a=1", b"b=1", b"a=2=3", b"b=", b"c=\xff\x00"])
 
-    def rows(directory: str, stream: str, key: Key) -> dict[str, bytes]:
+    def rows(directory: str, stream: str, key: RecordKey) -> dict[str, bytes]:
         to = str(tmp_path / directory)
         compact(spark, options, stream, key, to=to, namespace=NAMESPACE)
         return {row.key: bytes(row.value) for row in compacted(spark, to).collect()}
 
-    assert rows("prefix", "prefixed", Key(prefix="=")) == {"a": b"a=2=3", "c": b"c=\xff\x00"}
-    keep = Key(prefix="=", tombstone_sql="false")
+    assert rows("prefix", "prefixed", RecordKey(prefix="=")) == {"a": b"a=2=3", "c": b"c=\xff\x00"}
+    keep = RecordKey(prefix="=", tombstone_sql="false")
     assert rows("all", "prefixed", keep)["b"] == b"b="
-    sql = Key(sql="substr(string(value), 1, 1)", tombstone_sql="length(value) > 4")
+    sql = RecordKey(sql="substr(string(value), 1, 1)", tombstone_sql="length(value) > 4")
     assert rows("sql", "prefixed", sql) == {"b": b"b=", "c": b"c=\xff\x00"}
     nested = [b'{"a": {"b c": 1}, "n": 1}', b'{"a": {"b c": 1}, "n": 2}']
     append(streams, "nested", nested)
-    assert rows("nested", "nested", Key("$.a['b c']")) == {"1": nested[1]}
+    assert rows("nested", "nested", RecordKey("$.a['b c']")) == {"1": nested[1]}
     for wrong in ({}, {"field": "a", "prefix": "b"}):
         with pytest.raises(UsageError):
-            Key(**wrong)
+            RecordKey(**wrong)
 
 
 def test_records_without_key(

@@ -26,7 +26,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.jobs import ClusterOptions, history, offload
-from quire.spark.jobs.archive.manifest import DATA, History
+from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
 from quire.spark.jobs.history import LiveTail, _planned, history_facts
 from quire.streams import DLSN
@@ -120,7 +120,7 @@ def planned(
     end: str | None,
 ) -> list[Fact]:  # fmt: skip
     """What `history` reads, without Spark."""
-    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    options, found = ClusterOptions(cluster.uri), OffloadHistory(str(target), name)
     places = parse_start(start), None if end is None else parse_start(end)
     plan = call(_planned(client.aio, options, NAMESPACE, found, *places, True))
     rows = [r for f in plan.files for b in read_file(found, f.name) for r in b.to_pylist()]
@@ -200,7 +200,7 @@ def test_truncated_in_the_middle_of_a_task(
     append(streams, name, numbered(0, 1_000), segments=1, create=False)
     append(streams, name, numbered(1_000, 1_010))
     options = ClusterOptions(cluster.uri)
-    found = History(str(target), name)
+    found = OffloadHistory(str(target), name)
     args = (client.aio, options, NAMESPACE, found, parse_start("seq:7"), parse_start("seq:990"))
     plan = call(_planned(*args, True))
     [piece] = plan.live
@@ -226,7 +226,7 @@ def test_an_error_of_a_ledger_that_is_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     append(streams, name, numbered(0, 100))
-    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    options, found = ClusterOptions(cluster.uri), OffloadHistory(str(target), name)
     plan = call(_planned(client.aio, options, NAMESPACE, found, "earliest", None, True))
 
     def fails(self: LiveTail, *arguments: Any) -> Iterator[Any]:
@@ -243,7 +243,7 @@ def test_truncated_and_not_offloaded(
     streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path
 ) -> None:
     append(streams, name, numbered(0, 200), segments=2)
-    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    options, found = ClusterOptions(cluster.uri), OffloadHistory(str(target), name)
     plan = call(_planned(client.aio, options, NAMESPACE, found, "earliest", None, True))
     streams.truncate(name, DLSN(2, 0, 0))
     tail = LiveTail(options, found.directory, ("value",))
@@ -271,7 +271,7 @@ def test_missing_parts(
     assert frame(fail_on_data_loss=False).count() == 300
     assert frame(end="4:0:0").count() == 200
     [file] = counted_files(target, name)
-    Path(History(str(target), name).store.path(f"{DATA}/{file}")).unlink()
+    Path(OffloadHistory(str(target), name).store.path(f"{DATA}/{file}")).unlink()
     with pytest.raises(HistoryDamagedError, match=rf"{file} \(\d+ bytes\) is missing"):
         frame(fail_on_data_loss=False)
 
@@ -335,7 +335,7 @@ def test_commands(
         assert message in found[2]
         assert found[2].count("\n") == 1, found[2]
     [file] = counted_files(target, name)
-    path = Path(History(str(target), name).store.path(f"{DATA}/{file}"))
+    path = Path(OffloadHistory(str(target), name).store.path(f"{DATA}/{file}"))
     data = bytearray(path.read_bytes())
     data[50] ^= 1
     path.write_bytes(data)

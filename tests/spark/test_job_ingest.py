@@ -17,8 +17,8 @@ from quire.errors import NoSuchStreamError, UsageError
 from quire.spark.jobs import ClusterOptions, follow, ingest
 from quire.spark.jobs.ingest import (
     Files,
+    IngestTarget,
     Listing,
-    Target,
     content_id,
     format_of,
     list_files,
@@ -39,8 +39,8 @@ def options(cluster: LocalCluster, client: blocking.Client) -> ClusterOptions:
     return ClusterOptions(cluster.uri)
 
 
-def target(stream: str, **more: Any) -> Target:
-    return Target(stream, NAMESPACE, create=True, **more)
+def target(stream: str, **more: Any) -> IngestTarget:
+    return IngestTarget(stream, NAMESPACE, create=True, **more)
 
 
 def write_csv(path: Path, first: int, last: int) -> None:
@@ -161,7 +161,7 @@ def test_a_column_says_which_stream(
     spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
 ) -> None:
     frame = spark.range(90).selectExpr("string(id) AS text", "concat('shop-', id % 3) AS shop")
-    given = Target(
+    given = IngestTarget(
         None, NAMESPACE, stream_column="shop", value_column="text", order_by="text", create=True
     )
     result = ingest(spark, options, frame, given)
@@ -304,7 +304,7 @@ def test_a_stream_that_is_missing_fails_a_query(
             spark,
             options,
             Files([str(tmp_path)], "csv", schema="id INT"),
-            Target("nowhere", NAMESPACE),
+            IngestTarget("nowhere", NAMESPACE),
             checkpoint=str(tmp_path / "checkpoint"),
             available_now=True,
         )

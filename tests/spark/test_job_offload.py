@@ -31,9 +31,15 @@ from quire.errors import (
 )
 from quire.spark.jobs import ClusterOptions, history, offload, preview_offload
 from quire.spark.jobs.archive import manifest as manifests
-from quire.spark.jobs.archive.manifest import DATA, MANIFESTS, Claim, History, Manifest
+from quire.spark.jobs.archive.manifest import (
+    DATA,
+    MANIFESTS,
+    Manifest,
+    OffloadClaim,
+    OffloadHistory,
+)
 from quire.spark.jobs.archive.parquet_files import Digest, read_file, verify_file, write_piece
-from quire.spark.jobs.archive.store import Store
+from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.history import check_history
 from quire.spark.jobs.offload import OffloadResult, StreamPreview
 from quire.streams import DLSN, StreamSegment
@@ -70,7 +76,7 @@ def run(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> 
 
 
 def manifest_of(target: Path, name: str) -> Manifest:
-    found = History(str(target), name).newest()
+    found = OffloadHistory(str(target), name).newest()
     assert found is not None
     return found
 
@@ -180,11 +186,11 @@ def test_a_directory_that_fails(
         append(streams, f"{name}/{one}", numbered(0, 10))
     asked = []
 
-    def fails(self: History) -> Claim:
+    def fails(self: OffloadHistory) -> OffloadClaim:
         asked.append(self.stream)
         raise HistoryError("the store is gone")
 
-    monkeypatch.setattr(History, "claim", fails)
+    monkeypatch.setattr(OffloadHistory, "claim", fails)
     with pytest.raises(HistoryError, match="the store is gone"):
         run(streams=[f"{name}/*"])
     assert asked == [f"{name}/a", f"{name}/b", f"{name}/c"]
@@ -312,7 +318,7 @@ def test_nothing_is_truncated_where_files_are_missing(
     append(streams, name, numbered(0, 300), segments=3)
     run()
     [file] = counted_files(target, name)
-    path = Path(History(str(target), name).store.path(f"{DATA}/{file}"))
+    path = Path(OffloadHistory(str(target), name).store.path(f"{DATA}/{file}"))
     if harm == "missing":
         path.unlink()
     else:
@@ -332,14 +338,14 @@ def test_a_file_that_is_not_what_was_written_does_not_count(
 ) -> None:  # fmt: skip
     """The disk changes a byte between writing and reading back; be it one that no column shows."""
     append(streams, name, numbered(0, 300, 50))
-    claim = History(str(target), name).claim()
-    settle = Store.settle
+    claim = OffloadHistory(str(target), name).claim()
+    settle = ArchiveDirectory.settle
 
-    def harmful(store: Store, what: str) -> None:
+    def harmful(store: ArchiveDirectory, what: str) -> None:
         settle(store, what)
         flip(Path(store.path(what)), at)
 
-    monkeypatch.setattr(Store, "settle", harmful)
+    monkeypatch.setattr(ArchiveDirectory, "settle", harmful)
     [segment] = streams.segments(name)
     piece = {
         "directory": str(target), "stream": name, "label": claim.label, "txid_is_time": True,
@@ -359,7 +365,7 @@ def test_check_finds_damage(
     run(file_bytes=65_536)
     assert check_history(spark, name, str(target)) == []
     names = sorted(counted_files(target, name))
-    flip(Path(History(str(target), name).store.path(f"{DATA}/{names[1]}")), 2_000)
+    flip(Path(OffloadHistory(str(target), name).store.path(f"{DATA}/{names[1]}")), 2_000)
     [wrong] = check_history(spark, name, str(target))
     assert names[1] in wrong
 
@@ -370,7 +376,7 @@ def test_digests_tell_every_difference(
     """Of any value in any column; however the records are cut into batches."""
     append(streams, name, numbered(0, 200), segments=2)
     run()
-    found = History(str(target), name)
+    found = OffloadHistory(str(target), name)
     [file] = manifest_of(target, name).files
     table = pa.Table.from_batches(read_file(found, file.name))
     for size in (1, 7, 1_000):
@@ -412,10 +418,10 @@ def flip(path: Path, at: int) -> None:
 # -- jobs that end before they are done, and two at once --------------------------------------
 
 STEPS = {
-    "claimed": (Claim, "settle", False),
-    "copied": (Claim, "commit", False),
-    "committed": (Claim, "commit", True),
-    "truncated": (Claim, "sweep", False),
+    "claimed": (OffloadClaim, "settle", False),
+    "copied": (OffloadClaim, "commit", False),
+    "committed": (OffloadClaim, "commit", True),
+    "truncated": (OffloadClaim, "sweep", False),
 }
 """What is not done any more, or the last thing that is."""
 
@@ -467,14 +473,14 @@ def test_the_second_of_two_jobs_waits_and_fails(
 ) -> None:  # fmt: skip
     append(streams, name, numbered(0, 300), segments=3)
     inside, go_on = threading.Event(), threading.Event()
-    settle = Claim.settle
+    settle = OffloadClaim.settle
 
-    def waiting(self: Claim, manifest: Manifest) -> None:
+    def waiting(self: OffloadClaim, manifest: Manifest) -> None:
         inside.set()
         assert go_on.wait(60.0)
         settle(self, manifest)
 
-    monkeypatch.setattr(Claim, "settle", waiting)
+    monkeypatch.setattr(OffloadClaim, "settle", waiting)
     results: list[OffloadResult] = []
     first = threading.Thread(target=lambda: results.append(run()))
     first.start()
@@ -497,16 +503,16 @@ def test_a_job_that_was_taken_for_dead(
     """It has lost the lock without knowing, another job has done everything: it truncates nothing
     by what only it knows, and removes nothing of the other's."""
     append(streams, name, numbered(0, 300), segments=3)
-    commit = Claim.commit
+    commit = OffloadClaim.commit
     others: list[OffloadResult] = []
 
-    def overtaken(self: Claim, made: Manifest) -> None:
+    def overtaken(self: OffloadClaim, made: Manifest) -> None:
         monkeypatch.undo()
         lock_free(streams, name)
         others.append(run())
         commit(self, made)
 
-    monkeypatch.setattr(Claim, "commit", overtaken)
+    monkeypatch.setattr(OffloadClaim, "commit", overtaken)
     with pytest.raises(HistoryError, match="another job has begun"):
         run(truncate=True)
     assert others[0].records == 300
@@ -528,7 +534,7 @@ def lock_free(streams: Namespace, name: str) -> None:
 
 def test_claims(tmp_path: Path, name: str) -> None:
     """By hand, as two jobs could do it in turns."""
-    found = History(str(tmp_path), name)
+    found = OffloadHistory(str(tmp_path), name)
     empty = Manifest("c", "/n", name, "life", DLSN(1, 0, 0), DLSN(1, 0, 0))
 
     def made(behind: int) -> Manifest:
@@ -563,7 +569,7 @@ def test_claims(tmp_path: Path, name: str) -> None:
 def test_claims_on_nothing(tmp_path: Path, name: str) -> None:
     """The first job ever is overtaken before its first manifest: what it commits later, whose files
     are swept, does not become the newest."""
-    found = History(str(tmp_path), name)
+    found = OffloadHistory(str(tmp_path), name)
     empty = Manifest("c", "/n", name, "life", DLSN(1, 0, 0), DLSN(1, 0, 0))
     one, two = found.claim(), found.claim()
     assert two.manifest is None
@@ -575,7 +581,7 @@ def test_claims_on_nothing(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"v": 1}', b"[]", b'{"v": 2}'])
 def test_damaged_manifests(tmp_path: Path, name: str, damage: bytes) -> None:
-    found = History(str(tmp_path), name)
+    found = OffloadHistory(str(tmp_path), name)
     found.claim()
     found.store.write(f"{MANIFESTS}/00000001-0123456789ab-00000001.json", damage)
     kind = UsageError if b"2" in damage else HistoryDamagedError
@@ -590,15 +596,15 @@ def test_another_file_system(
     from pyarrow import fs
 
     append(streams, name, numbered(0, 100))
-    store = Store("bucket", fs._MockFileSystem())
-    found = History(store, name)
+    store = ArchiveDirectory("bucket", fs._MockFileSystem())
+    found = OffloadHistory(store, name)
     claim = found.claim()
     [segment] = streams.segments(name)
     from quire.spark.jobs.archive import parquet_files
 
     digest = Digest(name)
     piece = {"stream": name, "label": claim.label, "txid_is_time": True, "compression": "zstd"}
-    part = parquet_files.Part(segment, 0, segment.last_entry_id)
+    part = parquet_files.SegmentPart(segment, 0, segment.last_entry_id)
     batches = parquet_files._batches(client, b"", piece, [part])
     parquet_files._write(found, "x.parquet", batches, digest, piece)
     path = f"{DATA}/x.parquet"
@@ -629,16 +635,16 @@ def test_made_anew_while_it_is_offloaded(
 ) -> None:
     """In the last moment: the new one is not truncated by what is known of the old one."""
     append(streams, name, numbered(0, 300), segments=3)
-    commit, calls = Claim.commit, []
+    commit, calls = OffloadClaim.commit, []
 
-    def made_anew(self: Claim, manifest: Manifest) -> None:
+    def made_anew(self: OffloadClaim, manifest: Manifest) -> None:
         commit(self, manifest)
         calls.append(1)
         if len(calls) == 2:
             streams.delete_stream(name)
             append(streams, name, numbered(500, 900), segments=4)
 
-    monkeypatch.setattr(Claim, "commit", made_anew)
+    monkeypatch.setattr(OffloadClaim, "commit", made_anew)
     with pytest.raises(NoSuchStreamError, match="another one has its name"):
         run(truncate=True)
     assert len(facts(streams, name)) == 400
@@ -680,11 +686,11 @@ def test_options_that_cannot_be(run: Run, options: dict[str, Any], message: str)
 
 def test_directories_that_cannot_be(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no directory that can be reached"):
-        Store("what://is/this")
+        ArchiveDirectory("what://is/this")
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(HistoryError, match="file"):
-        History(str(file), "s").claim()
+        OffloadHistory(str(file), "s").claim()
 
 
 def test_rows_are_facts(streams: Namespace, name: str, target: Path, run: Run) -> None:
@@ -694,5 +700,5 @@ def test_rows_are_facts(streams: Namespace, name: str, target: Path, run: Run) -
     from pyarrow import parquet
 
     [file] = counted_files(target, name)
-    table = parquet.read_table(History(str(target), name).store.path(f"{DATA}/{file}"))
+    table = parquet.read_table(OffloadHistory(str(target), name).store.path(f"{DATA}/{file}"))
     assert facts_of_rows(table.to_pylist()) == facts(streams, name)

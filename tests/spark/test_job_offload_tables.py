@@ -14,7 +14,7 @@ from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive import tables as parquet_tables
-from quire.spark.jobs.archive.manifest import History, HistoryFile
+from quire.spark.jobs.archive.manifest import HistoryFile, OffloadHistory
 from quire.streams import DLSN
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import NAMESPACE, facts, facts_of_rows
@@ -29,7 +29,7 @@ def rows(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list
     if kind == "delta":
         from deltalake import DeltaTable
 
-        table = DeltaTable(History(str(directory), name).store.uri)
+        table = DeltaTable(OffloadHistory(str(directory), name).store.uri)
         found = table.to_pyarrow_dataset().to_table()
     else:
         from pyiceberg.catalog import load_catalog

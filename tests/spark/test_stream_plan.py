@@ -19,9 +19,9 @@ from quire.errors import UsageError
 from quire.spark.options import reading_kind
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.lag import StreamLag, lags_of
-from quire.spark.streams.offsets import Offsets, Reached
-from quire.spark.streams.options import Places, StreamReadOptions, TableOptions
-from quire.spark.streams.plan import Piece, StreamPartition, lay_out, partitions
+from quire.spark.streams.offsets import Offsets, StreamOffset
+from quire.spark.streams.options import StreamPlaces, StreamReadOptions, TableOptions
+from quire.spark.streams.plan import StreamPartition, StreamSplit, lay_out, partitions
 from quire.spark.streams.query import shares
 from quire.spark.streams.reader import StreamBounds, StreamTasks, narrowed, spark_schema
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, StreamSegment
@@ -82,8 +82,8 @@ def test_options() -> None:
     ],
 )
 def test_places(text: str, place: object) -> None:
-    assert parse({"stream": "a", "start": text}).start == Places(place)  # type: ignore[arg-type]
-    assert parse({"stream": "a", "end": text}).end == Places(place)  # type: ignore[arg-type]
+    assert parse({"stream": "a", "start": text}).start == StreamPlaces(place)  # type: ignore[arg-type]
+    assert parse({"stream": "a", "end": text}).end == StreamPlaces(place)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_streaming_query_on_something_else() -> None:
 OFFSETS = Offsets(
     "cluster-1",
     "/streams",
-    {"a": Reached(DLSN(5, 120, 3), 17, 61_200), "b": Reached(DLSN(1, 0, 0))},
+    {"a": StreamOffset(DLSN(5, 120, 3), 17, 61_200), "b": StreamOffset(DLSN(1, 0, 0))},
 )
 
 
@@ -182,7 +182,7 @@ def test_offsets_as_version_1_writes_them() -> None:
     assert OFFSETS.to_json() == stored
     assert Offsets.from_json(stored) == OFFSETS
     del stored["checks"]
-    assert Offsets.from_json(stored).streams["a"] == Reached(DLSN(5, 120, 3))
+    assert Offsets.from_json(stored).streams["a"] == StreamOffset(DLSN(5, 120, 3))
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def laid(
     sequence: int | None = None,
     reached: bool = False,
 ) -> tuple[list[tuple[int, DLSN, DLSN | None]], list[Gap]]:
-    stretches, gaps = lay_out(segments, start, end, sequence, reached=reached)
-    return [(s.segment.lssn, s.start, s.end) for s in stretches], gaps
+    ranges, gaps = lay_out(segments, start, end, sequence, reached=reached)
+    return [(s.segment.lssn, s.start, s.end) for s in ranges], gaps
 
 
 def test_whole_segments_and_parts() -> None:
@@ -317,16 +317,16 @@ def test_nothing_twice_and_nothing_left_out(data: st.DataObject) -> None:
     cuts = sorted([DLSN(1, 0, 0), *data.draw(st.lists(place, max_size=5)), DLSN(5, 0, 0)])
 
     def places(start: DLSN, end: DLSN) -> list[DLSN]:
-        stretches, gaps = lay_out([*ALL[:3], segment(4)], start, end)
+        ranges, gaps = lay_out([*ALL[:3], segment(4)], start, end)
         assert gaps == []
         return [
-            DLSN(stretch.segment.lssn, entry, slot)
-            for stretch in stretches
+            DLSN(one.segment.lssn, entry, slot)
+            for one in ranges
             for entry in range(10)
             for slot in range(10)
-            if stretch.start
-            <= DLSN(stretch.segment.lssn, entry, slot)
-            < (stretch.end or DLSN(stretch.segment.lssn + 1, 0, 0))
+            if one.start
+            <= DLSN(one.segment.lssn, entry, slot)
+            < (one.end or DLSN(one.segment.lssn + 1, 0, 0))
         ]
 
     whole = places(cuts[0], DLSN(5, 0, 0))
@@ -338,13 +338,13 @@ def test_nothing_twice_and_nothing_left_out(data: st.DataObject) -> None:
 # -- tasks ------------------------------------------------------------------------------------
 
 
-def piece(stream: str, ledger: int, entries: int, entry_bytes: int = 1_000) -> Piece:
+def piece(stream: str, ledger: int, entries: int, entry_bytes: int = 1_000) -> StreamSplit:
     origin = Origin(stream, replace(OPEN, ledger_id=ledger))
-    return Piece(origin, 0, entries - 1, size_bytes=entries * entry_bytes)
+    return StreamSplit(origin, 0, entries - 1, size_bytes=entries * entry_bytes)
 
 
 def tasks_of(found: list[StreamPartition]) -> list[list[tuple[str, int, int]]]:
-    return [[(p.origin.stream, p.first, p.last) for p in task.pieces] for task in found]
+    return [[(p.origin.stream, p.first, p.last) for p in task.splits] for task in found]
 
 
 def test_small_streams_share_a_task() -> None:
@@ -392,7 +392,7 @@ def test_every_entry_is_in_one_task(
         read = [
             (p.origin.segment.ledger_id, entry)
             for task in found
-            for p in task.pieces
+            for p in task.splits
             if p.origin.stream == f"s{n}"
             for entry in range(p.first, p.last + 1)
         ]

@@ -11,7 +11,7 @@ import pytest
 from quire.cli.pipeline.job import told
 from quire.config import ClientConfig
 from quire.http.server.static_files import POLICY
-from quire.replication.marks.running import JobStatus
+from quire.replication.marks.job_announcements import JobStatus
 from tests.support.processes.cli import Quire
 from tests.support.ui.browser import expect
 from tests.support.ui.dashboard import (

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from quire.client import Client
 from quire.errors import QuireError
-from quire_simulator.actors.healers import LAST, HealLaws, heal, is_healer
-from quire_simulator.actors.operators import JobLaws, operate
+from quire_simulator.actors.healers import LAST, HealInvariants, heal, is_healer
+from quire_simulator.actors.operators import JobInvariants, operate
 from quire_simulator.actors.publishers import follow, publish
-from quire_simulator.actors.racks import RackLaws
+from quire_simulator.actors.racks import RackInvariants
 from quire_simulator.actors.readers import delete, read, recover, tail
 from quire_simulator.actors.writers import write
-from quire_simulator.faults.byzantine import LIAR, Liar, hear
+from quire_simulator.faults.byzantine import BYZANTINE, ByzantineBookie, hear
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.plans.plans import LedgerPlan, readers_of
 from quire_simulator.streams.actors import is_tailer, stream_actors
@@ -26,13 +26,13 @@ from quire_simulator.world.stage import Stage
 Work = Callable[[Stage, str, Client], Awaitable[None]]
 
 
-class Part(Protocol):
+class LedgerActor(Protocol):
     """What a client of one ledger does."""
 
     async def __call__(self, stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None: ...
 
 
-READERS: dict[str, Part] = {
+READERS: dict[str, LedgerActor] = {
     "recoverer": recover,
     "tail": tail,
     "reader": read,
@@ -46,13 +46,13 @@ class Actors:
         self.tasks: list[SimTask[None]] = []
         self.streams = StreamStage(stage)
         if stage.plan.healers:
-            HealLaws(stage)
+            HealInvariants(stage)
         if stage.plan.jobs:
-            JobLaws(stage)
+            JobInvariants(stage)
         if stage.plan.racks:
-            RackLaws(stage)
+            RackInvariants(stage)
         if stage.plan.liars:
-            Liar(stage.world, LIAR)
+            ByzantineBookie(stage.world, BYZANTINE)
         stage.begin_s = stage.world.loop.time()
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class Actors:
             await work(stage, name, client)
         except QuireError as error:
             stage.history.add(name, "failed", note=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - a law: nothing foreign comes out
+        except Exception as error:  # noqa: BLE001 - an invariant: nothing foreign comes out
             stage.checker.fail("only_our_errors", f"{name}: {error!r}")
         if stage.plan.liars:
             hear(stage, name, client)

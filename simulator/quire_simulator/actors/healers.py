@@ -1,4 +1,4 @@
-"""Autorecovery in a run: its processes, its laws, and how the end is judged.
+"""Autorecovery in a run: its processes, its invariants, and how the end is judged.
 
 A healer is one process that stands for auditor, works, or both. Any of them may die; once all is
 calm another one comes, so that somebody is there to finish.
@@ -18,7 +18,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.underreplication import (
     ELECTION,
     LEDGERS,
-    Holder,
+    LockHolder,
     Underreplicated,
     lock_path,
     vote_number,
@@ -30,7 +30,7 @@ from quire.replication.autorecovery.autorecovery import Autorecovery
 from quire.replication.autorecovery.settings import AutorecoverySettings
 from quire.replication.marks.locks import replication_root
 from quire_simulator.actors import racks
-from quire_simulator.invariants.checker import LawError
+from quire_simulator.invariants.checker import InvariantError
 from quire_simulator.invariants.claims import entries_of
 from quire_simulator.metadata.nodes import Change
 from quire_simulator.metadata.store import MemoryStore
@@ -95,7 +95,7 @@ def is_healer(name: str) -> bool:
     return name.startswith("healer-")
 
 
-class HealLaws:
+class HealInvariants:
     """Looks at every change of registrations, of marks and of ledgers, in the moment in which it is
     made."""
 
@@ -329,7 +329,7 @@ async def judge(stage: Stage) -> None:
     begin_s = stage.world.loop.time()
     while left := await _lacking(stage) or racks.misplaced(stage.world):
         if stage.world.loop.time() - begin_s > HEAL_S:
-            raise LawError("everything_is_replicated_again", left)
+            raise InvariantError("everything_is_replicated_again", left)
         await asyncio.sleep(1.0)
     stage.healed = True
 
@@ -365,5 +365,5 @@ def _without_auditor(world: World) -> str:
     first = tree.get(f"{root}/{votes[0][1]}") if votes else None
     if first is None or elected is None:
         return "nobody stands for auditor"
-    names = [Holder.decode(node.value).owner for node in (first, elected) if node.value]
+    names = [LockHolder.decode(node.value).owner for node in (first, elected) if node.value]
     return "" if len(names) == 2 and names[0] == names[1] else f"{names} are to be the auditor"

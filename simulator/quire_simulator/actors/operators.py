@@ -1,4 +1,4 @@
-"""Jobs of operators in a run: who starts them, their laws, and how the end is judged.
+"""Jobs of operators in a run: who starts them, their invariants, and how the end is judged.
 
 A job may be killed at any moment, and several may be at the same bookie at once. Once all is calm
 and every ledger is closed, an operator starts those that take a bookie away again, until it is
@@ -142,7 +142,7 @@ class _Cookies(dict[str, Any]):
         return found
 
 
-class JobLaws:
+class JobInvariants:
     """Looks at every change of a ledger, and at what bookies drop, in that moment."""
 
     def __init__(self, stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Datasets: who publishes, reads, and sweeps what was not published; and the laws of it.
+"""Datasets: who publishes, reads, and sweeps what was not published; and the invariants of it.
 
 Each publication is of ledgers of its own, written before it. A dataset whose name begins with
 "whole" is overwritten by each, so that it is exactly one of them at any time; to the others each

@@ -42,7 +42,7 @@ def keeps_apart(racks: Racks, ensemble: Sequence[str], write_quorum: int) -> boo
     return all(len({racks[ensemble[index]] for index in one}) >= least for one in windows)
 
 
-class RackLaws:
+class RackInvariants:
     """Looks at every ensemble in the moment in which it is stored."""
 
     def __init__(self, stage: Stage) -> None:

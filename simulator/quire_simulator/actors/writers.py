@@ -58,7 +58,7 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
         name, "create", ledger_id, note=f"{ensemble}/{write_quorum}/{ack_quorum} {plan.kind}"
     )
     chance = stage.world.loop.derive(f"actor {name}")
-    pen: Pen[LedgerWriter] | Pen[CallerIdWriter]
+    pen: LedgerWriterActor[LedgerWriter] | LedgerWriterActor[CallerIdWriter]
     if isinstance(handle, CallerIdWriter):
         pen = OwnIds(stage, name, handle, plan, chance)
     else:
@@ -66,7 +66,7 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
     await pen.write()
 
 
-class Pen(Generic[H]):
+class LedgerWriterActor(Generic[H]):
     """One writer at work."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Pen(Generic[H]):
         raise NotImplementedError
 
 
-class Plain(Pen[LedgerWriter]):
+class Plain(LedgerWriterActor[LedgerWriter]):
     """Waits for each batch, or hands over and waits now and then."""
 
     async def batch(self, count: int) -> None:
@@ -186,7 +186,7 @@ class Deferred(Plain):
         self.stage.history.add(self.name, "accepted", self.ledger_id, first, last)
 
 
-class OwnIds(Pen[CallerIdWriter]):
+class OwnIds(LedgerWriterActor[CallerIdWriter]):
     """Appends a batch in any order; now and then one id comes with the next batch, or not at
     all."""
 

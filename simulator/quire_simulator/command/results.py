@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, RunResult, Shrunk
+    from quire_simulator import RunPlan, RunResult, Shrunk
 
 FORMATS = ("text", "full", "mermaid")
 SHRUNK_MAX = 3
-"""Failures of different laws whose plans are made small."""
+"""Failures of different invariants whose plans are made small."""
 GIT_TIMEOUT_S = 10.0
 
 
@@ -67,14 +67,14 @@ class Smaller:
 
     left_s: float
 
-    def of(self, plan: Plan) -> Shrunk | None:
+    def of(self, plan: RunPlan) -> Shrunk | None:
         """None where there is no time left."""
         from quire_simulator import shrink
 
         begin = time.monotonic()
         if self.left_s <= 0:
             return None
-        with Progress("shrink", counted="runs") as progress:
+        with ProgressBar("shrink", counted="runs") as progress:
             found = shrink(
                 plan,
                 budget_s=self.left_s,
@@ -116,22 +116,22 @@ class Report:
         return f"python -m quire_simulator --workload {workload} --trace {result.seed}"
 
     def shrink(self, smaller: Smaller, save: Path | None) -> None:
-        """Of each law that was broken, the failure with the smallest seed."""
-        from quire_simulator import Plan
+        """Of each invariant that was broken, the failure with the smallest seed."""
+        from quire_simulator import RunPlan
 
         first: dict[str, RunResult] = {}
         # In the order of the seeds, not in that in which processes were done.
         for result in sorted(self.failures, key=lambda r: (r.seed, r.workload)):
             assert result.failure is not None
-            first.setdefault(result.failure.law, result)
+            first.setdefault(result.failure.invariant, result)
         for result in list(first.values())[:SHRUNK_MAX]:
-            plan = Plan.make(result.seed, result.workload)
+            plan = RunPlan.make(result.seed, result.workload)
             found = smaller.of(plan)
             if found is not None:
                 self.shrunk.append(found)
             if save is not None and self.saved is None:
                 assert result.failure is not None
-                keep(save, found.plan if found is not None else plan, result.failure.law)
+                keep(save, found.plan if found is not None else plan, result.failure.invariant)
                 self.saved = save
 
     def print(self, *, as_json: bool) -> None:
@@ -163,7 +163,7 @@ class Report:
             "simulated_s": round(self.simulated_s, 1),
             "failures": [
                 {
-                    "seed": r.seed, "workload": r.workload, "law": r.failure.law,
+                    "seed": r.seed, "workload": r.workload, "law": r.failure.invariant,
                     "what": r.failure.what, "replay": self.replay(r),
                 }
                 for r in self.failures
@@ -174,10 +174,10 @@ class Report:
         }  # fmt: skip
 
 
-def keep(file: Path, plan: Plan, law: str = "") -> None:
+def keep(file: Path, plan: RunPlan, invariant: str = "") -> None:
     from quire_simulator import dump_plan
 
-    file.write_text(dump_plan(plan, **build(), law=law), encoding="utf-8")
+    file.write_text(dump_plan(plan, **build(), law=invariant), encoding="utf-8")
 
 
 def shrunk_lines(found: Shrunk) -> Iterator[str]:
@@ -186,7 +186,7 @@ def shrunk_lines(found: Shrunk) -> Iterator[str]:
     runs = counted(found.runs, "run")
     yield (
         f"made small in {runs}{'' if found.finished else ', and not yet done'}: "
-        f"{found.failure.law}: {found.failure.what}"
+        f"{found.failure.invariant}: {found.failure.what}"
     )
     yield from (f"  {line}" for line in describe_plan(found.plan))
 
@@ -195,7 +195,7 @@ def _shrunk_data(found: Shrunk) -> dict[str, Any]:
     from quire_simulator import plan_as_data
 
     return {
-        "law": found.failure.law,
+        "law": found.failure.invariant,
         "what": found.failure.what,
         "runs": found.runs,
         "finished": found.finished,
@@ -207,16 +207,16 @@ def _shrunk_data(found: Shrunk) -> dict[str, Any]:
 # -- one run ----------------------------------------------------------------------------------
 
 
-def tell(plan: Plan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
+def tell(plan: RunPlan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
     """The trace of a run; the diagram alone is standard output in Mermaid, so that a file of it is
-    one. The plan is kept as it is where every law holds, else made small."""
+    one. The plan is kept as it is where every invariant holds, else made small."""
     from quire_simulator import as_mermaid, as_text, run_plan
 
     result = run_plan(plan, trace=True)
     found = smaller.of(plan) if save is not None and result.failure is not None else None
     if save is not None:
-        law = result.failure.law if result.failure is not None else ""
-        keep(save, plan if found is None else found.plan, law)
+        invariant = result.failure.invariant if result.failure is not None else ""
+        keep(save, plan if found is None else found.plan, invariant)
     lines = as_text(result, every_step=form == "full") if form != "mermaid" else []
     if as_json:
         trace = [as_mermaid(result)] if form == "mermaid" else lines
@@ -233,7 +233,7 @@ def tell(plan: Plan, form: str, save: Path | None, smaller: Smaller, *, as_json:
     return 0 if result.failure is None else EXIT_ERROR
 
 
-def _heading(plan: Plan) -> Iterator[str]:
+def _heading(plan: RunPlan) -> Iterator[str]:
     from quire_simulator import describe_plan
 
     yield f"seed {plan.seed}, workload {plan.workload}; {build_line()}"
@@ -243,13 +243,13 @@ def _heading(plan: Plan) -> Iterator[str]:
 def _verdict(result: RunResult) -> Iterator[str]:
     yield f"trace {result.trace_digest}: {result.events} events, {result.simulated_s:.1f} s"
     if result.failure is None:
-        yield "every law holds"
+        yield "every invariant holds"
     else:
-        yield f"{result.failure.law}: {result.failure.what}"
+        yield f"{result.failure.invariant}: {result.failure.what}"
 
 
 def _told_data(
-    plan: Plan, result: RunResult, found: Shrunk | None, trace: list[str]
+    plan: RunPlan, result: RunResult, found: Shrunk | None, trace: list[str]
 ) -> dict[str, Any]:
     from quire_simulator import plan_as_data
 
@@ -261,7 +261,7 @@ def _told_data(
         "trace_digest": result.trace_digest,
         "events": result.events,
         "simulated_s": round(result.simulated_s, 6),
-        "failure": None if failure is None else {"law": failure.law, "what": failure.what},
+        "failure": None if failure is None else {"law": failure.invariant, "what": failure.what},
         "plan": plan_as_data(plan),
         "shrunk": None if found is None else _shrunk_data(found),
         "story": trace,

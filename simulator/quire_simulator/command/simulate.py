@@ -16,11 +16,11 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, Program, say
 from quire.cli.common.options import FiniteRange, json_option
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
 
 if TYPE_CHECKING:
-    from quire_simulator import Plan, RunResult
+    from quire_simulator import RunPlan, RunResult
 
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
@@ -100,10 +100,10 @@ def simulate(
     processes: int | None,
     as_json: bool,
 ) -> int:
-    """Run whole clusters with faults, each made of one seed, and check that every law holds.
+    """Run whole clusters with faults, each made of one seed, and check that every invariant holds.
 
     The same seed gives the same run on the same version of Quire and Python. Exit status 1 if a
-    law did not hold.
+    invariant did not hold.
     """
     from quire.errors import UsageError
 
@@ -149,16 +149,16 @@ def _workloads(text: str) -> list[str]:
     return names
 
 
-def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> Plan:
+def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> RunPlan:
     from quire.errors import UsageError
-    from quire_simulator import Plan, load_plan
+    from quire_simulator import RunPlan, load_plan
 
     if file is not None:
         return load_plan(file.read_text(encoding="utf-8"))
     assert trace is not None
     if len(workloads) != 1:
         raise UsageError("--trace tells one run: name one workload")
-    return Plan.make(trace, workloads[0])
+    return RunPlan.make(trace, workloads[0])
 
 
 def _run_all(
@@ -172,14 +172,14 @@ def _run_all(
     begin, report = time.monotonic(), Report(seeds, workloads)
     say(f"{build_line()}: seeds {seeds.start}..{seeds.stop} of {report.what()}")
     jobs = [(workload, seed) for seed in seeds for workload in workloads]
-    with Progress("simulate", total=len(jobs), counted="runs") as progress:
+    with ProgressBar("simulate", total=len(jobs), counted="runs") as progress:
         for result in _results(jobs, processes, report.failures):
             report.add(result)
             progress.advance(1, 0)
             if result.failure is not None:
                 say(
                     f"seed {result.seed} of {result.workload!r}: "
-                    f"{result.failure.law}: {result.failure.what}"
+                    f"{result.failure.invariant}: {result.failure.what}"
                 )
                 say(f"  replay: {report.replay(result)}")
     report.seconds = max(time.monotonic() - begin, 1e-9)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from quire.errors import StorageError
-from quire.storage.inspect.inspect import open_segment
+from quire.storage.inspect.contents import open_segment
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 

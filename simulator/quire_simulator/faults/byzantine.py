@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.client.cluster.quarantine import PROVEN
+from quire.client.cluster.health import PROVEN
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import META, EntryCodec
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.log.batch import Batch
-from quire.storage.signals import NoEntry
+from quire.storage.read.outcomes import NoEntry
+from quire.storage.segment.batch import LogBatch
 from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 
-LIAR = "bookie-0"
+BYZANTINE = "bookie-0"
 FORGED = b"FORGED"
 LAC_AHEAD = 999
 
 
-class Liar:
+class ByzantineBookie:
     """`world.lies` says which of its lies it tells, and how often."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -61,8 +61,8 @@ class Liar:
             return self._told(ledger_id, await read_blocking(ledger_id, first, *how))
 
         def lying_append(
-            batch: Batch,
-            done: Callable[[Batch, StorageError | None], None],
+            batch: LogBatch,
+            done: Callable[[LogBatch, StorageError | None], None],
             *,
             reserve: bool = False,
         ) -> None:

@@ -28,8 +28,8 @@ CALLS_MAX = 8
 Act = Callable[[str], Awaitable[object]]
 
 
-class Machine:
-    """`quire.bookie.directories.replacement.Machine`, with these disks."""
+class SimDirectoryAccess:
+    """`quire.bookie.directories.replacement.DirectoryAccess`, with these disks."""
 
     def __init__(self, disks: Iterable[SimDisk]) -> None:
         self._disks = {disk.path: disk for disk in disks}
@@ -48,7 +48,7 @@ class Machine:
         return None if disk is None or disk.away else disk
 
 
-Work = Callable[[MetadataStore, Machine, str], Awaitable[object]]
+Work = Callable[[MetadataStore, SimDirectoryAccess, str], Awaitable[object]]
 """A command: with its metadata store, the bookie's machine, and a name for its random numbers."""
 
 
@@ -70,7 +70,7 @@ class DiskOperator:
         self._commands += 1
         label = f"operator {self._commands} of {name}"
         others = (disk for disk in world.disks_of(name) if disk is not new)
-        machine = Machine(others if new is None else (new, *others))
+        machine = SimDirectoryAccess(others if new is None else (new, *others))
         store = world.metadata_store(label)
 
         async def run() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.inspect.contents import segment_numbers
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.faults.bit_rot import rot, rot_entries
 from quire_simulator.faults.flips import Flips

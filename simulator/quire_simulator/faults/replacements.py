@@ -20,7 +20,7 @@ from quire_simulator.faults.disk_operators import (
     RETRY_S,
     Act,
     DiskOperator,
-    Machine,
+    SimDirectoryAccess,
 )
 from quire_simulator.invariants.ledger import bookies_of
 from quire_simulator.machine.disk import SimDisk
@@ -102,7 +102,7 @@ class Replacements(DiskOperator):
         Raises what that raises."""
         world = self._world
 
-        async def work(store: MetadataStore, machine: Machine, label: str) -> None:
+        async def work(store: MetadataStore, machine: SimDirectoryAccess, label: str) -> None:
             found = await find_replacement(store, bookie_id(name), lost, new.path, machine)
             random_bytes = world.loop.derive(label).randbytes
             await found.carry_out(store, random_bytes, world.clocks[name].now_ms())

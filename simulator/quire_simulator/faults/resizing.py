@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from quire.bookie.directories.lost import content_of, holder_of
+from quire.bookie.directories.lost import content_of, known_bookie
 from quire.bookie.directories.replacement import find_removal
 from quire.errors import QuireError, UsageError
 from quire.metadata.interface import MetadataStore
@@ -20,7 +20,7 @@ from quire_simulator.faults.disk_operators import (
     ATTEMPTS_MAX,
     RETRY_S,
     DiskOperator,
-    Machine,
+    SimDirectoryAccess,
 )
 from quire_simulator.invariants.ledger import bookies_of
 from quire_simulator.machine.disk import SimDisk
@@ -70,7 +70,7 @@ class Resizing(DiskOperator):
         """As `quire bookie disk remove` does, on the machine of the bookie. False: it was cut off.
         Raises what that raises."""
 
-        async def work(store: MetadataStore, machine: Machine, label: str) -> None:
+        async def work(store: MetadataStore, machine: SimDirectoryAccess, label: str) -> None:
             found = await find_removal(store, bookie_id(name), disk.path, machine)
             await found.check_not_needed(store)
             await found.carry_out(store, self._world.clocks[name].now_ms())
@@ -118,7 +118,7 @@ class Resizing(DiskOperator):
         store = self._world.metadata_store(f"look at {name}")
         for _ in range(ATTEMPTS_MAX):
             try:
-                return disk.path in (await holder_of(store, bookie_id(name))).directories
+                return disk.path in (await known_bookie(store, bookie_id(name))).directories
             except QuireError:
                 await asyncio.sleep(RETRY_S)
         return True

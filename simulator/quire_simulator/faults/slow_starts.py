@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from quire.storage.read.blocking import InlineReader
+from quire.storage.worker import InlineReader
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.loop import SimulatedLoop, current_node
-from quire_simulator.machine.stepped_thread import Strand
+from quire_simulator.machine.stepped_thread import SteppedThread
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class SlowStarts:
 
     def __init__(self) -> None:
         self.slow = False
-        self._strands: list[Strand[Any]] = []
+        self._strands: list[SteppedThread[Any]] = []
 
     def reader(
         self, loop: SimulatedLoop, chance: random.Random, disks: list[SimDisk]
@@ -47,7 +47,7 @@ class SlowStarts:
 
 
 class SlowReads(InlineReader):
-    """`quire.storage.read.blocking.BlockingReader`: cold reads take their time."""
+    """`quire.storage.interfaces.BlockingReader`: cold reads take their time."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self._loop = loop
@@ -66,7 +66,7 @@ class SlowReader(SlowReads):
         loop: SimulatedLoop,
         chance: random.Random,
         disks: list[SimDisk],
-        strands: list[Strand[Any]],
+        strands: list[SteppedThread[Any]],
     ) -> None:
         super().__init__(loop, chance)
         self._disks = disks
@@ -79,7 +79,7 @@ class SlowReader(SlowReads):
         if self._begun:
             return call()
         self._begun = True
-        strand, found, node = Strand(call), self._loop.create_future(), current_node.get()
+        strand, found, node = SteppedThread(call), self._loop.create_future(), current_node.get()
         self._strands.append(strand)
 
         def access() -> None:

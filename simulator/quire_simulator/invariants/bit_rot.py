@@ -9,7 +9,7 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.background.quarantine_record import SegmentDamage, stored_records
-from quire.storage.inspect.inspect import number_of, open_segment
+from quire.storage.inspect.contents import number_of, open_segment
 from quire_simulator.faults.bit_rot import contents_of, turned
 from quire_simulator.world.stage import Stage
 
@@ -44,7 +44,7 @@ def _unknown(stage: Stage) -> Iterator[str]:
                 continue
             try:
                 with open_segment(disk, number) as segment:
-                    trailer = segment.facts.trailer
+                    trailer = segment.description.trailer
             except (FileNotFoundError, StorageError):
                 continue
             if trailer is not None:

@@ -1,7 +1,8 @@
-"""Follows a run and says which law does not hold.
+"""Follows a run and says which invariant does not hold.
 
-The laws of one ledger (`laws`) are looked at after every record of it, every change of its metadata
-and every `SAMPLE_S`; those of a bookie when it has started; those of the whole once all is quiet.
+The invariants of one ledger (`invariants`) are looked at after every record of it, every change of
+its metadata and every `SAMPLE_S`; those of a bookie when it has started; those of the whole once
+all is quiet.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from quire.bookie.server import Bookie
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.signals import NoEntry, NoLedger
-from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, History, Record, payload
-from quire_simulator.invariants.ledger import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
+from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire_simulator.invariants.history import PAYLOAD_MAX_BYTES, HistoryRecord, RunHistory, payload
+from quire_simulator.invariants.ledger import (
+    LEDGER_INVARIANTS,
+    Facts,
+    bookies_of,
+    lacking,
+    members_of,
+)
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.machine.transport import MAX_READ_BYTES
 from quire_simulator.world.world import World, bookie_id
@@ -26,22 +33,22 @@ IN_FLIGHT_S = 5.0
 """What a client has sent before it was given up has come by then, to whoever runs."""
 
 
-class LawError(Exception):
-    """A law does not hold."""
+class InvariantError(Exception):
+    """An invariant does not hold."""
 
-    def __init__(self, law: str, what: str) -> None:
-        super().__init__(f"{law}: {what}")
-        self.law = law
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
         self.what = what
 
 
 class Checker:
-    """`broken` is the first law that did not hold."""
+    """`broken` is the first invariant that did not hold."""
 
-    def __init__(self, world: World, history: History, on_broken: Callable[[], None]) -> None:
+    def __init__(self, world: World, history: RunHistory, on_broken: Callable[[], None]) -> None:
         self.world = world
         self.ledgers: dict[int, Facts] = {}
-        self.broken: LawError | None = None
+        self.broken: InvariantError | None = None
         self.checks = 0
         self.is_foreign: Callable[[LedgerMetadata], bool] = lambda metadata: False
         """Whether something above ledgers writes to such a ledger."""
@@ -61,20 +68,20 @@ class Checker:
                 found.foreign = self.is_foreign(self.world.cluster.ledger(ledger_id).value)
         return found
 
-    def fail(self, law: str, what: str) -> None:
+    def fail(self, invariant: str, what: str) -> None:
         # What the clients of a world that is over do, when they are cleared away, is nothing.
         if self.broken is None and not self.world.loop.is_closed():
-            self.broken = LawError(law, what)
-            self.world.trace.record("checker", "broken", law=law, what=what)
+            self.broken = InvariantError(invariant, what)
+            self.world.trace.record("checker", "broken", invariant=invariant, what=what)
             self._on_broken()
 
     def check(self, facts: Facts) -> None:
         self.checks += 1
         self._look_at_claims(facts)
-        for law in LEDGER_LAWS:
-            wrong = law(facts)
+        for invariant in LEDGER_INVARIANTS:
+            wrong = invariant(facts)
             if wrong is not None:
-                self.fail(law.__name__, f"ledger {facts.ledger_id}: {wrong}")
+                self.fail(invariant.__name__, f"ledger {facts.ledger_id}: {wrong}")
 
     def check_all(self) -> None:
         for facts in self.ledgers.values():
@@ -94,7 +101,7 @@ class Checker:
 
     # -- what happens -------------------------------------------------------------------------
 
-    def heard(self, record: Record) -> None:
+    def heard(self, record: HistoryRecord) -> None:
         if record.ledger_id < 0:
             return
         facts = self.facts(record.ledger_id)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.wire.v2 import Buffer
 from quire.errors import StorageError
-from quire.storage.ledger_directories import Store
-from quire.storage.log.batch import Batch, Run
-from quire.storage.read.early_reads import EarlyReads
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.directories import Store
+from quire.storage.recovery.early_reads import EarlyReads
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import LogBatch, Run
 
-Done = Callable[[Batch, StorageError | None], None]
+Done = Callable[[LogBatch, StorageError | None], None]
 RecordDone = Callable[[StorageError | None], None]
 
 
@@ -134,10 +134,10 @@ class Claims:
     def _watch_writes(self, bookie_id: str, store: Store) -> None:
         append, fence, drop = store.append, store.fence, store.drop_ledgers
 
-        def noted_append(batch: Batch, done: Done, *, reserve: bool = False) -> None:
+        def noted_append(batch: LogBatch, done: Done, *, reserve: bool = False) -> None:
             append(batch, lambda b, error: synced(b, error, done), reserve=reserve)
 
-        def synced(batch: Batch, error: StorageError | None, done: Done) -> None:
+        def synced(batch: LogBatch, error: StorageError | None, done: Done) -> None:
             if error is None:
                 self._claim(bookie_id, batch.runs)
             done(batch, error)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from quire.client import Client
 from quire.errors import QuireError
 from quire_simulator.actors.readers import read_range
-from quire_simulator.invariants.checker import Checker, LawError
+from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.machine.transport import End
 from quire_simulator.report.wire import Said, Wiretap
 from quire_simulator.world.stage import Stage
@@ -59,7 +59,7 @@ class EarlyAnswers:
                 self._denied(local[0], said)
             elif wrong := _wrong(said, fenced=asked.get(place)):
                 what = f"{local[0]}, which loads its log: {_text(said)}{wrong.what}"
-                self._checker.fail(wrong.law, what)
+                self._checker.fail(wrong.invariant, what)
 
     def _denied(self, name: str, said: Said) -> None:
         facts = self._checker.ledgers.get(said.ledger_id)
@@ -77,16 +77,18 @@ def _text(said: Said) -> str:
     return f"{said.verb} (ledger {said.ledger_id}, entry {said.first})"
 
 
-def _wrong(said: Said, *, fenced: bool | None) -> LawError | None:
-    """Which law an answer breaks. `fenced`: whether it was asked for by reads that fence; None:
-    nobody asked for this entry, but for the last one."""
+def _wrong(said: Said, *, fenced: bool | None) -> InvariantError | None:
+    """Which invariant an answer breaks. `fenced`: whether it was asked for by reads that fence;
+    None: nobody asked for this entry, but for the last one."""
     if said.verb.startswith(REFUSALS) or said.verb == HARMLESS:
         return None
     if said.verb in PROMISES or fenced:
         why = ", to a read that fences" if fenced else ""
-        return LawError("what_is_not_loaded_takes_nothing", why)
+        return InvariantError("what_is_not_loaded_takes_nothing", why)
     if said.verb not in GIVEN or fenced is None:
-        return LawError("what_is_not_loaded_is_unknown", ", as the last" if fenced is None else "")
+        return InvariantError(
+            "what_is_not_loaded_is_unknown", ", as the last" if fenced is None else ""
+        )
     return None
 
 

@@ -9,7 +9,7 @@ from quire_simulator.machine.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class HistoryRecord:
     time_s: float
     client: str
     kind: str
@@ -27,13 +27,13 @@ class Record:
 
 
 @dataclass
-class History:
+class RunHistory:
     """`listener` is called with each record, when it is made."""
 
     time: Callable[[], float]
     trace: Trace
-    records: list[Record] = field(default_factory=list)
-    listener: Callable[[Record], None] = lambda record: None
+    records: list[HistoryRecord] = field(default_factory=list)
+    listener: Callable[[HistoryRecord], None] = lambda record: None
 
     def add(
         self,
@@ -44,7 +44,7 @@ class History:
         last: int = -1,
         note: str = "",
     ) -> None:
-        record = Record(self.time(), client, kind, ledger_id, first, last, note)
+        record = HistoryRecord(self.time(), client, kind, ledger_id, first, last, note)
         self.records.append(record)
         self.trace.record(client, kind, ledger=ledger_id, first=first, last=last, note=note)
         self.listener(record)

@@ -1,5 +1,5 @@
-"""The laws of one ledger, as functions that say what is wrong, or None, and the `Facts` that they
-look at. They hold at every moment."""
+"""The invariants of one ledger, as functions that say what is wrong, or None, and the `Facts` that
+they look at. They hold at every moment."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Facts:
 
 METADATA_CHANGES_MAX = 300
 
-Law = Callable[[Facts], str | None]
+Invariant = Callable[[Facts], str | None]
 
 
 def acknowledged_is_kept(facts: Facts) -> str | None:
@@ -177,7 +177,7 @@ def a_dead_handle_stays_dead(facts: Facts) -> str | None:
     return facts.late or None
 
 
-LEDGER_LAWS: tuple[Law, ...] = (
+LEDGER_INVARIANTS: tuple[Invariant, ...] = (
     one_close_wins,
     the_state_goes_on,
     acknowledged_is_kept,

@@ -24,7 +24,7 @@ from copy import deepcopy
 from pathlib import PurePosixPath
 
 from quire.storage.interfaces import Buffer
-from quire_simulator.machine.inode import Content, EntryChange, Inode, sectors_of, set_entries
+from quire_simulator.machine.inode import EntryChange, Inode, InodeContent, sectors_of, set_entries
 
 DEFAULT_CAPACITY_BYTES = 1 << 34
 COLD_READ_PROBABILITY = 0.1
@@ -153,7 +153,7 @@ class SimDisk:
         self._crash_countdown = 0
         self._crashed: Callable[[], None] = lambda: None
 
-    # -- seams.Disk ---------------------------------------------------------------------------
+    # -- interfaces.Disk ---------------------------------------------------------------------------
 
     def create(self, name: str) -> SimFile:
         name = _clean(name)
@@ -293,7 +293,7 @@ class SimDisk:
         disk._used = self._used
         return disk
 
-    def holding(self, contents: Mapping[str, Content | None]) -> SimDisk:
+    def holding(self, contents: Mapping[str, InodeContent | None]) -> SimDisk:
         """Another disk like this one, with just these files (None: a directory), all durable."""
         disk = self._another()
         for name, content in contents.items():

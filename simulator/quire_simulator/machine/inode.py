@@ -10,7 +10,7 @@ SECTOR_BYTES = 512
 
 
 @dataclass(slots=True)
-class Content:
+class InodeContent:
     """Bytes, followed by as many zeros as are missing to `size`: what was preallocated and never
     written takes no memory."""
 
@@ -33,16 +33,16 @@ class Content:
         end = min(end, self.size)
         return bytes(memoryview(self.written)[offset:end]).ljust(max(0, end - offset), b"\0")
 
-    def copy(self) -> Content:
-        return Content(bytearray(self.written), self.size)
+    def copy(self) -> InodeContent:
+        return InodeContent(bytearray(self.written), self.size)
 
 
 @dataclass(slots=True, eq=False)
 class Inode:
     """One file, whatever its name. A change is (offset, bytes), or (size, None) for a new size."""
 
-    data: Content = field(default_factory=Content)
-    durable: Content = field(default_factory=Content)
+    data: InodeContent = field(default_factory=InodeContent)
+    durable: InodeContent = field(default_factory=InodeContent)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     bad: list[range] = field(default_factory=list)
     linked: bool = True

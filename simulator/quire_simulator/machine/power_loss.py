@@ -28,9 +28,9 @@ from typing import Protocol
 from quire_simulator.machine.disk import SimDisk, ancestors_of
 from quire_simulator.machine.inode import (
     SECTOR_BYTES,
-    Content,
     EntryChange,
     Inode,
+    InodeContent,
     sectors_of,
     set_entries,
 )
@@ -106,7 +106,7 @@ class PowerLoss:
     def _made(self, choice: Sequence[Variant]) -> tuple[bytes, SimDisk]:
         variants = dict(zip(self._open, choice[1:]))
         entries = self._names.entries(self._disk.durable_entries, choice[0])
-        contents: dict[str, Content | None] = {}
+        contents: dict[str, InodeContent | None] = {}
         digest = blake2b(digest_size=16)
         for name in sorted(entries):
             entry = entries[name]
@@ -182,7 +182,7 @@ class _Names:
 class _Layout:
     """A file after some of the changes of its size."""
 
-    content: Content
+    content: InodeContent
     """With nothing of the writes that were not synced."""
     sectors: list[tuple[int, list[bytes]]]
     """(offset, what may stand there, oldest first) of those that may differ."""
@@ -198,7 +198,7 @@ class _File:
     def __init__(self, inode: Inode) -> None:
         sizes = _size_changes(inode)
         self._layouts = [_layout(inode, kept) for kept in range(sizes + 1)]
-        self._made: dict[Variant, tuple[Content, bytes]] = {}
+        self._made: dict[Variant, tuple[InodeContent, bytes]] = {}
         self.count = sum(layout.count for layout in self._layouts)
 
     def variants(self) -> Iterator[Variant]:
@@ -232,7 +232,7 @@ class _File:
         versions = [len(versions) for _, versions in self._layouts[at].sectors]
         return (at, *(rng.randrange(1, n) if rng.random() < keep else 0 for n in versions))
 
-    def content(self, variant: Variant) -> tuple[Content, bytes]:
+    def content(self, variant: Variant) -> tuple[InodeContent, bytes]:
         """The bytes, and a mark of them."""
         made = self._made.get(variant)
         if made is None:
@@ -296,7 +296,9 @@ def _layout(inode: Inode, sizes_kept: int) -> _Layout:
     return _Layout(content, [(at, found) for at, found in sectors if len(found) > 1])
 
 
-def _overlay(content: Content, versions: dict[int, list[bytes]], start: int, piece: bytes) -> None:
+def _overlay(
+    content: InodeContent, versions: dict[int, list[bytes]], start: int, piece: bytes
+) -> None:
     sector = start - start % SECTOR_BYTES
     found = versions.get(sector)
     if found is None:

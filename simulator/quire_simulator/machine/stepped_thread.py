@@ -19,7 +19,7 @@ class _Ended(BaseException):
     """Thrown through the code of a world that is over. Not an `Exception`: nobody handles it."""
 
 
-class Strand(Generic[T]):
+class SteppedThread(Generic[T]):
     """`resume` until `done`; then `result`. One that is not done is to be ended at last."""
 
     def __init__(self, work: Callable[[], T]) -> None:

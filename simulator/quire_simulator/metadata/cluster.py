@@ -12,7 +12,7 @@ from quire._runtime.clock import Clock
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClusterNotInitialisedError, KeyExistsError, UnreadableMetadataError
 from quire.metadata.common import (
-    Handle,
+    WatchHandle,
     decode_address,
     logger,
     new_instance_id,
@@ -116,7 +116,7 @@ class MemoryCluster:
                 watch.notify()
 
 
-class ClusterWatch(Handle):
+class ClusterWatch(WatchHandle):
     """Delivers in a later turn of the loop, what is true then. While its session is away it says
     nothing; `notify` makes it look again."""
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quire.errors import QuireError
-from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
-from quire.metadata.tree_common import (
+from quire.metadata.common import (
     ROOT,
     below_ephemeral,
     exists_already,
@@ -19,6 +17,8 @@ from quire.metadata.tree_common import (
     sequential_path,
     version_conflict,
 )
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 
 PERSISTENT = 0
 """The owner of a node that is not ephemeral."""

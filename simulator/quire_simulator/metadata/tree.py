@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from quire.metadata.interface import Versioned, Watch
-from quire.metadata.tree import Create, Delete, Operation, Result
-from quire.metadata.tree_common import (
+from quire.metadata.common import (
     SessionWatches,
     ancestors_of,
     check_operations,
@@ -15,6 +13,8 @@ from quire.metadata.tree_common import (
     check_path_below_root,
     no_such_node,
 )
+from quire.metadata.interface import Versioned, Watch
+from quire.metadata.tree import Create, Delete, Operation, Result
 from quire_simulator.metadata.cluster import ClusterWatch, MemoryCluster
 from quire_simulator.metadata.nodes import Change
 

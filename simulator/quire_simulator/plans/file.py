@@ -15,15 +15,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from quire.errors import UsageError
 from quire_simulator.plans.faults import Fault
-from quire_simulator.plans.plans import Plan
+from quire_simulator.plans.plans import RunPlan
 
 
-def dump_plan(plan: Plan, **about: str) -> str:
-    """`about` says what the reader should know: version, commit, law."""
+def dump_plan(plan: RunPlan, **about: str) -> str:
+    """`about` says what the reader should know: version, commit, invariant."""
     return json.dumps({**about, "plan": plan_as_data(plan)}, indent=1) + "\n"
 
 
-def load_plan(text: str) -> Plan:
+def load_plan(text: str) -> RunPlan:
     """UsageError if the text is no plan of this version."""
     try:
         found = json.loads(text)
@@ -32,10 +32,10 @@ def load_plan(text: str) -> Plan:
     if not isinstance(found, dict) or "plan" not in found:
         raise UsageError("the file holds no plan")
     try:
-        plan = _value(Plan, found["plan"])
+        plan = _value(RunPlan, found["plan"])
     except (TypeError, ValueError) as error:
         raise UsageError(f"the file holds no plan of this version of Quire: {error}") from None
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, RunPlan)
     return plan
 
 
@@ -95,7 +95,7 @@ def _object(kind: type, data: object) -> object:
 # -- as lines ---------------------------------------------------------------------------------
 
 
-def describe_plan(plan: Plan) -> Iterator[str]:
+def describe_plan(plan: RunPlan) -> Iterator[str]:
     """What is in a plan: one line for the whole, one for each client's work and each fault."""
     yield _in_words(plan)
     for field in fields(plan):

@@ -130,7 +130,7 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One run."""
 
     seed: int
@@ -173,7 +173,7 @@ class Plan:
     schedule: tuple[Fault, ...]
 
     @classmethod
-    def make(cls, seed: int, workload: str) -> Plan:
+    def make(cls, seed: int, workload: str) -> RunPlan:
         chance, mix = random.Random(f"{seed}/plan {workload}"), WORKLOADS[workload]
         bookies, span_s = chance.randint(3, 6), chance.choice([3.0, 8.0, 15.0])
         tight = chance.random() < mix.tight

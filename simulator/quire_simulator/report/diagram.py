@@ -17,7 +17,7 @@ from quire_simulator.report.steps import StepKind, TraceStep, cut, together
 ROWS_MAX = 160
 PARTICIPANTS_MAX = 14
 LABEL_CHARACTERS_MAX = 160
-LAW_CHARACTERS_MAX = 600
+INVARIANT_CHARACTERS_MAX = 600
 LINE_CHARACTERS_MAX = 80
 LAST_ROWS = 30
 """Who takes part in the last rows is shown, however quiet before."""
@@ -51,10 +51,14 @@ def as_mermaid(result: RunResult) -> str:
         rows.insert(0, _note(names, f"not shown: {', '.join(silent)}"))
     if result.failure is not None:
         rows.append(
-            _note(names, f"{result.failure.law}: {result.failure.what}", LAW_CHARACTERS_MAX)
+            _note(
+                names,
+                f"{result.failure.invariant}: {result.failure.what}",
+                INVARIANT_CHARACTERS_MAX,
+            )
         )
     elif shown:
-        rows.append(_note(names, "every law holds"))
+        rows.append(_note(names, "every invariant holds"))
     return "\n".join([*lines, *(f"    {row}" for row in rows if row)]) + "\n"
 
 
@@ -72,7 +76,7 @@ def label(text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:
 
 def _matters(step: TraceStep, ledger: int | None) -> bool:
     match step.kind:
-        case StepKind.LAW:
+        case StepKind.INVARIANT:
             return False  # it ends the diagram anyway
         case StepKind.FAULT:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire_simulator.invariants.history import History, Record
+from quire_simulator.invariants.history import HistoryRecord, RunHistory
 from quire_simulator.machine.loop import START_TIME_S
 from quire_simulator.machine.trace import Event, Field
 from quire_simulator.machine.transport import End
@@ -25,7 +25,7 @@ FIELDS_NOT_TOLD = ("ledger", "first", "last", "note", "bookie", "metadata", "dir
 class TraceRecorder:
     """Made before the run begins, behind the checker, and asked for `steps` after it."""
 
-    def __init__(self, world: World, history: History, schedule: Sequence[Fault] = ()) -> None:
+    def __init__(self, world: World, history: RunHistory, schedule: Sequence[Fault] = ()) -> None:
         self._world = world
         self._schedule = schedule
         self._left: list[Fault] = []
@@ -52,8 +52,10 @@ class TraceRecorder:
         numbered += [(number, 0, step) for number, step in self._heard]
         told = [step for _, _, step in sorted(numbered, key=lambda at: at[:2])]
         told = [step for before, step in zip([None, *told], told) if not _says_again(before, step)]
-        end = next((at for at, step in enumerate(told) if step.kind is StepKind.LAW), len(told))
-        # What comes behind a broken law is the clearing away.
+        end = next(
+            (at for at, step in enumerate(told) if step.kind is StepKind.INVARIANT), len(told)
+        )
+        # What comes behind a broken invariant is the clearing away.
         return tuple(told[: end + 1])
 
     def _add(self, step: TraceStep) -> None:
@@ -77,7 +79,7 @@ class TraceRecorder:
         self._metadata(caller, ledger_id, "store")
         self._stored(ledger_id)
 
-    def _written(self, record: Record) -> None:
+    def _written(self, record: HistoryRecord) -> None:
         if record.kind == "create":
             self._metadata(record.client, record.ledger_id, "create")
         self._listener(record)
@@ -109,7 +111,10 @@ class TraceRecorder:
                 return TraceStep(time, StepKind.FAULT, node, self._fault(name, fields))
             case "checker":
                 return TraceStep(
-                    time, StepKind.LAW, node, f"{fields.get('law')}: {fields.get('what')}"
+                    time,
+                    StepKind.INVARIANT,
+                    node,
+                    f"{fields.get('invariant')}: {fields.get('what')}",
                 )
         actor = node.partition(" ")[0]  # the lives of a bookie are numbered
         rest = [f"{key}={value}" for key, value in fields.items() if key not in FIELDS_NOT_TOLD]

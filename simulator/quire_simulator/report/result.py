@@ -10,10 +10,10 @@ from quire_simulator.report.steps import TraceStep
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """The first law that did not hold."""
+    """The first invariant that did not hold."""
 
-    law: str
-    """The name of the law that did not hold."""
+    invariant: str
+    """The name of the invariant that did not hold."""
     what: str
 
 

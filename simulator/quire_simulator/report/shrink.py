@@ -1,4 +1,4 @@
-"""From a run that fails to a small one that breaks the same law.
+"""From a run that fails to a small one that breaks the same invariant.
 
 A plan is data, so it can be taken apart: faults, ledgers, clients and their work are left out one
 by one, what remains becomes shorter and rounder, and every candidate is run. What a candidate does
@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 
 from quire.errors import UsageError
 from quire_simulator.plans.file import hints_of
-from quire_simulator.plans.plans import Plan
+from quire_simulator.plans.plans import RunPlan
 from quire_simulator.report.result import RunFailure, RunResult
 from quire_simulator.run import run_plan
 
@@ -39,7 +39,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    plan: Plan
+    plan: RunPlan
     failure: RunFailure
     """Of that plan."""
     runs: int
@@ -48,29 +48,31 @@ class Shrunk:
 
 
 def shrink(
-    plan: Plan,
+    plan: RunPlan,
     *,
     same: Callable[[RunFailure], bool] | None = None,
     budget_runs: int = RUNS_MAX,
     budget_s: float = math.inf,
     clock: Callable[[], float] = lambda: 0.0,
     on_run: Callable[[], None] = lambda: None,
-    run: Callable[[Plan], RunResult] = run_plan,
+    run: Callable[[RunPlan], RunResult] = run_plan,
 ) -> Shrunk:
-    """A smaller plan whose failure is the `same`: of the same law, unless told otherwise.
+    """A smaller plan whose failure is the `same`: of the same invariant, unless told otherwise.
 
     `budget_s` is measured on `clock`, between runs. UsageError for a plan that does not fail.
     """
     begin = run(plan)
     if begin.failure is None:
         raise UsageError(f"seed {plan.seed} of {plan.workload!r} does not fail: nothing to shrink")
-    law = begin.failure.law
+    invariant = begin.failure.invariant
     deadline = clock() + budget_s
 
     def may_go_on(runs: int) -> bool:
         return runs < budget_runs and clock() < deadline
 
-    search = _Search(plan, begin.failure, same or (lambda failure: failure.law == law), run)
+    search = _Search(
+        plan, begin.failure, same or (lambda failure: failure.invariant == invariant), run
+    )
     search.may_go_on, search.on_run = may_go_on, on_run
     try:
         search.to_the_end()
@@ -91,10 +93,10 @@ class _Search:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         failure: RunFailure,
         same: Callable[[RunFailure], bool],
-        run: Callable[[Plan], RunResult],
+        run: Callable[[RunPlan], RunResult],
     ) -> None:
         self.plan = plan
         self.failure = failure
@@ -107,7 +109,7 @@ class _Search:
         while self._leave_out() or self._simplify() or self._leave_out_with_other_seeds():
             pass
 
-    def _fails(self, candidate: Plan) -> bool:
+    def _fails(self, candidate: RunPlan) -> bool:
         """Whether the candidate fails in the same way; it is the plan from now on, then."""
         candidate = _of_those_who_are_there(candidate)
         if candidate in self._tried:
@@ -184,16 +186,16 @@ class _Search:
 # -- parts of a plan --------------------------------------------------------------------------
 
 
-def _get(plan: Plan, path: Path) -> Any:
+def _get(plan: RunPlan, path: Path) -> Any:
     value: Any = plan
     for step in path:
         value = getattr(value, step) if isinstance(step, str) else value[step]
     return value
 
 
-def _put(plan: Plan, path: Path, value: object) -> Plan:
+def _put(plan: RunPlan, path: Path, value: object) -> RunPlan:
     changed = _changed(plan, path, value)
-    assert isinstance(changed, Plan)
+    assert isinstance(changed, RunPlan)
     return changed
 
 
@@ -208,7 +210,7 @@ def _changed(whole: Any, path: Path, value: object) -> object:
     return replace(whole, **{step: _changed(getattr(whole, step), rest, value)})
 
 
-def _of_those_who_are_there(plan: Plan) -> Plan:
+def _of_those_who_are_there(plan: RunPlan) -> RunPlan:
     """Without faults of bookies and clients that were left out."""
     names = {"", *plan.names}
     faults = [fault for fault in plan.schedule if {fault.target, fault.other} <= names]
@@ -228,7 +230,7 @@ def _is_list(kind: type, name: str) -> bool:
     return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
 
 
-def _is_optional(plan: Plan, path: Path) -> bool:
+def _is_optional(plan: RunPlan, path: Path) -> bool:
     name = path[-1]
     try:
         whole: type = type(_get(plan, path[:-1]))
@@ -237,7 +239,7 @@ def _is_optional(plan: Plan, path: Path) -> bool:
     return isinstance(name, str) and type(None) in get_args(hints_of(whole)[name])
 
 
-def _lists(plan: Plan) -> list[Path]:
+def _lists(plan: RunPlan) -> list[Path]:
     """Of what can be left out: faults first, then whole ledgers, then what is in them."""
     found = list(_lists_in(plan, ()))
     return sorted(found, key=lambda path: (len(path), path[0] != "schedule"))
@@ -252,10 +254,10 @@ def _lists_in(value: Any, path: Path) -> Iterator[Path]:
                     yield from _lists_in(item, (*path, field.name, at))
 
 
-def _scalars(plan: Plan) -> Iterator[Path]:
+def _scalars(plan: RunPlan) -> Iterator[Path]:
     """Of what may become smaller."""
     for field in fields(plan):
-        if _is_list(Plan, field.name):
+        if _is_list(RunPlan, field.name):
             for at, item in enumerate(getattr(plan, field.name)):
                 yield from _scalars_in(item, (field.name, at))
         elif field.name in SMALLER or isinstance(getattr(plan, field.name), bool):
@@ -276,7 +278,7 @@ def _scalars_in(value: Any, path: Path) -> Iterator[Path]:
             yield (*path, field.name)
 
 
-def _smaller(plan: Plan, path: Path) -> list[Plan]:
+def _smaller(plan: RunPlan, path: Path) -> list[RunPlan]:
     """The plan with simpler values in this place, the simplest first."""
     try:
         value = _get(plan, path)

@@ -20,10 +20,10 @@ class StepKind(Enum):
     BOOKIE = "bookie"
     METADATA = "metadata"
     FAULT = "fault"
-    LAW = "law"
+    INVARIANT = "law"
 
 
-BARRIERS = (StepKind.BOOKIE, StepKind.METADATA, StepKind.FAULT, StepKind.LAW)
+BARRIERS = (StepKind.BOOKIE, StepKind.METADATA, StepKind.FAULT, StepKind.INVARIANT)
 """What happened before one of these and after it is never told as one."""
 
 

@@ -13,7 +13,7 @@ PAYLOAD_REPETITIONS = (1, 1, 3, 20, 200)
 
 
 @dataclass(slots=True, eq=False)
-class Handle:
+class WriterAttempt:
     """One writer that somebody opened, or tried to open; or a rename, which ends writers too."""
 
     who: str
@@ -30,7 +30,7 @@ class Handle:
     tainted: bool = False
     """Opened while the stream was being deleted: it may belong to either life of it."""
 
-    def follows(self, other: Handle) -> bool:
+    def follows(self, other: WriterAttempt) -> bool:
         """It was opened when the other had been: the other is out."""
         if self is other or self.opened is None or other.opened is None:
             return False
@@ -42,7 +42,7 @@ class Sent:
     """A record that was handed over once."""
 
     payload: bytes
-    handle: Handle
+    handle: WriterAttempt
     begun: int
     txid: int | None = None
     sequence: int | None = None
@@ -52,7 +52,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadRecord:
     """A record as readers see it."""
 
     payload: bytes
@@ -62,17 +62,17 @@ class Seen:
 
 
 @dataclass(slots=True)
-class StreamFacts:
+class ObservedStream:
     """Of one life of a stream: it is deleted, and made again."""
 
     plan: StreamPlan
     life: int = 0
-    handles: list[Handle] = field(default_factory=list)
+    handles: list[WriterAttempt] = field(default_factory=list)
     """Also attempts, in the order in which they began."""
     sent: dict[bytes, list[Sent]] = field(default_factory=dict)
     acked: dict[bytes, DLSN | None] = field(default_factory=dict)
     """Payload -> its position, where that was told."""
-    log: dict[int, Seen] = field(default_factory=dict)
+    log: dict[int, ReadRecord] = field(default_factory=dict)
     """By sequence id: what any reader was given."""
     places: dict[bytes, int] = field(default_factory=dict)
     """Payload -> sequence id."""
@@ -94,7 +94,7 @@ class StreamFacts:
     committed: dict[str, DLSN] = field(default_factory=dict)
     """By subscription: what was stored for sure."""
 
-    def may_be_gone(self, seen: Seen) -> bool:
+    def may_be_gone(self, seen: ReadRecord) -> bool:
         """Whether somebody has given this record up."""
         return self.plan.retained or seen.position < self.asked
 

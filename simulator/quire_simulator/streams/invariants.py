@@ -1,4 +1,4 @@
-"""The laws of one stream, as functions that say what is wrong, or None: when a writer is told
+"""The invariants of one stream, as functions that say what is wrong, or None: when a writer is told
 something, when a reader is given a record, when the metadata changes, and in the end."""
 
 from __future__ import annotations
@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts, producer_of
+from quire_simulator.streams.facts import (
+    ObservedStream,
+    ReadRecord,
+    Sent,
+    WriterAttempt,
+    producer_of,
+)
 
 # -- when a writer is told that a record is acknowledged ----------------------------------------
 
-AckLaw = Callable[[StreamFacts, Sent, DLSN | None], str | None]
+AckInvariant = Callable[[ObservedStream, Sent, DLSN | None], str | None]
 
 
-def a_successor_ends_the_writer(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     """What a writer begins to append after another has become the writer never succeeds. (That it
     was there before, a producer may be told.)"""
     for other in () if at is None else facts.handles:
@@ -25,19 +31,19 @@ def a_successor_ends_the_writer(facts: StreamFacts, sent: Sent, at: DLSN | None)
     return None
 
 
-def an_ended_stream_takes_no_more(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+def an_ended_stream_takes_no_more(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     if facts.ended is not None and sent.begun >= facts.ended and at is not None:
         return f"{sent.payload[:20]!r} was appended behind its end"
     return None
 
 
-def what_was_refused_is_not_there(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+def what_was_refused_is_not_there(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     if sent.refused:
         return f"{sent.payload[:20]!r} was refused, and acknowledged"
     return None
 
 
-def told_positions_are_true(facts: StreamFacts, sent: Sent, at: DLSN | None) -> str | None:
+def told_positions_are_true(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     """A record is where its writer was told that it is."""
     if at is None:
         return None
@@ -50,7 +56,7 @@ def told_positions_are_true(facts: StreamFacts, sent: Sent, at: DLSN | None) -> 
     return None
 
 
-ACK_LAWS: tuple[AckLaw, ...] = (
+ACK_INVARIANTS: tuple[AckInvariant, ...] = (
     a_successor_ends_the_writer,
     an_ended_stream_takes_no_more,
     what_was_refused_is_not_there,
@@ -62,7 +68,7 @@ ACK_LAWS: tuple[AckLaw, ...] = (
 
 
 @dataclass(slots=True)
-class View:
+class ReaderPosition:
     """Where one reader is."""
 
     who: str
@@ -72,16 +78,20 @@ class View:
     """The sequence id of the next record, once there was one."""
 
 
-ReadLaw = Callable[[StreamFacts, View, Seen], str | None]
+ReadInvariant = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
 
 
-def only_what_was_appended_is_read(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def only_what_was_appended_is_read(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
     if any(not sent.refused for sent in facts.sent.get(seen.payload, ())):
         return None
     return f"{view.who} read {seen.payload[:40]!r}, which nobody has appended"
 
 
-def no_record_is_skipped(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def no_record_is_skipped(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
     """Each reader is given every record from its beginning on, once and in order."""
     if view.upcoming is not None:
         if seen.sequence == view.upcoming:
@@ -95,21 +105,25 @@ def no_record_is_skipped(facts: StreamFacts, view: View, seen: Seen) -> str | No
     return None
 
 
-def a_record_is_there_once(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def a_record_is_there_once(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
     sequence = facts.places.get(seen.payload)
     if sequence in (None, seen.sequence):
         return None
     return f"{seen.payload[:20]!r} is record {sequence} and record {seen.sequence}"
 
 
-def readers_agree(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def readers_agree(facts: ObservedStream, view: ReaderPosition, seen: ReadRecord) -> str | None:
     found = facts.log.get(seen.sequence)
     if found in (None, seen):
         return None
     return f"record {seen.sequence} was {found}, and for {view.who} {seen}"
 
 
-def records_are_in_order(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def records_are_in_order(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
     """Positions ascend with sequence ids, txids do not descend."""
     for near, ascending in ((-1, 1), (1, -1)):
         other = facts.log.get(seen.sequence + near)
@@ -121,7 +135,9 @@ def records_are_in_order(facts: StreamFacts, view: View, seen: Seen) -> str | No
     return None
 
 
-def a_record_is_what_its_writer_said(facts: StreamFacts, view: View, seen: Seen) -> str | None:
+def a_record_is_what_its_writer_said(
+    facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
+) -> str | None:
     """Its position, its txid and its sequence id are those that the writer was told, or gave."""
     told = facts.acked.get(seen.payload)
     if told not in (None, seen.position):
@@ -134,7 +150,7 @@ def a_record_is_what_its_writer_said(facts: StreamFacts, view: View, seen: Seen)
     return None
 
 
-READ_LAWS: tuple[ReadLaw, ...] = (
+READ_INVARIANTS: tuple[ReadInvariant, ...] = (
     only_what_was_appended_is_read,
     no_record_is_skipped,
     a_record_is_there_once,
@@ -147,7 +163,7 @@ READ_LAWS: tuple[ReadLaw, ...] = (
 # -- when the metadata changes -----------------------------------------------------------------
 
 Nodes = Mapping[str, StreamSegment]
-MetadataLaw = Callable[[StreamFacts, Nodes, Nodes], str | None]
+MetadataInvariant = Callable[[ObservedStream, Nodes, Nodes], str | None]
 """Of the segments before and after a change."""
 
 
@@ -155,19 +171,23 @@ def in_order(nodes: Nodes) -> list[StreamSegment]:
     return sorted(nodes.values(), key=lambda segment: (segment.lssn, segment.in_progress))
 
 
-def numbers_of_segments_have_no_hole(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+def numbers_of_segments_have_no_hole(
+    facts: ObservedStream, before: Nodes, after: Nodes
+) -> str | None:
     numbers = [segment.lssn for segment in in_order(after)]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return f"its segments are {numbers}"
     return None
 
 
-def only_the_newest_segment_is_open(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+def only_the_newest_segment_is_open(
+    facts: ObservedStream, before: Nodes, after: Nodes
+) -> str | None:
     found = [segment.lssn for segment in in_order(after)[:-1] if segment.in_progress]
     return f"segments {found} are in progress, and not the newest" if found else None
 
 
-def sequence_ids_have_no_hole(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+def sequence_ids_have_no_hole(facts: ObservedStream, before: Nodes, after: Nodes) -> str | None:
     upcoming: int | None = None
     for segment in in_order(after):
         if segment.in_progress:
@@ -180,7 +200,7 @@ def sequence_ids_have_no_hole(facts: StreamFacts, before: Nodes, after: Nodes) -
 
 
 def a_completed_segment_stays_as_it_is(
-    facts: StreamFacts, before: Nodes, after: Nodes
+    facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
     """Only its truncation changes."""
     for name, old in before.items():
@@ -198,7 +218,7 @@ def a_completed_segment_stays_as_it_is(
     return None
 
 
-def truncation_never_goes_back(facts: StreamFacts, before: Nodes, after: Nodes) -> str | None:
+def truncation_never_goes_back(facts: ObservedStream, before: Nodes, after: Nodes) -> str | None:
     for name, old in before.items():
         new = after.get(name)
         if new is not None and (new.truncation, new.min_active_dlsn) < (
@@ -210,7 +230,7 @@ def truncation_never_goes_back(facts: StreamFacts, before: Nodes, after: Nodes) 
 
 
 def only_what_was_asked_for_is_truncated(
-    facts: StreamFacts, before: Nodes, after: Nodes
+    facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
     if facts.plan.retained:
         return None
@@ -227,7 +247,7 @@ def only_what_was_asked_for_is_truncated(
 
 
 def a_segment_goes_when_it_is_truncated(
-    facts: StreamFacts, before: Nodes, after: Nodes
+    facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
     """The node of a segment that was completed is there until it was given up."""
     for name, old in before.items():
@@ -237,7 +257,7 @@ def a_segment_goes_when_it_is_truncated(
     return None
 
 
-METADATA_LAWS: tuple[MetadataLaw, ...] = (
+METADATA_INVARIANTS: tuple[MetadataInvariant, ...] = (
     numbers_of_segments_have_no_hole,
     only_the_newest_segment_is_open,
     sequence_ids_have_no_hole,
@@ -252,17 +272,17 @@ METADATA_LAWS: tuple[MetadataLaw, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class JudgedStream:
     """What a judge read, from the oldest record on to the last."""
 
     oldest: DLSN
-    records: Sequence[Seen]
+    records: Sequence[ReadRecord]
 
 
-EndLaw = Callable[[StreamFacts, Whole], str | None]
+EndInvariant = Callable[[ObservedStream, JudgedStream], str | None]
 
 
-def an_acknowledged_record_is_there(facts: StreamFacts, whole: Whole) -> str | None:
+def an_acknowledged_record_is_there(facts: ObservedStream, whole: JudgedStream) -> str | None:
     there = {seen.payload: seen for seen in whole.records}
     for payload, position in facts.acked.items():
         if payload in there or payload in facts.places:
@@ -273,7 +293,7 @@ def an_acknowledged_record_is_there(facts: StreamFacts, whole: Whole) -> str | N
     return None
 
 
-def what_was_read_is_there(facts: StreamFacts, whole: Whole) -> str | None:
+def what_was_read_is_there(facts: ObservedStream, whole: JudgedStream) -> str | None:
     """It is there until it is truncated."""
     there = {seen.sequence for seen in whole.records}
     for seen in facts.log.values():
@@ -282,13 +302,15 @@ def what_was_read_is_there(facts: StreamFacts, whole: Whole) -> str | None:
     return None
 
 
-def the_first_record_is_number_0(facts: StreamFacts, whole: Whole) -> str | None:
+def the_first_record_is_number_0(facts: ObservedStream, whole: JudgedStream) -> str | None:
     if whole.records and not facts.truncated and whole.records[0].sequence:
         return f"its first record is number {whole.records[0].sequence}"
     return None
 
 
-def what_a_writer_sent_is_there_up_to_some_record(facts: StreamFacts, whole: Whole) -> str | None:
+def what_a_writer_sent_is_there_up_to_some_record(
+    facts: ObservedStream, whole: JudgedStream
+) -> str | None:
     """A writer that ended had a prefix of its records stored, and nothing behind it."""
     for handle in facts.handles:
         missing: Sent | None = None
@@ -306,7 +328,7 @@ def what_a_writer_sent_is_there_up_to_some_record(facts: StreamFacts, whole: Who
     return None
 
 
-def a_writer_s_records_are_in_its_order(facts: StreamFacts, whole: Whole) -> str | None:
+def a_writer_s_records_are_in_its_order(facts: ObservedStream, whole: JudgedStream) -> str | None:
     for handle in facts.handles:
         upcoming = -1
         for sent in handle.sent:
@@ -318,9 +340,9 @@ def a_writer_s_records_are_in_its_order(facts: StreamFacts, whole: Whole) -> str
     return None
 
 
-def writers_come_one_after_the_other(facts: StreamFacts, whole: Whole) -> str | None:
+def writers_come_one_after_the_other(facts: ObservedStream, whole: JudgedStream) -> str | None:
     """Nothing of a writer lies behind what a later one has appended."""
-    spans: list[tuple[Handle, int, int]] = []
+    spans: list[tuple[WriterAttempt, int, int]] = []
     for handle in facts.handles:
         found = [facts.places[s.payload] for s in handle.sent if s.payload in facts.places]
         if found and not handle.tainted:
@@ -332,7 +354,9 @@ def writers_come_one_after_the_other(facts: StreamFacts, whole: Whole) -> str | 
     return None
 
 
-def producers_are_in_the_stream_without_a_gap(facts: StreamFacts, whole: Whole) -> str | None:
+def producers_are_in_the_stream_without_a_gap(
+    facts: ObservedStream, whole: JudgedStream
+) -> str | None:
     """Their numbers ascend by one, from 0 to at least the last that was acknowledged."""
     upcoming: dict[str, int] = {}
     for seen in whole.records:
@@ -350,7 +374,7 @@ def producers_are_in_the_stream_without_a_gap(facts: StreamFacts, whole: Whole) 
     return None
 
 
-END_LAWS: tuple[EndLaw, ...] = (
+END_INVARIANTS: tuple[EndInvariant, ...] = (
     an_acknowledged_record_is_there,
     what_was_read_is_there,
     the_first_record_is_number_0,

@@ -1,6 +1,6 @@
 """The end of the streams of a run: they are finished, read as a whole, and what is left is counted.
 
-Nothing fails any more by then: whatever cannot be done is a broken law.
+Nothing fails any more by then: whatever cannot be done is a broken invariant.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from quire.errors import StreamConditionError, StreamEndedError
 from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 from quire.streams.write.segments import APPLICATION
-from quire_simulator.streams.facts import StreamFacts
-from quire_simulator.streams.invariants import View
+from quire_simulator.streams.facts import ObservedStream
+from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.machines import start_leader
 from quire_simulator.streams.plans import StreamPlan
 from quire_simulator.streams.readers import removed
@@ -74,7 +74,7 @@ async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: Stre
 
 
 async def _append_the_last(
-    stage: StreamStage, judge: str, streams: Namespace, facts: StreamFacts
+    stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream
 ) -> None:
     name, handle = stage.name(facts.plan), stage.begins(facts, judge)
     try:
@@ -120,8 +120,8 @@ async def _lead(stage: StreamStage, judge: str, streams: Namespace, plan: Stream
     await leader.close()
 
 
-async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: StreamFacts) -> None:
-    view = View(judge, INITIAL_DLSN)
+async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: ObservedStream) -> None:
+    view = ReaderPosition(judge, INITIAL_DLSN)
     reader = await streams.open_reader(stage.name(facts.plan), on_gap="deliver")
     records: list[Record] = []
     async for batch in reader.batches():

@@ -16,7 +16,7 @@ class Commands:
     """What is known of the commands of one state machine."""
 
     tell: Callable[[str, str], None]
-    """A law that does not hold, and what was found."""
+    """An invariant that does not hold, and what was found."""
     chain: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Number -> (hash, command): what any machine has applied."""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Commands:
             self.tell("a_command_is_applied_once", f"{command} was told to be {state[0]}")
 
 
-class Chain:
+class HashChain:
     """The machine: its state says which commands were applied, in which order."""
 
     def __init__(self, commands: Commands) -> None:

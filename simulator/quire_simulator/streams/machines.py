@@ -10,7 +10,7 @@ from quire.errors import QuireError, StreamGapError
 from quire.statemachine import Leader
 from quire.streams import Namespace
 from quire.streams.statemachine.state_machine import follow, lead
-from quire_simulator.streams.machine import Chain, Commands, State
+from quire_simulator.streams.machine import Commands, HashChain, State
 from quire_simulator.streams.plans import StreamerPlan, StreamPlan
 from quire_simulator.streams.stage import StreamStage
 from quire_simulator.world.stage import POLL_S
@@ -73,10 +73,10 @@ async def _turn(
 
 async def start_leader(
     stage: StreamStage, who: str, streams: Namespace, plan: StreamPlan, snapshot_every: int
-) -> tuple[Leader[State] | None, Chain]:
+) -> tuple[Leader[State] | None, HashChain]:
     commands = stage.commands(plan)
     for _ in range(LEAD_ATTEMPTS):
-        machine, acked = Chain(commands), commands.last_acked
+        machine, acked = HashChain(commands), commands.last_acked
         try:
             if not stage.exists(plan):
                 await streams.create_stream(plan.name, settings=plan.settings)
@@ -88,17 +88,19 @@ async def start_leader(
         stage.note(who, "leads", f"{plan.name} at {machine.state[0]}")
         _knows(commands, leader, machine, acked, who)
         return leader, machine
-    return None, Chain(commands)
+    return None, HashChain(commands)
 
 
-def _knows(commands: Commands, leader: Leader[State], machine: Chain, acked: int, who: str) -> None:
+def _knows(
+    commands: Commands, leader: Leader[State], machine: HashChain, acked: int, who: str
+) -> None:
     """A leader has applied all that any leader before it was told to be durable."""
     if machine.state[0] < acked or leader.applied != machine.state[0]:
         what = f"{who} has applied {machine.state[0]} ({leader.applied}) of {acked} commands"
         commands.tell("no_command_is_lost", what)
 
 
-async def _confirm(commands: Commands, leader: Leader[State], machine: Chain, who: str) -> None:
+async def _confirm(commands: Commands, leader: Leader[State], machine: HashChain, who: str) -> None:
     acked = commands.last_acked
     await leader.confirm()
     _knows(commands, leader, machine, acked, who)
@@ -126,7 +128,7 @@ async def follow_machine(stage: StreamStage, who: str, client: Client, plan: Str
     commands = stage.commands(plan)
     try:
         while plan.number not in stage.finished or stage.exists(plan):
-            machine = Chain(commands)
+            machine = HashChain(commands)
             try:
                 async with await follow(streams, plan.name, machine) as follower:
                     patience_s = chance.choice(PATIENCE_S)

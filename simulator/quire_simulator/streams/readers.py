@@ -21,8 +21,8 @@ from quire.streams import (
     StreamReader,
 )
 from quire.streams.read.positions import Start
-from quire_simulator.streams.facts import Seen, StreamFacts
-from quire_simulator.streams.invariants import View
+from quire_simulator.streams.facts import ObservedStream, ReadRecord
+from quire_simulator.streams.invariants import ReaderPosition
 from quire_simulator.streams.plans import StreamPlan
 from quire_simulator.streams.stage import StreamStage
 from quire_simulator.world.stage import POLL_S
@@ -38,7 +38,12 @@ AT_THE_END = DLSN(1 << 60, 0, 0)
 
 
 async def read_view(
-    stage: StreamStage, facts: StreamFacts, view: View, reader: StreamReader, *, batches: bool
+    stage: StreamStage,
+    facts: ObservedStream,
+    view: ReaderPosition,
+    reader: StreamReader,
+    *,
+    batches: bool,
 ) -> None:
     """What this reader gives, to its end. It was opened with on_gap "deliver" for batches, and
     "raise" without."""
@@ -83,7 +88,7 @@ class _Follower:
     """In one life of the stream."""
 
     def __init__(
-        self, stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts,
+        self, stage: StreamStage, who: str, streams: Namespace, facts: ObservedStream,
         chance: random.Random,
     ) -> None:  # fmt: skip
         self.stage = stage
@@ -92,7 +97,7 @@ class _Follower:
         self.facts = facts
         self.chance = chance
         self.start: Start = EARLIEST
-        self.view = View(who, INITIAL_DLSN)
+        self.view = ReaderPosition(who, INITIAL_DLSN)
 
     async def follow(self) -> None:
         stage, facts = self.stage, self.facts
@@ -178,7 +183,7 @@ async def scan_stream(stage: StreamStage, who: str, client: Client, plan: Stream
 
 
 async def _scan(
-    stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts, chance: random.Random
+    stage: StreamStage, who: str, streams: Namespace, facts: ObservedStream, chance: random.Random
 ) -> None:
     name, known = stage.name(facts.plan), list(facts.log.values())
     start: Start = EARLIEST
@@ -199,7 +204,7 @@ async def _scan(
         for seen in known
         if seen.position.lssn in completed and begin <= seen.position < (end or AT_THE_END)
     ]
-    view = View(who, begin)
+    view = ReaderPosition(who, begin)
     reader = await streams.open_reader(name, start=begin, end=end, on_gap="deliver")
     await read_view(stage, facts, view, reader, batches=True)
     if stage.is_current(facts):
@@ -213,7 +218,7 @@ async def _scan(
 
 
 def _found(
-    stage: StreamStage, facts: StreamFacts, start: Start, begin: DLSN, known: list[Seen]
+    stage: StreamStage, facts: ObservedStream, start: Start, begin: DLSN, known: list[ReadRecord]
 ) -> None:
     """The first record that is meant, of those that are known, is the first behind `begin`."""
     for seen in known:
@@ -291,7 +296,7 @@ async def remove_stream(stage: StreamStage, who: str, client: Client, plan: Stre
         await streams.close()
 
 
-async def removed(stage: StreamStage, who: str, streams: Namespace, facts: StreamFacts) -> None:
+async def removed(stage: StreamStage, who: str, streams: Namespace, facts: ObservedStream) -> None:
     """Delete the stream, however often it takes."""
     facts.deleting = True
     stage.note(who, "delete", facts.plan.name)

@@ -1,4 +1,5 @@
-"""What the clients of the streams of a run share: what is known of each stream, and the laws."""
+"""What the clients of the streams of a run share: what is known of each stream, and the
+invariants."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION
 from quire_simulator.machine.loop import Node, SimTask
 from quire_simulator.metadata.nodes import Change
-from quire_simulator.streams.facts import Handle, Seen, Sent, StreamFacts
+from quire_simulator.streams.facts import ObservedStream, ReadRecord, Sent, WriterAttempt
 from quire_simulator.streams.invariants import (
-    ACK_LAWS,
-    END_LAWS,
-    METADATA_LAWS,
-    READ_LAWS,
-    View,
-    Whole,
+    ACK_INVARIANTS,
+    END_INVARIANTS,
+    METADATA_INVARIANTS,
+    READ_INVARIANTS,
+    JudgedStream,
+    ReaderPosition,
     in_order,
 )
 from quire_simulator.streams.machine import Commands
@@ -54,7 +55,7 @@ class StreamStage:
         self.stage = stage
         self.world = stage.world
         self.checker = stage.checker
-        self.lives = {plan.number: StreamFacts(plan) for plan in stage.plan.streams}
+        self.lives = {plan.number: ObservedStream(plan) for plan in stage.plan.streams}
         self.handles = 0
         self.tainted: set[bytes] = set()
         """Records that may belong to the life before or to the one after."""
@@ -133,7 +134,7 @@ class StreamStage:
         paths = StreamPaths(NAMESPACE, name)
         return self.world.cluster.tree.get(paths.segments) is not None
 
-    async def until_there(self, plan: StreamPlan) -> StreamFacts | None:
+    async def until_there(self, plan: StreamPlan) -> ObservedStream | None:
         """What is known of the stream, once it exists; None if it does not come to be."""
         while not self.exists(plan):
             if self.over:
@@ -141,18 +142,18 @@ class StreamStage:
             await asyncio.sleep(POLL_S)
         return self.lives[plan.number]
 
-    def is_current(self, facts: StreamFacts) -> bool:
+    def is_current(self, facts: ObservedStream) -> bool:
         """Whether anything can be said of this life."""
         return self.lives[facts.plan.number] is facts and not facts.deleting
 
-    def is_deleted(self, facts: StreamFacts) -> None:
+    def is_deleted(self, facts: ObservedStream) -> None:
         """Somebody was told so. What comes next is another stream of the same name."""
         number = facts.plan.number
         if self.lives[number] is facts:
             # Who is about to become the writer may become that of the next life, and truncations
             # that are under way may strike it.
             opening = [h for h in facts.handles if h.opened is None and h.failed is None]
-            self.lives[number] = StreamFacts(
+            self.lives[number] = ObservedStream(
                 facts.plan, life=facts.life + 1, asked=facts.asked, handles=opening
             )
             self._born[number] = self.moment()
@@ -160,10 +161,10 @@ class StreamStage:
     def commands(self, plan: StreamPlan) -> Commands:
         """Of a state machine."""
         facts = self.lives[plan.number]
-        tell = lambda law, what: self.fail(facts, law, what)  # noqa: E731
+        tell = lambda invariant, what: self.fail(facts, invariant, what)  # noqa: E731
         return self._commands.setdefault(plan.number, Commands(tell))
 
-    def is_alone(self, facts: StreamFacts, handle: Handle) -> bool:
+    def is_alone(self, facts: ObservedStream, handle: WriterAttempt) -> bool:
         """Whether this is the writer for sure: nobody else has tried since it began to be."""
         return (
             self.is_current(facts)
@@ -174,17 +175,22 @@ class StreamStage:
             )
         )
 
-    def begins(self, facts: StreamFacts, who: str) -> Handle:
+    def begins(self, facts: ObservedStream, who: str) -> WriterAttempt:
         """Somebody tries to become the writer."""
-        handle = Handle(who, self.handles, self.moment())
+        handle = WriterAttempt(who, self.handles, self.moment())
         self.handles += 1
         facts.handles.append(handle)
         return handle
 
     def sends(
-        self, facts: StreamFacts, handle: Handle, payloads: Iterable[bytes], *, first: int | None,
+        self,
+        facts: ObservedStream,
+        handle: WriterAttempt,
+        payloads: Iterable[bytes],
+        *,
+        first: int | None,
         txids: Sequence[int] | None,
-    ) -> list[Sent]:  # fmt: skip
+    ) -> list[Sent]:
         """Records are about to be handed over. `first`: the sequence id of the first of them."""
         found = []
         for k, payload in enumerate(payloads):
@@ -201,19 +207,20 @@ class StreamStage:
                 self.tainted.add(payload)
         return found
 
-    # -- laws ---------------------------------------------------------------------------------
+    # -- invariants
+    # ---------------------------------------------------------------------------------
 
-    def fail(self, facts: StreamFacts, law: str, what: str) -> None:
-        self.checker.fail(law, f"stream {facts.plan.name}: {what}")
+    def fail(self, facts: ObservedStream, invariant: str, what: str) -> None:
+        self.checker.fail(invariant, f"stream {facts.plan.name}: {what}")
 
-    def acked(self, facts: StreamFacts, sent: Sequence[Sent], positions: Sequence[DLSN]) -> None:
+    def acked(self, facts: ObservedStream, sent: Sequence[Sent], positions: Sequence[DLSN]) -> None:
         """These records are acknowledged; `positions` are those of the last of them."""
         unknown = len(sent) - len(positions)
         for k, one in enumerate(sent):
             at = positions[k - unknown] if k >= unknown else None
             self._judge_ack(facts, one, at)
 
-    def _judge_ack(self, facts: StreamFacts, sent: Sent, at: DLSN | None) -> None:
+    def _judge_ack(self, facts: ObservedStream, sent: Sent, at: DLSN | None) -> None:
         if sent.handle.tainted:
             return
         self.checker.checks += 1
@@ -225,28 +232,28 @@ class StreamStage:
             return
         if facts.deleting:
             return
-        for law in ACK_LAWS:
-            wrong = law(facts, sent, at)
+        for invariant in ACK_INVARIANTS:
+            wrong = invariant(facts, sent, at)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         facts.acked[sent.payload] = at or facts.acked.get(sent.payload)
 
-    def saw(self, facts: StreamFacts, view: View, record: Record) -> None:
+    def saw(self, facts: ObservedStream, view: ReaderPosition, record: Record) -> None:
         """A reader was given a record."""
         if not self.is_current(facts) or record.payload in self.tainted:
             view.upcoming = record.sequence + 1
             return
         self.checker.checks += 1
-        seen = Seen(record.payload, record.position, record.txid, record.sequence)
-        for law in READ_LAWS:
-            wrong = law(facts, view, seen)
+        seen = ReadRecord(record.payload, record.position, record.txid, record.sequence)
+        for invariant in READ_INVARIANTS:
+            wrong = invariant(facts, view, seen)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         facts.log.setdefault(seen.sequence, seen)
         facts.places.setdefault(seen.payload, seen.sequence)
         view.upcoming = seen.sequence + 1
 
-    def gap(self, facts: StreamFacts, view: View, kind: str, behind: DLSN) -> None:
+    def gap(self, facts: ObservedStream, view: ReaderPosition, kind: str, behind: DLSN) -> None:
         """A reader was told that something is missing."""
         self.note(view.who, "gap", f"{kind} to before {behind}")
         view.begin, view.upcoming = max(view.begin, behind), None
@@ -267,7 +274,7 @@ class StreamStage:
                 what = f"{view.who} was told so up to {behind}, asked was {facts.asked}"
                 self.fail(facts, "only_what_was_asked_for_is_truncated", what)
 
-    def truncated(self, facts: StreamFacts, before: DLSN, completed: Sequence[str]) -> None:
+    def truncated(self, facts: ObservedStream, before: DLSN, completed: Sequence[str]) -> None:
         """Somebody was told that all before this is given up; so it is in the segments that were
         completed when that began."""
         for name in completed:
@@ -278,22 +285,22 @@ class StreamStage:
                 what = f"{segment} is as it is, and all before {before} was given up"
                 self.fail(facts, "what_was_truncated_is_gone", what)
 
-    def is_at_the_end(self, facts: StreamFacts, view: View) -> bool:
+    def is_at_the_end(self, facts: ObservedStream, view: ReaderPosition) -> bool:
         """Whether this reader has seen the last record that there will be."""
         number = facts.plan.number
         return number in self.finished and (view.upcoming or 0) >= self.ends.get(number, 0)
 
-    def judge_whole(self, facts: StreamFacts, records: Sequence[Record]) -> None:
+    def judge_whole(self, facts: ObservedStream, records: Sequence[Record]) -> None:
         # What was truncated while it was read is not what is there.
         oldest = oldest_position(in_order(facts.segments))
         there = [record for record in records if record.position >= oldest]
-        seen = [Seen(r.payload, r.position, r.txid, r.sequence) for r in there]
-        whole = Whole(oldest, seen)
-        for law in END_LAWS:
+        seen = [ReadRecord(r.payload, r.position, r.txid, r.sequence) for r in there]
+        whole = JudgedStream(oldest, seen)
+        for invariant in END_INVARIANTS:
             self.checker.checks += 1
-            wrong = law(facts, whole)
+            wrong = invariant(facts, whole)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
 
     # -- metadata -----------------------------------------------------------------------------
 
@@ -306,7 +313,7 @@ class StreamStage:
             if any(path.startswith(root) for path in paths for root in below):
                 self._segments_changed(facts)
 
-    def _segments_changed(self, facts: StreamFacts) -> None:
+    def _segments_changed(self, facts: ObservedStream) -> None:
         tree = self.world.cluster.tree
         paths = StreamPaths(NAMESPACE, self.name(facts.plan))
         after: dict[str, StreamSegment] = {}
@@ -323,10 +330,10 @@ class StreamStage:
         self.checker.checks += 1
         if tree.get(f"{paths.root}/{STREAM_SETTINGS_NODE}") is None:
             self.fail(facts, "settings_are_there_from_the_beginning", "they are not there")
-        for law in METADATA_LAWS:
-            wrong = law(facts, before, after)
+        for invariant in METADATA_INVARIANTS:
+            wrong = invariant(facts, before, after)
             if wrong is not None:
-                self.fail(facts, law.__name__, wrong)
+                self.fail(facts, invariant.__name__, wrong)
         for name, segment in after.items():
             if name not in before and not segment.in_progress:
                 self._completed(facts, segment)
@@ -334,7 +341,7 @@ class StreamStage:
             if segment.in_progress and name not in after:
                 self._left_progress(facts, segment, after)
 
-    def _completed(self, facts: StreamFacts, segment: StreamSegment) -> None:
+    def _completed(self, facts: ObservedStream, segment: StreamSegment) -> None:
         try:
             ledger = self.world.cluster.ledger(segment.ledger_id).value
         except NoSuchLedgerError:
@@ -343,7 +350,7 @@ class StreamStage:
             self.fail(facts, "a_completed_segment_is_closed", f"{segment} is not: {ledger}")
 
     def _left_progress(
-        self, facts: StreamFacts, segment: StreamSegment, after: dict[str, StreamSegment]
+        self, facts: ObservedStream, segment: StreamSegment, after: dict[str, StreamSegment]
     ) -> None:
         if any(s.ledger_id == segment.ledger_id for s in after.values()):
             return

@@ -25,9 +25,9 @@ from quire.errors import (
 from quire.streams import Appended, Namespace, Producer, StreamWriter
 from quire_simulator.streams.facts import (
     PAYLOAD_REPETITIONS,
-    Handle,
+    ObservedStream,
     Sent,
-    StreamFacts,
+    WriterAttempt,
     producer_payload,
 )
 from quire_simulator.streams.plans import StreamerPlan, StreamPlan
@@ -64,7 +64,7 @@ async def write_stream(
                 break
             opened = await _open(stage, who, streams, plan, chance)
             if opened is not None:
-                await Pen(stage, *opened, mine, chance).write()
+                await StreamWriterActor(stage, *opened, mine, chance).write()
             if stage.over or stage.lives[plan.number].ended is not None:
                 break
             await asyncio.sleep(chance.random() * mine.pause_s)
@@ -96,7 +96,7 @@ async def _ensure(stage: StreamStage, streams: Namespace, plan: StreamPlan, who:
 
 async def _open(
     stage: StreamStage, who: str, streams: Namespace, plan: StreamPlan, chance: random.Random
-) -> tuple[StreamWriter, Handle, StreamFacts] | None:
+) -> tuple[StreamWriter, WriterAttempt, ObservedStream] | None:
     for _ in range(OPEN_ATTEMPTS):
         facts = stage.lives[plan.number]
         handle = stage.begins(facts, who)
@@ -128,7 +128,7 @@ async def _open(
 
 
 def _knows_its_producers(
-    stage: StreamStage, facts: StreamFacts, writer: StreamWriter, acked: dict[str, int]
+    stage: StreamStage, facts: ObservedStream, writer: StreamWriter, acked: dict[str, int]
 ) -> None:
     """What a producer was told to be in the stream, whoever becomes the writer knows."""
     for producer_id, sequence in acked.items():
@@ -138,15 +138,15 @@ def _knows_its_producers(
             stage.fail(facts, "no_producer_is_forgotten", what)
 
 
-class Pen:
+class StreamWriterActor:
     """One writer at work."""
 
     def __init__(
         self,
         stage: StreamStage,
         writer: StreamWriter,
-        handle: Handle,
-        facts: StreamFacts,
+        handle: WriterAttempt,
+        facts: ObservedStream,
         plan: StreamerPlan,
         chance: random.Random,
     ) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
 from quire_simulator.invariants.checker import Checker
-from quire_simulator.invariants.history import History, payload
-from quire_simulator.plans.plans import LedgerPlan, Plan
+from quire_simulator.invariants.history import RunHistory, payload
+from quire_simulator.plans.plans import LedgerPlan, RunPlan
 from quire_simulator.world.world import World
 
 POLL_S = 0.1
@@ -28,8 +28,8 @@ class DatasetRecord:
 @dataclass
 class Stage:
     world: World
-    plan: Plan
-    history: History
+    plan: RunPlan
+    history: RunHistory
     checker: Checker
     begin_s: float = 0.0
     datasets: dict[str, DatasetRecord] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.interface import Versioned
-from quire.storage.ledger_directories import DataDirectory
+from quire.storage.directories import DataDirectory
 from quire_simulator.faults.bit_rot import BitRot
 from quire_simulator.faults.index_caches import IndexCaches
 from quire_simulator.faults.slow_starts import SlowStarts

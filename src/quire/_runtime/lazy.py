@@ -16,11 +16,24 @@ from importlib import import_module
 
 
 def lazily(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, str], former: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself."""
+    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself.
+
+    `former` has the names of earlier versions, and what each is called now. Their use gives a
+    DeprecationWarning.
+    """
 
     def get(name: str) -> object:
+        renamed = former.get(name) if former else None
+        if renamed is not None:
+            warnings.warn(
+                f"{package}.{name} is {package}.{renamed} now; the former name goes away with the "
+                "next version",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return get(renamed)
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -35,27 +48,3 @@ def lazily(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return get, names
-
-
-def moved(
-    module: str, homes: Mapping[str, str], instead: str
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module whose names moved, and are kept for one release.
-
-    Homes are those of `lazily`. Each use warns, and names what to use `instead`.
-    """
-
-    def get(name: str) -> object:
-        if name not in homes:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(
-            f"{module} is deprecated and will be removed in the next release. Use {instead} "
-            "instead",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        home, _, attribute = homes[name].partition(":")
-        found: object = getattr(import_module(home), attribute)
-        return found
-
-    return get, lambda: sorted(homes)

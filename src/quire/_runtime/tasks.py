@@ -46,10 +46,17 @@ class TaskSet:
 
     async def close(self) -> None:
         """Cancel what runs (but for the task that calls this) and wait until it has ended."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(task for task in self._tasks if task is not asyncio.current_task())
+
+
+async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel those of these tasks that have not ended, and wait until all have ended. Their errors
+    are dropped."""
+    ended = list(tasks)
+    for task in ended:
+        task.cancel()
+    if ended:
+        await asyncio.gather(*ended, return_exceptions=True)
 
 
 async def each(

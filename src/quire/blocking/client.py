@@ -17,7 +17,7 @@ from quire.blocking.datasets import Datasets
 from quire.blocking.handles import ContextHandle, collected
 from quire.blocking.ledgers import CallerIdWriter, LedgerReader, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
-from quire.client.cluster.quarantine import Suspect
+from quire.client.cluster.health import UnhealthyBookie
 from quire.client.write.caller_ids import CallerIdWriter as AsyncCallerIdWriter
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -223,7 +223,7 @@ class Client(ContextHandle[AsyncClient]):
         """
         return call(self.aio.list_entries(bookie_id, ledger_id))
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[UnhealthyBookie]:
         """The bookies that gave this client answers which cannot be right, or lack what others
         have, by name and kind: how often, and of which ledger and entry the last time.
         """

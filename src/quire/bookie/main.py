@@ -31,8 +31,8 @@ from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
+from quire.storage.directories import DataDirectory
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 EXIT_DISK_FAILED = 74

@@ -19,11 +19,11 @@ from quire.bookie.background.collection_guard import (
     write_remembered,
 )
 from quire.bookie.background.damage import DamageReports
-from quire.bookie.background.garbage import Doubts, collect_garbage, unnamed_ledgers
+from quire.bookie.background.garbage import MassDeletionCheck, collect_garbage, unnamed_ledgers
 from quire.bookie.background.orders import Orders, forget_predecessor
 from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.directories.identity import remembered_id
-from quire.bookie.directories.listed import Found, check_directories, look_at
+from quire.bookie.directories.listed import FoundDirectory, check_directories, look_at
 from quire.bookie.directories.opening import open_store
 from quire.bookie.directories.rollback import Rollbacks
 from quire.bookie.event_log import EventLog
@@ -48,12 +48,11 @@ from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.background.compactor import Compaction
 from quire.storage.background.quarantine_record import SegmentDamage
-from quire.storage.interfaces import Disk, Worker
-from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
-from quire.storage.log.times import StorageTimes
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.directories import DataDirectory, LedgerDirectories, Store
+from quire.storage.interfaces import BlockingReader, Disk, Worker
+from quire.storage.log.group_commit import StorageTimes
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.stats import DirectoryState
-from quire.storage.store import BlockingReader
 
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""
@@ -127,7 +126,6 @@ class Bookie:
         self._instance_id = ""
         self._reader = reader
         self._loading_bar = loading_bar
-        self._early: LoadingStore | None = None
         self._recovered = False
         self._begun = False
         """Whether this start is recorded in the cluster."""
@@ -136,7 +134,7 @@ class Bookie:
         self.others: tuple[Endpoint, ...] = ()
         """What its process serves besides, told when it registers."""
         self._clearing = False
-        self._doubts = Doubts(config.gc_interval_s, clock.monotonic)
+        self._mass_deletion = MassDeletionCheck(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
         self._collection_off = False
         """Whether the log already says that garbage collection is off."""
@@ -213,7 +211,18 @@ class Bookie:
 
     async def _start(self) -> None:
         self._port = self._bind()
-        port = self._port.number
+        usable = await self._check_directories(self._port.number)
+        await self._prepare_background(usable)
+        await self._load_log(usable)
+        self._start_store()
+        await self._serve(self._port)
+        self._begin_periods()
+        self._serving = True
+        self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    async def _check_directories(self, port: int) -> list[Disk]:
+        """Choose the id of this bookie, check that the directories belong to it, and return the
+        disks of those that can be used."""
         if self.address.bookie_id:
             check_bookie_id(self.address.bookie_id)
         found = look_at(self._disks, self.metadata.uri)
@@ -230,32 +239,25 @@ class Bookie:
             self.store.on_directory_changed = self._on_directory_changed
             for path, error in checked.put_aside.items():
                 self.store.refuse(path, error)
+        return [disk for disk in self._disks if disk.path not in checked.put_aside]
+
+    async def _prepare_background(self, usable: Sequence[Disk]) -> None:
+        """Make what needs the identity of this bookie, and follow the orders of operators."""
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
-        usable = [disk for disk in self._disks if disk.path not in checked.put_aside]
         self.collection = self._guard(usable)
-        self._over_replicated = OverReplicated(
-            self.store,
-            self.metadata,
-            self._clock,
-            self.bookie_id,
-            self._instance_id,
-            self.collection,
-        )
-        self.damage_reports = DamageReports(
-            self.store,
-            self.metadata,
-            self._clock,
-            self.bookie_id,
-            self._instance_id,
-            self.collection,
-        )
+        known = self.bookie_id, self._instance_id, self.collection
+        self._over_replicated = OverReplicated(self.store, self.metadata, self._clock, *known)
+        self.damage_reports = DamageReports(self.store, self.metadata, self._clock, *known)
+
+    async def _load_log(self, usable: Sequence[Disk]) -> None:
+        """Load the log and record this start in the cluster."""
         self.rollbacks = Rollbacks(
             self.store, self.metadata, self.bookie_id, self._log, self._clock.monotonic,
             self.config.log_position_interval_s,
         )  # fmt: skip
-        await self.rollbacks.check([d for d in self._disks if d.path not in checked.put_aside])
+        await self.rollbacks.check(usable)
         report = await self._recover()
         self._recovered = True
         await self.rollbacks.begin(self._random_bytes, report.went_back)
@@ -265,23 +267,25 @@ class Bookie:
                 self._on_directory_changed(one)
         paths = ", ".join(disk.path for disk in self._disks)
         self._log("recovered", directory=paths, report=str(report))
+
+    def _start_store(self) -> None:
         self.store.on_failure = self._on_failure
         self.store.on_writable_changed = self._on_writable_changed
         self.store.on_compaction = self._on_compaction
         self.store.on_damage = self._on_damage
         self.store.start()
+
+    async def _serve(self, port: Port) -> None:
+        """Register and listen, unless the bookie does so since it began to load its log."""
         writable = self._tell_service()
-        if self._early is not None:
-            self._end_early(self._early)
+        if self.service.loading_store is not None:
+            self._end_loading(self.service.loading_store)
             self._announcement.soon()
-        else:
-            await self._register(self._port, writable=writable)
-            if self.writable != writable:  # meanwhile, when nobody could be told
-                self._announcement.soon()
-            await self._listen(self._port)
-        self._begin_periods()
-        self._serving = True
-        self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+            return
+        await self._register(port, writable=writable)
+        if self.writable != writable:  # it changed while nobody could be told
+            self._announcement.soon()
+        await self._listen(port)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
         """Return the guard of garbage collection for these directories, which belong to this
@@ -335,7 +339,7 @@ class Bookie:
         try:
             await asyncio.wait([work], timeout=SERVE_EARLY_AFTER_S)
             if not work.done():
-                await self._serve_early()
+                await self._serve_while_loading()
             return await asyncio.shield(work)
         except BaseException:
             # It may be writing: the directories are not given back before its end.
@@ -362,22 +366,22 @@ class Bookie:
                 show(self.loading_percent)
                 await asyncio.sleep(LOADING_SHOWN_S)
 
-    async def _serve_early(self) -> None:
-        """What is loaded already. It takes no adds before it knows what is fenced."""
+    async def _serve_while_loading(self) -> None:
+        """Serve the entries that are loaded already. The bookie takes no adds before it knows which
+        ledgers are fenced."""
         assert self._port is not None
-        early = LoadingStore(self.store)
-        # Of a store it has what the service asks for while it is `loading`.
-        self.service.store, self.service.loading = cast(Store, early), True
-        self.service.early = early
+        partial = LoadingStore(self.store)
+        # It has of a store what the service asks for while it is `loading`.
+        self.service.store, self.service.loading = cast(Store, partial), True
+        self.service.loading_store = partial
         await self._listen(self._port)
         await self._register(self._port, writable=False)
-        self._early = early
         self._log("serving_early", bookie=self.bookie_id, percent=self.loading_percent)
 
-    def _end_early(self, early: LoadingStore) -> None:
+    def _end_loading(self, partial: LoadingStore) -> None:
         self.service.store, self.service.loading = self.store, False
-        self.service.early = None
-        early.end()
+        self.service.loading_store = None
+        partial.end()
         self.store.end_early()
 
     def _begin_periods(self) -> None:
@@ -431,7 +435,7 @@ class Bookie:
                     self._instance_id,
                     self._log,
                     self.collection,
-                    self._doubts,
+                    self._mass_deletion,
                 )
             self._release_long_polls()
         except CollectionOffError as error:
@@ -485,7 +489,7 @@ class Bookie:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _choose_id(self, address: str, found: Sequence[Found]) -> str:
+    def _choose_id(self, address: str, found: Sequence[FoundDirectory]) -> str:
         """What is asked for; else what the directory's bookie was first started with, wherever it
         listens now; else this address."""
         if self.address.bookie_id:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import json_option
+from quire.cli.common.options import flag, json_option
 from quire.cli.common.output import print_json
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--origin", is_flag=True, help="Say of each value where it comes from.")
-@click.option("--changed", is_flag=True, help="Only what is not the default.")
+@flag("--origin", "Say of each value where it comes from.")
+@flag("--changed", "Only what is not the default.")
 @json_option("One JSON object: file, values, origins.")
 def show(origin: bool, changed: bool, as_json: bool) -> None:
     """Show the effective value of every key, as TOML that can be the configuration.
@@ -64,7 +64,7 @@ def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator
 
 
 def _wanted(found: Configuration, name: str, changed: bool) -> bool:
-    """Of optional tables only those that are there."""
+    """Return whether a key is shown; those of an optional table need the table to be there."""
     from quire.configuration.fields import inner_tables
     from quire.configuration.layers import DEFAULT
 

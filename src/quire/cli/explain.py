@@ -13,6 +13,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.options import (
     asynchronous,
+    flag,
     json_option,
     ledger_argument,
     metadata_option,
@@ -23,7 +24,7 @@ from quire.cli.common.tls import client_config, tls_options
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.http.views.cluster_view import View
+    from quire.http.views.cluster_view import ClusterState
     from quire.http.views.problems import Problem
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
 
@@ -32,13 +33,13 @@ CONNECT_TIMEOUT_S = 3.0
 BOOKIE_TIMEOUT_S = 3
 """A bookie that does not answer within this is unreachable."""
 WAIT_S = 2.0
-"""For bookies that tell their space, and as much for the count of ledgers that lack copies; what
-is known by then is told."""
+"""Seconds for bookies to report their space, and as much for the count of under-replicated ledgers.
+Later answers are left out."""
 ANSWER_TIMEOUT_S = 8.0
 """For all of it, and some is left of ten seconds to start and to end."""
 SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
 RANGES_MAX = 5
-"""Of one replica, in words."""
+"""The number of ranges of one replica that are shown."""
 
 
 # -- the client -------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     here on, takes longer than `answer_timeout_s` (None: no bound)."""
     from quire.client import Client
     from quire.errors import MetadataUnavailableError, QuireError
-    from quire.http.watch.reach import REMEDY
+    from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
 
     loop = asyncio.get_running_loop()
@@ -105,7 +106,7 @@ async def explain_cluster(uri: str, as_json: bool) -> None:
 
 
 async def _fetch(stack: AsyncExitStack) -> Any:
-    """Without the extra `http` bookies' metrics are not read: they are told of by less."""
+    """Return what reads bookies' metrics. Without the extra `http` they are not read."""
     try:
         from quire.http.server.fetch import fetcher
 
@@ -118,7 +119,7 @@ async def _nothing(url: str) -> str:
     return ""
 
 
-def _cluster_lines(view: View) -> list[str]:
+def _cluster_lines(view: ClusterState) -> list[str]:
     count = view.count()
     found = view.autorecovery
     lines = [
@@ -155,7 +156,7 @@ def _problem(one: Problem) -> list[str]:
 @click.command("ledger")
 @metadata_option
 @ledger_argument
-@click.option("--deep", is_flag=True, help="Read every entry of every replica, and compare.")
+@flag("--deep", "Read every entry of every replica, and compare.")
 @password_option
 @tls_options
 @json_option("One JSON object.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, RootGroup, commands
+from quire.cli.common.options import flag
 
 _COMMANDS = commands(
     """
@@ -189,13 +190,8 @@ def _config(context: click.Context, parameter: click.Parameter, path: str | None
     help="The configuration (TOML). [default: QUIRE_CONFIG, else ~/.config/quire/quire.toml, else "
     "/etc/quire/quire.toml]",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Print the version and exit.",
+@flag(
+    "--version", "Print the version and exit.", is_eager=True, expose_value=False, callback=_version
 )
 def cli() -> None:
     """Quire: Apache BookKeeper in Python.

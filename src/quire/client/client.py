@@ -14,15 +14,15 @@ from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
 from quire.client.checks import check_config, check_format, check_new_ledger
+from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import OnDamage, Suspect
 from quire.client.datasets.datasets import Datasets
 from quire.client.observability.tracing import Tracing, note
 from quire.client.read.follow import Feeds
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.read.reader import LedgerReader
-from quire.client.recovery import Recovery
+from quire.client.recovery import LedgerRecovery
 from quire.client.write.add_session import SharedByWriters
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import LedgerWriter
@@ -269,7 +269,7 @@ class Client:
         trust = TrustModel(byzantine, codec.digest is not DigestType.HMAC or not password)
         lac = value.last_entry_id
         if recover and not value.closed:
-            recovery = Recovery(
+            recovery = LedgerRecovery(
                 ledger_id,
                 stored,
                 password,
@@ -363,10 +363,10 @@ class Client:
                 f"bookie {bookie_id} gave no answer within {limit:g} s"
             ) from None
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[UnhealthyBookie]:
         """The bookies that gave this client answers which cannot be right, or lack what others
         have, by name and kind: how often, and of which ledger and entry the last time."""
-        return self._pool.health.suspects()
+        return self._pool.health.unhealthy()
 
     def metrics(self) -> str:
         """What this client has done since it was made, in Prometheus' text format."""

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, cancelled
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import note
 from quire.client.read.engine import ReadEngine
@@ -28,13 +28,18 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import (
     BATCH_RESPONSE_BYTES,
     LAST_ENTRY,
-    LENGTH,
     MAX_FRAME_BYTES,
     Flag,
 )
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe
-from quire.core.recovery import HONEST_BOOKIES, RecoveryVotes, TrustModel, Verdict, recovery_lac
+from quire.core.recovery import (
+    HONEST_BOOKIES,
+    EntryVerdict,
+    RecoveryVotes,
+    TrustModel,
+    recovery_lac,
+)
 from quire.errors import (
     BookieTimeoutError,
     QuireError,
@@ -65,7 +70,7 @@ class _Found:
     end: bool
 
 
-class Recovery:
+class LedgerRecovery:
     """One attempt to recover one ledger."""
 
     def __init__(
@@ -250,16 +255,13 @@ class Recovery:
                     if run is not None and index == many:
                         return _Found(run.payloads(), run.ledger_lengths, end=False)
                     single = single or run
-                if votes.verdict(first) is Verdict.ABSENT:
+                if votes.verdict(first) is EntryVerdict.ABSENT:
                     return _Found([], [], end=True)
                 if single is not None and all(tasks[task] != many for task in pending):
                     self._preferred += 1  # the one that was asked for many does not have it
                     return _Found(single.payloads(), single.ledger_lengths, end=False)
         finally:
-            for task in pending:
-                task.cancel()
-            # Those that are done as well: nobody looks at what they say.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         raise self._undecidable(first, errors)
 
     def _vote(
@@ -296,19 +298,9 @@ class Recovery:
                     self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
                 ),
             )
-        run = check_batch(
+        return check_batch(
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
         )
-        if not run:
-            self._check_first(answer, first)
-            raise BadEntryError(f"no entry in the answer for entry {first}")
-        return run
-
-    def _check_first(self, answer: bytes, first: int) -> None:
-        """Of a batch that begins with something else: say what."""
-        at = BATCH_RESPONSE_BYTES + LENGTH.size
-        size = int.from_bytes(answer[BATCH_RESPONSE_BYTES:at], "big")
-        self._codec.check(answer[at : at + size], first)
 
     async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
         """A window of single reads: every member is asked for its stripe of it."""
@@ -353,9 +345,7 @@ class Recovery:
                 if found is not None:
                     return found
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         raise self._undecidable(first, errors)
 
     def _decided(
@@ -370,13 +360,13 @@ class Recovery:
         lengths: list[int] = []
         for entry in range(first, last + 1):
             verdict = votes.verdict(entry)
-            if verdict is Verdict.EXISTS:
+            if verdict is EntryVerdict.EXISTS:
                 whole = self._codec.unpack(copies[entry, votes.content(entry)], entry)
                 payloads.append(whole.payload)
                 lengths.append(whole.ledger_length)
-            elif verdict is Verdict.ABSENT:
+            elif verdict is EntryVerdict.ABSENT:
                 return _Found(payloads, lengths, end=True)
-            elif verdict is Verdict.UNDECIDABLE and payloads:
+            elif verdict is EntryVerdict.UNDECIDABLE and payloads:
                 # What exists before it is written back first, then it is asked for again.
                 return _Found(payloads, lengths, end=False)
             else:
@@ -392,9 +382,8 @@ class Recovery:
         return True
 
     def _content(self, data: bytes) -> Hashable:
-        """What all honest copies of an entry have in common, where that is compared."""
-        compared = self._trust.compares_copies
-        return (data[24:32], data[self._codec.head_bytes :]) if compared else None
+        """Return what is compared of the copies of an entry; None if nothing is."""
+        return self._codec.content(data) if self._trust.compares_copies else None
 
     def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
         kind = misbehaviour_of(error)

@@ -31,7 +31,7 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class BookieProcess:
+class BookieProcessConfig:
     """Of `quire bookie start`, beside the limits in `BookieConfig`."""
 
     directories: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class BookieProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSide:
+class HttpSideConfig:
     """What a bookie, and a process of autorecovery, serve over HTTP besides."""
 
     http: str = ""
@@ -74,7 +74,7 @@ class HttpSide:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpProcess:
+class HttpServerConfig:
     """Of `quire http` and `quire ui`."""
 
     address: str = "127.0.0.1:8080"
@@ -100,10 +100,10 @@ class HttpProcess:
 
 TABLES: dict[str, tuple[type, ...]] = {
     "": (ClusterConfig,),
-    "bookie": (BookieProcess, HttpSide, BookieConfig),
+    "bookie": (BookieProcessConfig, HttpSideConfig, BookieConfig),
     "client": (ClientConfig,),
-    "autorecovery": (AutorecoverySettings, HttpSide),
-    "http": (HttpProcess,),
+    "autorecovery": (AutorecoverySettings, HttpSideConfig),
+    "http": (HttpServerConfig,),
 }
 """By the name of the table."""
 
@@ -115,7 +115,7 @@ UNITS = (
     ("_percent", "percent"),
     ("_ratio", "share (0 to 1)"),
 )
-"""What a name ends in says the unit."""
+"""The unit of a key, by the ending of its name."""
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
 MOST: Mapping[str, float] = {
@@ -158,16 +158,16 @@ LEAST: Mapping[str, float] = {
     "client.recovery_timeout_s": 0.001,
     "client.single_reads_in_flight": 1,
 }
-"""Of what nothing can be done with 0 of; all other numbers may be 0."""
+"""The least value of keys that cannot be 0. All other numbers may be 0."""
 INTEGER_MAX = 2**63 - 1
 _MOST_OF = {"seconds": 1e9, "milliseconds": 1e12}
 """The longest time in each unit: about thirty years. Much longer timers overflow."""
 OR_ZERO = frozenset({"bookie.segment_bytes"})
-"""Of these 0 means something else, which their meaning says."""
+"""Keys for which 0 has a meaning of its own, which their documentation gives."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     name: str
     """With its tables: `bookie.tls.ca`."""
     kind: str
@@ -209,7 +209,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ConfigTable:
     """A table of tables: what one dataclass within another stands for."""
 
     name: str
@@ -224,35 +224,35 @@ class Table:
 
 
 @cache
-def keys() -> dict[str, Key]:
+def keys() -> dict[str, ConfigKey]:
     """All, by name, in the order of the page."""
-    return {one.name: one for one in _everything() if isinstance(one, Key)}
+    return {one.name: one for one in _everything() if isinstance(one, ConfigKey)}
 
 
 @cache
-def inner_tables() -> dict[str, Table]:
-    return {one.name: one for one in _everything() if isinstance(one, Table)}
+def inner_tables() -> dict[str, ConfigTable]:
+    return {one.name: one for one in _everything() if isinstance(one, ConfigTable)}
 
 
 @cache
-def _everything() -> tuple[Key | Table, ...]:
-    found: list[Key | Table] = []
+def _everything() -> tuple[ConfigKey | ConfigTable, ...]:
+    found: list[ConfigKey | ConfigTable] = []
     for name, kinds in TABLES.items():
         for kind in kinds:
             found += _walk(kind, f"{name}." if name else "")
     return tuple(found)
 
 
-def _walk(kind: type, prefix: str) -> list[Key | Table]:
+def _walk(kind: type, prefix: str) -> list[ConfigKey | ConfigTable]:
     hints = get_type_hints(kind)
-    plain: list[Key | Table] = []
-    nested: list[Key | Table] = []
+    plain: list[ConfigKey | ConfigTable] = []
+    nested: list[ConfigKey | ConfigTable] = []
     for item in fields(kind):
         name = prefix + item.name
         inner, optional = _without_none(hints[item.name])
         if is_dataclass(inner):
             assert isinstance(inner, type)
-            nested.append(Table(name, inner, optional, kind))
+            nested.append(ConfigTable(name, inner, optional, kind))
             nested += _walk(inner, f"{name}.")
             continue
         default = item.default
@@ -260,7 +260,7 @@ def _walk(kind: type, prefix: str) -> list[Key | Table]:
             default = item.default_factory()
         kind_name, choices = _kind_of(inner)
         choices = choices or CHOICES.get(name, ())
-        plain.append(Key(name, kind_name, default, kind, choices, optional))
+        plain.append(ConfigKey(name, kind_name, default, kind, choices, optional))
     return plain + nested
 
 

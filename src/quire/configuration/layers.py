@@ -1,8 +1,8 @@
-"""What this process is configured to do: defaults, one TOML file, the environment, and options, of
-which the later win, key by key.
+"""The configuration of a process: defaults, one TOML file, the environment, and options. Later ones
+win, key by key.
 
-Each of them is a `Layer`; `merged` makes a `Configuration` of several. Whatever is wrong in one is
-a problem in one line that says where it stands; an unknown key names the nearest that there is.
+Each of them is a `Layer`; `merged` makes a `Configuration` of several. A mistake in a layer is a
+problem, in one line that says where it is; an unknown key names the nearest one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from quire.config import BookieConfig, ClientConfig
 from quire.configuration.fields import (
     ENVIRONMENT_PREFIX,
     TABLES,
-    BookieProcess,
-    HttpProcess,
-    HttpSide,
-    Key,
+    BookieProcessConfig,
+    ConfigKey,
+    HttpServerConfig,
+    HttpSideConfig,
     inner_tables,
     keys,
 )
@@ -39,7 +39,7 @@ _TABLE_LINE = re.compile(r"""\s*\[([^\[\]]+)\]""")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenValue:
     value: object
     """As TOML, the environment or an option has it."""
     origin: str
@@ -48,7 +48,7 @@ class Given:
 
 @dataclass(slots=True)
 class Layer:
-    given: dict[str, Given] = field(default_factory=dict)
+    given: dict[str, GivenValue] = field(default_factory=dict)
     """By the name of the key."""
     tables: dict[str, str] = field(default_factory=dict)
     """Inner tables that stand there, even if empty, and where."""
@@ -74,14 +74,14 @@ class Configuration:
     def bookie(self) -> BookieConfig:
         return self._make(BookieConfig, "bookie.")
 
-    def bookie_process(self) -> BookieProcess:
-        return self._make(BookieProcess, "bookie.")
+    def bookie_process(self) -> BookieProcessConfig:
+        return self._make(BookieProcessConfig, "bookie.")
 
-    def http(self) -> HttpProcess:
-        return self._make(HttpProcess, "http.")
+    def http(self) -> HttpServerConfig:
+        return self._make(HttpServerConfig, "http.")
 
-    def http_side(self, table: str) -> HttpSide:
-        return self._make(HttpSide, f"{table}.")
+    def http_side(self, table: str) -> HttpSideConfig:
+        return self._make(HttpSideConfig, f"{table}.")
 
     def client(self) -> ClientConfig:
         return self._make(ClientConfig, "client.")
@@ -131,7 +131,7 @@ def _take_table(
         name = prefix + last
         where = _place(source, name, lines)
         if name in keys():
-            layer.given[name] = Given(value, where)
+            layer.given[name] = GivenValue(value, where)
         elif name not in inner_tables() and (name not in TABLES or not name):
             layer.problems.append(f"{where}: {unknown(prefix, last)}")
         elif not isinstance(value, dict):
@@ -142,7 +142,7 @@ def _take_table(
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Where keys and tables stand, as far as that can be told line by line."""
+    """Return the lines of keys and tables, as far as that is possible line by line."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -172,7 +172,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
         if not text:
             continue
         if name in known:
-            layer.given[known[name].name] = Given(text, name)
+            layer.given[known[name].name] = GivenValue(text, name)
         elif name.startswith(ours):
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else "`quire config show` lists all keys"
@@ -181,10 +181,11 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
 
 
 def options_layer(given: Mapping[str, tuple[object, str]]) -> Layer:
-    """Of options by key: (value, option). None and () mean that the option was not given."""
+    """Return the layer of options by key: (value, option). None and () mean that the option was not
+    given."""
     return Layer(
         {
-            key: Given(value, option)
+            key: GivenValue(value, option)
             for key, (value, option) in given.items()
             if value not in (None, ())
         }
@@ -215,7 +216,7 @@ def unknown(prefix: str, last: str) -> str:
 
 def merged(layers: Sequence[Layer]) -> Configuration:
     """The later layers win."""
-    given: dict[str, Given] = {}
+    given: dict[str, GivenValue] = {}
     tables: dict[str, str] = {}
     problems: list[str] = []
     for layer in layers:
@@ -245,7 +246,7 @@ def merged(layers: Sequence[Layer]) -> Configuration:
     return Configuration(values, origins, tables, problems)
 
 
-def _check_missing(key: Key, tables: Mapping[str, str], problems: list[str]) -> None:
+def _check_missing(key: ConfigKey, tables: Mapping[str, str], problems: list[str]) -> None:
     table, _, last = key.name.rpartition(".")
     if table in tables:
         problems.append(f"{tables[table]}: [{table}] needs {last}")

@@ -13,7 +13,7 @@ from quire.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """What a configuration file says to a client."""
+    """The part of a configuration file that a client uses."""
 
     metadata: str
     """The URI of the metadata store; '': the file names none."""

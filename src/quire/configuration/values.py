@@ -1,4 +1,4 @@
-"""From what stands in a file, the environment or an option to the value of a key, and back."""
+"""Convert the text of a file, the environment or an option to the value of a key, and back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire._runtime.units import parse_duration, parse_size
-from quire.configuration.fields import MOST, Key
+from quire.configuration.fields import MOST, ConfigKey
 
 NONE = "none"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def value_of(key: Key, given: object) -> Any:
+def value_of(key: ConfigKey, given: object) -> Any:
     """`given` comes from TOML, or is text. ValueError says in a few words what is wrong with it."""
     if key.kind == "boolean":
         value: Any = None if key.may_be_none and given == NONE else _boolean(given)
@@ -41,7 +41,7 @@ def _boolean(given: object) -> bool:
     raise ValueError(f"{_shown(given)} is neither true nor false")
 
 
-def _number(key: Key, given: object) -> float | None:
+def _number(key: ConfigKey, given: object) -> float | None:
     if key.may_be_none and given == NONE:
         return None
     whole = key.kind == "integer"
@@ -59,7 +59,7 @@ def _number(key: Key, given: object) -> float | None:
     return int(number) if whole else float(number)
 
 
-def _from_text(key: Key, text: str) -> float:
+def _from_text(key: ConfigKey, text: str) -> float:
     """A number; or with the unit that it names: 64m, 15m, 500ms."""
     parsers: dict[str, tuple[Callable[[str], float], str]] = {
         "bytes": (parse_size, "use bytes, or 512k, 64m, 1g"),
@@ -83,7 +83,7 @@ def _from_text(key: Key, text: str) -> float:
         raise ValueError(f"{text!r} is no number{_of(key)}: {use}") from None
 
 
-def _of(key: Key) -> str:
+def _of(key: ConfigKey) -> str:
     return f" ({key.unit})" if key.unit else ""
 
 

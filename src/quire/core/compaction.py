@@ -22,8 +22,8 @@ GAIN_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """What is known of one sealed segment."""
+class CompactionCandidate:
+    """A sealed segment, with what the choice depends on."""
 
     number: int
     file_bytes: int
@@ -57,25 +57,26 @@ class Choice:
 
 
 def choose(
-    segments: Iterable[SegmentFacts],
+    segments: Iterable[CompactionCandidate],
     *,
     below_ratio: float,
-    room_bytes: int,
+    available_bytes: int,
     together_bytes: int,
 ) -> Choice | None:
-    """The next compaction, or None: nothing below this live ratio is worth it, or has room.
+    """Return the next compaction, or None if nothing below this live ratio is worth it, or fits.
 
-    `room_bytes`: what the output may take; `together_bytes`: that of several, as a rule the size
-    of a segment."""
+    `available_bytes` is what the output may take, `together_bytes` what the output of several may
+    take: as a rule the size of a segment.
+    """
     order = sorted(
         (one for one in segments if one.live_ratio < below_ratio),
         key=lambda one: (one.live_ratio, one.number),
     )
     best: Choice | None = None
-    chosen: list[SegmentFacts] = []
+    chosen: list[CompactionCandidate] = []
     taken, output = 0, FIXED_BYTES
     for one in order:
-        if output + one.share_bytes > min(room_bytes, together_bytes):
+        if output + one.share_bytes > min(available_bytes, together_bytes):
             continue
         chosen.append(one)
         taken += one.file_bytes
@@ -89,12 +90,13 @@ def choose(
     worth = [
         single
         for single in singles
-        if single.output_bytes <= room_bytes and is_worth_it(single.file_bytes, single.output_bytes)
+        if single.output_bytes <= available_bytes
+        and is_worth_it(single.file_bytes, single.output_bytes)
     ]
     return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
 
-def alone(one: SegmentFacts) -> Choice:
+def alone(one: CompactionCandidate) -> Choice:
     """This segment, whatever that gives back."""
     return Choice((one.number,), one.file_bytes, FIXED_BYTES + one.share_bytes)
 
@@ -103,7 +105,7 @@ def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
     return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
 
 
-def why_not(one: SegmentFacts, *, below_ratio: float, room_bytes: int) -> str:
+def why_not(one: CompactionCandidate, *, below_ratio: float, available_bytes: int) -> str:
     """Why `choose` does not take this segment alone; "" where it would."""
     if one.live_ratio >= below_ratio:
         return f"{one.live_ratio:.0%} of it is alive, it is compacted below {below_ratio:.0%}"
@@ -113,6 +115,6 @@ def why_not(one: SegmentFacts, *, below_ratio: float, room_bytes: int) -> str:
             f"rewriting it alone would give back next to nothing of {one.file_bytes} bytes; it "
             "waits for others"
         )
-    if output > room_bytes:
-        return f"rewriting it may take {output} bytes, there is room for {room_bytes}"
+    if output > available_bytes:
+        return f"rewriting it may take {output} bytes, there is room for {available_bytes}"
     return ""

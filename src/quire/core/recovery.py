@@ -57,7 +57,7 @@ HONEST_BOOKIES = TrustModel()
 """No bookie is Byzantine: bookies crash, and disks lose or damage data."""
 
 
-class Verdict(enum.Enum):
+class EntryVerdict(enum.Enum):
     EXISTS = "exists"
     ABSENT = "absent"
     OPEN = "open"
@@ -117,23 +117,23 @@ class RecoveryVotes:
         if damaged:
             self._of(entry_id).damaged.add(index)
 
-    def verdict(self, entry_id: int) -> Verdict:
+    def verdict(self, entry_id: int) -> EntryVerdict:
         votes = self._votes.get(entry_id)
         if votes is None:
-            return Verdict.OPEN
+            return EntryVerdict.OPEN
         if votes.found and votes.most()[1] >= self._trust.copies_needed:
-            return Verdict.EXISTS
+            return EntryVerdict.EXISTS
         members = set(write_set(entry_id, self._ensemble_size, self._write_quorum))
         if len(votes.negative & members) >= self._negatives_needed:
-            return Verdict.ABSENT
+            return EntryVerdict.ABSENT
         told = votes.negative.union(*votes.copies.values())
         # Who said nothing useful may have any of the contents.
         most = votes.most()[1] + len(members - told)
         if self._trust.compares_copies and most < self._ack_quorum - self._trust.byzantine:
-            return Verdict.ABSENT
+            return EntryVerdict.ABSENT
         if not members <= told | votes.neither:
-            return Verdict.OPEN
-        return Verdict.EXISTS if self._kept(votes) else Verdict.UNDECIDABLE
+            return EntryVerdict.OPEN
+        return EntryVerdict.EXISTS if self._kept(votes) else EntryVerdict.UNDECIDABLE
 
     def _kept(self, votes: EntryVotes) -> bool:
         """Whether the only content that anybody has is true, if members with a bad digest are

@@ -33,7 +33,7 @@ from quire.codec.wire.v2 import (
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
-from quire.net.link import PROBE_LEDGER, AddSink, Expected, Link
+from quire.net.link import PROBE_LEDGER, AddSink, ExpectedAnswers, Link
 
 _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, entry
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
@@ -185,16 +185,16 @@ class BookieChannel(Link):
             expected.end_in_disorder()
         return 0, count
 
-    def _tell_taken_back(self, expected: Expected, start: int, stop: int) -> None:
+    def _tell_taken_back(self, expected: ExpectedAnswers, start: int, stop: int) -> None:
         for row in sorted(row for row in expected.taken_back if start <= row < stop):
             sink = self._sinks.get(expected.ledger_ids[row])
             if sink is not None:
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
 
     def _parse_ok_adds(self, view: memoryview, count: int) -> int:
-        """OK for adds of several ledgers, most of which have one or few in a row: one pass, for
-        with thousands of ledgers in turn there are as many of these as adds. How many answers are
-        left from the first one that is something else."""
+        """Handle the OKs for adds of several ledgers, most of which have one or few in a row, in
+        one pass: with thousands of ledgers there are as many of these runs as adds. Return how many
+        answers are left from the first one that is something else."""
         sink_of = self._sinks.get
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1

@@ -108,7 +108,7 @@ class ControlChannel(Link):
         self._check(v3.status_of(answer, answer.forceLedgerResponse.status), ledger_id)
 
     async def bookie_info(self) -> BookieInfo:
-        wanted = v3.BookieInfo.TOTAL_CAPACITY | v3.BookieInfo.FREE_SPACE
+        wanted = v3.RequestedInfo.TOTAL_CAPACITY | v3.RequestedInfo.FREE_SPACE
         answer = await self._call(lambda txn: v3.bookie_info_request(txn, wanted))
         own = answer.getBookieInfoResponse
         self._check(v3.status_of(answer, own.status), -1)

@@ -42,9 +42,9 @@ def refusal(who: str) -> BookieUnavailableError:
     )
 
 
-class Expected(Protocol):
-    """Adds to ledgers in turn that went out together: their answers, if all are stored, and what is
-    to be done with them (`core.sheaf.Sheaf`)."""
+class ExpectedAnswers(Protocol):
+    """The answers to adds of several ledgers that were sent together, if all are stored, and what
+    to do with them."""
 
     @property
     def answers(self) -> bytes: ...
@@ -100,7 +100,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
-        self._expected: deque[tuple[Expected, int]] = deque()
+        self._expected: deque[tuple[ExpectedAnswers, int]] = deque()
         """With this connection's place in each, in the order of what was sent. Those who sent it
         bound it: what waits too long for an answer is taken back."""
         self._spent: set[int] = set()
@@ -171,7 +171,7 @@ class Link(asyncio.Protocol):
             if unanswered:
                 self._spent.add(ledger_id)
 
-    def expect(self, expected: Expected, place: int) -> None:
+    def expect(self, expected: ExpectedAnswers, place: int) -> None:
         """Answers to what was handed to `send` just now."""
         if self.lost is None:
             self._expected.append((expected, place))

@@ -30,7 +30,7 @@ _CLIENT_MODES = {
 Stamp = tuple[tuple[int, ...] | None, ...]
 
 
-class Log(Protocol):
+class TlsLog(Protocol):
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
@@ -43,7 +43,7 @@ class TlsContext:
         files: Sequence[str],
         reload_check_s: float,
         monotonic: Callable[[], float],
-        log: Log,
+        log: TlsLog,
     ) -> None:
         """Makes the first context. `TlsConfigError` if the files cannot be used."""
         self.reloads = 0
@@ -94,7 +94,7 @@ class TlsContext:
         return tuple(stamps)
 
 
-def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: Log) -> TlsContext:
+def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: TlsLog) -> TlsContext:
     """`TlsConfigError` if the files cannot be used, or the options contradict each other."""
     return TlsContext(
         lambda: server_context(config),
@@ -105,7 +105,7 @@ def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: Log
     )
 
 
-def client_tls(config: TlsClientConfig, monotonic: Callable[[], float], log: Log) -> TlsContext:
+def client_tls(config: TlsClientConfig, monotonic: Callable[[], float], log: TlsLog) -> TlsContext:
     return TlsContext(
         lambda: client_context(config),
         _files(config.certificate, config.private_key, config.key_password_file, config.ca),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quire.replication.budget import Budget
     from quire.replication.explain.status import WhyNot, why_not
     from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-    from quire.replication.repair.ledger import (
+    from quire.replication.repair.bookie_removal import (
         LedgerMove,
         LedgerOutcome,
         LedgerResult,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         move_of,
         take_out,
     )
-    from quire.replication.repair.repair import Repaired, repair_ledger
+    from quire.replication.repair.repair_findings import Repaired, repair_ledger
 else:
     _lazily, __dir__ = lazily(
         __name__,
@@ -36,17 +36,17 @@ else:
             "Budget": "quire.replication.budget:Budget",
             "Finding": "quire.core.replicas:Finding",
             "Kind": "quire.core.replicas:Kind",
-            "LedgerResult": "quire.replication.repair.ledger:LedgerResult",
+            "LedgerResult": "quire.replication.repair.bookie_removal:LedgerResult",
             "LockHeldError": "quire.replication.marks.locks:LockHeldError",
-            "LedgerMove": "quire.replication.repair.ledger:LedgerMove",
-            "Repaired": "quire.replication.repair.repair:Repaired",
+            "LedgerMove": "quire.replication.repair.bookie_removal:LedgerMove",
+            "Repaired": "quire.replication.repair.repair_findings:Repaired",
             "ReplicationLocks": "quire.replication.marks.locks:ReplicationLocks",
-            "OpenLedgerState": "quire.replication.repair.ledger:OpenLedgerState",
+            "OpenLedgerState": "quire.replication.repair.bookie_removal:OpenLedgerState",
             "WhyNot": "quire.replication.explain.status:WhyNot",
-            "LedgerOutcome": "quire.replication.repair.ledger:LedgerOutcome",
-            "move_of": "quire.replication.repair.ledger:move_of",
-            "repair_ledger": "quire.replication.repair.repair:repair_ledger",
-            "take_out": "quire.replication.repair.ledger:take_out",
+            "LedgerOutcome": "quire.replication.repair.bookie_removal:LedgerOutcome",
+            "move_of": "quire.replication.repair.bookie_removal:move_of",
+            "repair_ledger": "quire.replication.repair.repair_findings:repair_ledger",
+            "take_out": "quire.replication.repair.bookie_removal:take_out",
             "why_not": "quire.replication.explain.status:why_not",
         },
     )

@@ -86,7 +86,7 @@ class ReadOptions:
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
         """`pushdown` is the default of that option."""
-        given = Given(options, READING, "reading", (*WRITING, *STREAM_READING))
+        given = GivenOptions(options, READING, "reading", (*WRITING, *STREAM_READING))
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
         if (ledger := given.take("ledger", _ledger_id, None)) is not None:
             if ledgers is not None:
@@ -137,7 +137,7 @@ class WriteOptions:
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> WriteOptions:
-        given = Given(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
+        given = GivenOptions(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
         dataset = given.take("dataset", parse_dataset, None)
         if dataset is None:
             raise UsageError(
@@ -182,7 +182,7 @@ def writes_streams(options: Mapping[str, str]) -> bool:
 # -- inside -----------------------------------------------------------------------------------
 
 
-class Given:
+class GivenOptions:
     """What the user set, by lower-case name."""
 
     def __init__(

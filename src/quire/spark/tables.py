@@ -60,7 +60,7 @@ from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace, Truncation
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.walk import namespaces
-from quire.streams.read.facts import SegmentFacts, segment_facts
+from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 LEDGERS_PER_TASK = 20_000
 ROWS_AT_ONCE = 256
@@ -289,7 +289,7 @@ async def _bookies(client: Client, options: TableOptions, part: TablePartition) 
 
 
 async def _streams(streams: Namespace, view: StreamView) -> list[Row]:
-    facts = await segment_facts(streams.client, view.segments, streams.password)
+    facts = await segment_statistics(streams.client, view.segments, streams.password)
     left = [fact for fact in facts if not fact.truncated]
     oldest = await view.mark(view.oldest)
     records = view.records_between(oldest, await view.frontier())
@@ -310,11 +310,11 @@ async def _streams(streams: Namespace, view: StreamView) -> list[Row]:
 
 
 async def _segments(streams: Namespace, view: StreamView) -> list[Row]:
-    facts = await segment_facts(streams.client, view.segments, streams.password)
+    facts = await segment_statistics(streams.client, view.segments, streams.password)
     return [_segment_row(streams.path, view.name, fact) for fact in facts]
 
 
-def _segment_row(namespace: str, stream: str, fact: SegmentFacts) -> Row:
+def _segment_row(namespace: str, stream: str, fact: SegmentStatistics) -> Row:
     segment = fact.segment
     partial = segment.truncation is Truncation.PARTIAL
     state = "in progress" if segment.in_progress else "completed"
@@ -337,7 +337,7 @@ def _segment_row(namespace: str, stream: str, fact: SegmentFacts) -> Row:
     }
 
 
-def _ended(fact: SegmentFacts) -> bool:
+def _ended(fact: SegmentStatistics) -> bool:
     return not fact.segment.in_progress and fact.segment.last_txid == END_TXID
 
 

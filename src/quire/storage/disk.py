@@ -47,7 +47,7 @@ def _sync_directory(path: str) -> None:
 
 
 class RealFile:
-    """`seams.File` over a file descriptor."""
+    """`interfaces.File` over a file descriptor."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
@@ -166,7 +166,7 @@ class RealFile:
 
 
 class RealDisk:
-    """`seams.Disk` over one directory of the file system; made if it does not exist."""
+    """`interfaces.Disk` over one directory of the file system; made if it does not exist."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, read_only: bool = False, make: bool = True

@@ -1,4 +1,4 @@
-"""What storage is handed: a disk and two workers. The simulator hands in its own.
+"""The interfaces that storage is handed: a disk, workers, and threads for reads that wait.
 
 Production: `quire.storage.disk.RealDisk`, `quire.storage.worker.ThreadWorker`.
 Simulation: `quire_simulator.machine.disk.SimDisk`, `quire_simulator.machine.worker.SimWorker`.
@@ -6,10 +6,11 @@ Simulation: `quire_simulator.machine.disk.SimDisk`, `quire_simulator.machine.wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class Readable(Protocol):
@@ -127,4 +128,21 @@ class Worker(Protocol):
     async def stop(self) -> None:
         """After the running step, and one more where a wake is pending. Posted callbacks have run
         when this returns."""
+        ...
+
+
+class BlockingReader(Protocol):
+    """Where reads that wait for the device run: `worker.ThreadReader`. What goes ahead of a reader
+    has threads of its own: nobody waits behind it."""
+
+    def run(self, call: Callable[[], T]) -> Awaitable[T]: ...
+
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        """Run it soon; then `done` on the event loop with what it returned, or None where it was
+        not run: this is being closed."""
+        ...
+
+    def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run it soon, for what it leaves in the system's cache; then `done`, on the event loop. It
+        may also not be run. An `OSError` is nobody's."""
         ...

@@ -6,15 +6,15 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quire.storage.background.background import Upkeep
 from quire.storage.background.compactor import Compactor
-from quire.storage.catalogue import VOUCHES, Catalogue
+from quire.storage.background.maintenance import BackgroundMaintenance
 from quire.storage.log.appender import Appender
+from quire.storage.log.page_cache import LogPageCache
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import Reader
-from quire.storage.read.system_cache import SystemCache
-from quire.storage.segment.segment import Segment, SegmentState
+from quire.storage.segment.catalogue import VOUCHES, Catalogue
+from quire.storage.segment.segment import LogSegment, SegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class StorageStats:
 def collect_stats(
     catalogue: Catalogue,
     appender: Appender,
-    upkeep: Upkeep,
+    maintenance: BackgroundMaintenance,
     reader: Reader,
     cache: ByteCache,
     files: SegmentFiles,
-    system_cache: SystemCache,
+    system_cache: LogPageCache,
     budget: ReadBudget,
     writable: bool,
 ) -> StorageStats:
     segments = catalogue.segments.values()
-    collector, compactor, sealer = upkeep.collector, upkeep.compactor, upkeep.sealer
-    quarantine, scrubber = upkeep.quarantine, upkeep.scrubber
+    collector, compactor, sealer = maintenance.collector, maintenance.compactor, maintenance.sealer
+    quarantine, scrubber = maintenance.quarantine, maintenance.scrubber
     return StorageStats(
         ledgers=len(catalogue.ledgers),
         segments=len(segments),
@@ -153,7 +153,7 @@ def collect_stats(
         catch_up_waited_seconds=budget.waited_s,
         footer_cache_bytes=cache.size_bytes,
         open_files=len(files),
-        index_caches_written=upkeep.index_cache.written,
+        index_caches_written=maintenance.index_cache.written,
         tombstones=len(catalogue.tombstones),
         negatives_unknown=catalogue.negatives_unknown,
         writable=writable,
@@ -193,7 +193,7 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
     ]
 
 
-def _why(segment: Segment, compactor: Compactor, vouchers: Set[int]) -> str:
+def _why(segment: LogSegment, compactor: Compactor, vouchers: Set[int]) -> str:
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.loss:

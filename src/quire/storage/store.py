@@ -10,7 +10,7 @@ payload only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 
 from quire._runtime.clock import Clock
@@ -18,39 +18,82 @@ from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
 from quire.codec.log.state_records import RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
-from quire.storage.background.background import Upkeep
-from quire.storage.background.job import Tools
-from quire.storage.background.maintenance import Maintenance
-from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.background.compactor import Compaction
+from quire.storage.background.job import JobContext
+from quire.storage.background.maintenance import BackgroundMaintenance
+from quire.storage.background.quarantine_record import SegmentDamage
+from quire.storage.background.suspension import Suspension
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
-from quire.storage.events import StoreEvents
-from quire.storage.facts import StoreFacts
-from quire.storage.interfaces import Disk, Worker
+from quire.storage.interfaces import BlockingReader, Disk, Worker
 from quire.storage.log.appender import Appender, Done, Schedule
-from quire.storage.log.batch import Batch
-from quire.storage.log.group_commit import LogWriter
-from quire.storage.log.preallocation import Spares
-from quire.storage.log.times import StorageTimes
-from quire.storage.read.blocking import BlockingReader, InlineReader
+from quire.storage.log.group_commit import LogWriter, StorageTimes
+from quire.storage.log.job_queue import JobQueue
+from quire.storage.log.page_cache import LogPageCache
+from quire.storage.log.preallocation import PreallocatedSegments
 from quire.storage.read.cache import ByteCache, SegmentFiles
 from quire.storage.read.cold_reads import ColdReads
-from quire.storage.read.early_reads import EarlyReads
+from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES, Reader
-from quire.storage.read.system_cache import SystemCache
-from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.early_reads import EarlyReads
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
 from quire.storage.recovery.loading import LoadProgress
-from quire.storage.recovery.recovery import CLEAN_NAME, RecoveryReport
+from quire.storage.recovery.log_recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.recovery.startup import find_master_key, start_log
-from quire.storage.segment.segment import LedgerInfo, SegmentState
-from quire.storage.signals import NoLedger
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.segment import LedgerInfo, LogSegment, SegmentState
+from quire.storage.stats import (
+    DirectoryState,
+    SegmentUsage,
+    StorageStats,
+    collect_stats,
+    collect_usage,
+)
+from quire.storage.worker import InlineReader
 
-__all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
+
+class StoreEvents:
+    """Set what is to be called; what is None is not told."""
+
+    def __init__(self) -> None:
+        self.on_writable_changed: Callable[[bool], None] | None = None
+        """Called with the new value of `writable`, and by `start` where that is False. Of several
+        directories: when any begins or ceases to take adds."""
+        self.on_failure: Callable[[StorageError], None] | None = None
+        """Called once, when a write or a sync has failed, in every directory that there is."""
+        self.on_compaction: Callable[[Compaction], None] | None = None
+        """Called when a compaction has come to its end, or failed."""
+        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
+        """Called with the directory's path when a segment is found damaged, and (True) when it is
+        so no more."""
+        self.on_drained: Callable[[], None] | None = None
+        """Called when the queue, having been full, is half empty."""
+
+    def report_writable(self, writable: bool) -> None:
+        if self.on_writable_changed is not None:
+            self.on_writable_changed(writable)
+
+    def report_failure(self, error: StorageError) -> None:
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def report_compaction(self, one: Compaction) -> None:
+        if self.on_compaction is not None:
+            self.on_compaction(one)
+
+    def report_damage(self, path: str, damage: SegmentDamage, repaired: bool) -> None:
+        if self.on_damage is not None:
+            self.on_damage(path, damage, repaired)
+
+    def report_drained(self) -> None:
+        if self.on_drained is not None:
+            self.on_drained()
 
 
-class LedgerStore(StoreEvents, StoreFacts):
+class LedgerStore(StoreEvents):
     """See the module. Used from the event loop's thread only.
 
     The directory must be formatted (`directory.ensure_directory`) and locked. Call `recover`, then
@@ -83,9 +126,9 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._catalogue = Catalogue()
         self.ledgers: dict[int, LedgerInfo] = self._catalogue.ledgers
         """All ledgers, by id. To be looked at, and `last_add_confirmed` to be raised."""
-        self._maintenance = Maintenance(maintenance_worker)
+        self._jobs = JobQueue(maintenance_worker)
         self._cache = ByteCache(config.footer_cache_bytes)
-        self._system_cache = SystemCache(disk, config.log_cache_bytes)
+        self._system_cache = LogPageCache(disk, config.log_cache_bytes)
         self._files = SegmentFiles(disk, config.max_open_files)
         self._ahead = ReadAhead(self._files, self._blocking)
         self._reader = Reader(self._catalogue.segments, self._files, self._cache, self._ahead)
@@ -93,15 +136,15 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._cold = ColdReads(
             self._reader, self._files, self._ahead, self._blocking, self._info, self._budget
         )
-        self._spares = Spares(
-            disk, self._maintenance, config, clock.monotonic, self._space_changed,
+        self._preallocated = PreallocatedSegments(
+            disk, self._jobs, config, clock.monotonic, self._space_changed,
             self._disk_failed,
         )  # fmt: skip
         self._directory_id = b""
         self._appender: Appender
-        self._upkeep: Upkeep
+        self._maintenance: BackgroundMaintenance
         self._first_number = 0
-        self._expected = Expected()
+        self._expected = ExpectedLog()
         self._started = False
         self._was_writable = True
         self._loading = LoadProgress()
@@ -110,7 +153,7 @@ class LedgerStore(StoreEvents, StoreFacts):
 
     # -- life -------------------------------------------------------------------------------------
 
-    def expect(self, path: str, expected: Expected) -> None:
+    def expect(self, path: str, expected: ExpectedLog) -> None:
         """Set how far the log of the directory at `path` should go. Call this before `recover`."""
         assert path == self.path
         self._expected = expected
@@ -119,7 +162,7 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Return the position of the log, by the path of the directory. Call `recover` first."""
         current = self._appender.current
         assert current is not None
-        newest = max(current.number, self._spares.prepared_number)
+        newest = max(current.number, self._preallocated.prepared_number)
         return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def recover(self) -> RecoveryReport:
@@ -145,22 +188,22 @@ class LedgerStore(StoreEvents, StoreFacts):
                 self._clock.monotonic,
             )  # fmt: skip
             started = start_log(
-                self._disk, identity, self._catalogue, self._config, writer, self._spares,
+                self._disk, identity, self._catalogue, self._config, writer, self._preallocated,
                 self._loading, self._expected,
             )  # fmt: skip
-            self._spares.look()
-            tools = Tools(
-                self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-                self._spares, self._config, self._schedule, self._clock.now_ms,
+            self._preallocated.look()
+            context = JobContext(
+                self._disk, self._directory_id, self._catalogue, self._files, self._jobs,
+                self._preallocated, self._config, self._schedule, self._clock.now_ms,
                 self._clock.monotonic, self._disk_failed,
             )  # fmt: skip
-            self._upkeep = upkeep = Upkeep(
-                tools,
+            self._maintenance = maintenance = BackgroundMaintenance(
+                context,
                 lambda records, done: self._appender.note(records, done),
                 lambda: self._appender.end_group,
                 self.barrier,
             )
-            upkeep.load(damaged=started.report.damaged_blocks > 0)
+            maintenance.load(damaged=started.report.damaged_blocks > 0)
         except OSError as error:
             raise StorageError(
                 f"the start of the log in {self._disk.path} failed: {error}",
@@ -168,15 +211,15 @@ class LedgerStore(StoreEvents, StoreFacts):
             ) from error
         self._writer = writer
         self._appender = Appender(
-            self._catalogue, self._config, self._spares, writer, self._schedule,
-            upkeep.sealer.seal, self._times,
+            self._catalogue, self._config, self._preallocated, writer, self._schedule,
+            maintenance.sealer.seal, self._times,
         )  # fmt: skip
         self._appender.on_failure = self._log_failed
-        self._appender.on_drained = self.tell_drained
-        upkeep.compactor.on_done = self.tell_compaction
-        upkeep.quarantine.on_change = partial(self.tell_damage, self._disk.path)
-        upkeep.index_cache.loaded(started.cached)
-        self._reader.on_damage = lambda segment: upkeep.scrubber.suspect(segment.number)
+        self._appender.on_drained = self.report_drained
+        maintenance.compactor.on_done = self.report_compaction
+        maintenance.quarantine.on_change = partial(self.report_damage, self._disk.path)
+        maintenance.index_cache.loaded(started.cached)
+        self._reader.on_damage = lambda segment: maintenance.scrubber.suspect(segment.number)
         found = self._find_keys(started.keyless)
         self._appender.resume(started.segment, started.sequence, found)
         self._first_number = started.segment.number
@@ -211,14 +254,14 @@ class LedgerStore(StoreEvents, StoreFacts):
     def start(self) -> None:
         """Start the workers: from here on what is appended becomes durable."""
         self._writer.start()
-        self._maintenance.start()
+        self._jobs.start()
         self._started = True
         self._appender.start()
         self._space_changed()
-        self._upkeep.start()
-        self._spares.ensure()
-        self._spares.check()
-        self._upkeep.collector.collect()
+        self._maintenance.start()
+        self._preallocated.ensure()
+        self._preallocated.check()
+        self._maintenance.collector.collect()
 
     async def close(self) -> None:
         """Clean stop: all that was appended is durable or has failed, the last segment is sealed,
@@ -228,8 +271,8 @@ class LedgerStore(StoreEvents, StoreFacts):
             self._close_files()
             return
         self._started = False
-        self._spares.closed = True
-        self._upkeep.cancel()
+        self._preallocated.closed = True
+        self._maintenance.cancel()
         self._appender.finish()
         self._writer.draining = True
         await self._log_worker.stop()
@@ -238,13 +281,13 @@ class LedgerStore(StoreEvents, StoreFacts):
         durable = self._appender.failed is None and self._appender.drained
         if durable:
             last.state = SegmentState.CLOSED
-            self._upkeep.sealer.seal(last)
-        self._maintenance.draining = True
+            self._maintenance.sealer.seal(last)
+        self._jobs.draining = True
         await self._maintenance_worker.stop()
-        self._upkeep.close()
+        self._maintenance.close()
         try:
             if durable:
-                await self._blocking.run(self._upkeep.index_cache.write_last)
+                await self._blocking.run(self._maintenance.index_cache.write_last)
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
                 write_small_file(self._disk, CLEAN_NAME, mark)
         except OSError:
@@ -254,7 +297,7 @@ class LedgerStore(StoreEvents, StoreFacts):
 
     def _close_files(self) -> None:
         self._cold.closed = self._ahead.closed = True
-        self._spares.close()
+        self._preallocated.close()
         for segment in self._catalogue.segments.values():
             self._files.close(segment)
 
@@ -343,14 +386,14 @@ class LedgerStore(StoreEvents, StoreFacts):
         """The ledgers are deleted in the metadata store: forget them. One that was fenced stays
         refused for `TOMBSTONE_TTL_MS`. Segments in which nothing lives any more are removed in the
         background. Ids that are not here are ignored."""
-        self._upkeep.collector.drop(ledger_ids)
+        self._maintenance.collector.drop(ledger_ids)
 
     # -- appending --------------------------------------------------------------------------------
 
     def append(
         self,
-        batch: Batch,
-        done: Callable[[Batch, StorageError | None], None],
+        batch: LogBatch,
+        done: Callable[[LogBatch, StorageError | None], None],
         *,
         reserve: bool = False,
     ) -> None:
@@ -369,11 +412,11 @@ class LedgerStore(StoreEvents, StoreFacts):
         try:
             self._catalogue.index_batch(batch, segment)
         except KeyError as error:
-            self._take_back(batch)
+            self._take_back(batch, segment)
             raise UsageError(f"ledger {error} is not in the store: create it first") from None
-        appender.submit(batch)
+        appender.submit(batch, segment)
 
-    def _take_back(self, batch: Batch) -> None:
+    def _take_back(self, batch: LogBatch, segment: LogSegment) -> None:
         """Of a batch that names an unknown ledger: what has been indexed of it. It is written all
         the same, without runs, for it has its place in the order and may carry records."""
         for run in batch.runs:
@@ -384,7 +427,7 @@ class LedgerStore(StoreEvents, StoreFacts):
                 info.tail.remove_batch(batch)
         batch.forget_runs()
         batch.buffers, batch.size_bytes, batch.done = (), 0, None
-        self._appender.submit(batch)
+        self._appender.submit(batch, segment)
 
     @property
     def queued_bytes(self) -> int:
@@ -414,18 +457,18 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Look at the free space, in the background, and begin a compaction where one is due; call
         it every few seconds."""
         if self._started and self.failed is None:
-            self._spares.check()
-            self._upkeep.tick()
+            self._preallocated.check()
+            self._maintenance.tick()
 
     def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
         """Begin none of these kinds until `resume_compaction` or the next start: space of deleted
         ledgers comes back as whole segments only, on a full disk too. One that is under way goes
         on to its end."""
-        self._upkeep.compactor.suspend(minor=minor, major=major, by=by)
+        self._maintenance.compactor.suspend(minor=minor, major=major, by=by)
 
     def resume_compaction(self, *, minor: bool, major: bool) -> None:
         """One that is due begins at once."""
-        self._upkeep.compactor.resume(minor=minor, major=major)
+        self._maintenance.compactor.resume(minor=minor, major=major)
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -438,16 +481,16 @@ class LedgerStore(StoreEvents, StoreFacts):
 
     def _log_failed(self, error: StorageError) -> None:
         """Nothing more is begun there: see `docs/disk.md` on a sync that fails."""
-        self._spares.closed = True
-        self._upkeep.cancel()
-        self.tell_failure(error)
+        self._preallocated.closed = True
+        self._maintenance.cancel()
+        self.report_failure(error)
 
     def _space_changed(self) -> None:
         self._appender.on_prepared()
         writable = self.writable
         if writable != self._was_writable:
             self._was_writable = writable
-            self.tell_writable(writable)
+            self.report_writable(writable)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -517,6 +560,91 @@ class LedgerStore(StoreEvents, StoreFacts):
             raise NoLedger
         return info
 
+    # -- numbers ----------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether plain adds should be taken. Not on a full disk, where fences and recovery adds
+        are taken as long as the reserve lasts. Not where something was lost either, for fences may
+        be among it; that is for the caller to refuse, `append` does not look at it."""
+        return (
+            self._preallocated.space
+            and self._appender.failed is None
+            and not self._catalogue.negatives_unknown
+        )
+
+    @property
+    def log_lossy(self) -> bool:
+        """Whether something of the log is lost, and `mark_repaired` would end that."""
+        return self._catalogue.negatives_unknown
+
+    @property
+    def path(self) -> str:
+        return self._disk.path
+
+    @property
+    def loading_percent(self) -> int:
+        """How far `recover` is with the segments."""
+        return self._loading.percent
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether there is too little room to take adds."""
+        return not self._preallocated.space
+
+    def total_bytes(self) -> int:
+        """Of the file system under the directory. `OSError`."""
+        return self._disk.total_bytes()
+
+    def free_bytes(self) -> int:
+        """Not used on that file system. `OSError`."""
+        return self._disk.free_bytes()
+
+    @property
+    def available_bytes(self) -> int:
+        """Free when it was last looked at, but for what is kept for a compaction."""
+        return max(0, self._preallocated.free_bytes - self._preallocated.held_bytes)
+
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether all that was dropped stays dropped after a crash."""
+        return self._maintenance.collector.deletions_logged
+
+    def lacking_ledgers(self) -> Set[int]:
+        """Ledgers of which entries were damaged here and have no other copy: another bookie's must
+        be brought back. Adding them again heals. Some may be deleted."""
+        return self._maintenance.quarantine.lacking_ledgers()
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+        """Of those of these ledgers that lack any, the ranges (first, last) of the entries."""
+        return self._maintenance.quarantine.lacking(ledger_ids)
+
+    def stats(self) -> StorageStats:
+        return collect_stats(
+            self._catalogue, self._appender, self._maintenance, self._reader, self._cache,
+            self._files, self._system_cache, self._budget, self.writable,
+        )  # fmt: skip
+
+    def directories(self) -> list[DirectoryState]:
+        """What has become of the data directory."""
+        state, reason = "writable", ""
+        if self._appender.failed is not None:
+            state, reason = "failed", str(self._appender.failed)
+        elif self._catalogue.negatives_unknown:
+            state, reason = "read-only", "something that was in it is lost"
+        elif not self._preallocated.space:
+            state, reason = "read-only", self._preallocated.error
+        return [DirectoryState(self.path, state, reason, self.available_bytes, len(self.ledgers))]
+
+    @property
+    def compaction_suspended(self) -> Suspension | None:
+        """By an operator."""
+        return self._maintenance.compactor.suspended
+
+    def usage(self) -> list[SegmentUsage]:
+        """Each segment, oldest first."""
+        return collect_usage(self._catalogue, self._maintenance.compactor)
+
     # -- repair ------------------------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:
@@ -528,7 +656,7 @@ class LedgerStore(StoreEvents, StoreFacts):
 
         def durable(error: StorageError | None) -> None:
             if error is None:
-                self._upkeep.sealer.seal_repaired()
+                self._maintenance.sealer.seal_repaired()
             done(error)
 
         value = segment_value(self._first_number)

@@ -1,4 +1,4 @@
-"""Threads below the storage seams: one for the log, one for maintenance, a few for cold reads."""
+"""Threads below the interfaces of storage: for the log, for maintenance, and for cold reads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ AHEAD_THREADS = 1
 
 
 class ThreadWorker:
-    """`seams.Worker` as a thread. A step that raises is reported to the loop's exception handler;
-    the next wake runs the next step."""
+    """`interfaces.Worker` as a thread.
+
+    A step that raises is reported to the loop. The next wake runs the next step.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -139,7 +141,7 @@ class _Threads:
 
 
 class ThreadReader:
-    """Runs blocking reads on a few threads. See `blocking.BlockingReader`."""
+    """Runs blocking reads on a few threads. See `interfaces.BlockingReader`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = READER_THREADS) -> None:
         self._loop = loop
@@ -182,3 +184,16 @@ def _settle(found: asyncio.Future[T], result: T, error: Exception | None) -> Non
         found.set_exception(error)
     else:
         found.set_result(result)
+
+
+class InlineReader:
+    """Waits on the event loop: for disks that never make one wait, as the simulator's."""
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return call()
+
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        done(call())
+
+    def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
+        done()

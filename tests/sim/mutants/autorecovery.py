@@ -12,13 +12,13 @@ from quire.replication.autorecovery.election import Election
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.worker import ReplicationWorker
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.repair import fragment, ledger
+from quire.replication.repair import bookie_removal, fragment
 from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
     lost="bookies that died before the auditor was elected are never noticed",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=60,
     rule="bk#4419, rule 29",
@@ -35,7 +35,7 @@ def an_auditor_begins_without_an_audit(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that is restarted costs the copying of all that it has",
-    laws=("a_lost_bookie_is_waited_for",),
+    invariants=("a_lost_bookie_is_waited_for",),
     workload="autorecovery",
     seeds=30,
 )
@@ -45,18 +45,23 @@ def a_lost_bookie_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a writer that lives is fenced as soon as one of its bookies is lost",
-    laws=("a_writer_has_its_grace",),
+    invariants=("a_writer_has_its_grace",),
     workload="autorecovery",
     seeds=100,
     rule="rule 25",
 )
 def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, ledger, "take_out_locked", ("if before is None or seen != before:", "if False:"))
+    edit(
+        patch,
+        bookie_removal,
+        "take_out_locked",
+        ("if before is None or seen != before:", "if False:"),
+    )
 
 
 @mutant(
     lost="appends that the writer goes on sending to the bookie that was replaced",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="autorecovery",
     seeds=100,
     rule="rules 24, 25",
@@ -64,7 +69,7 @@ def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger._Turn,
+        bookie_removal._Pass,
         "replace",
         (
             "if not fragment.closed or not members(fragment, self.lost):",
@@ -82,7 +87,7 @@ def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that a new bookie should hold by its place, and was not given",
-    laws=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
+    invariants=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
     workload="autorecovery",
     seeds=100,
 )
@@ -95,7 +100,7 @@ def a_copy_takes_the_next_stripe(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that a new bookie has not got on its disk when the metadata names it",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="autorecovery",
     seeds=60,
 )
@@ -111,7 +116,7 @@ def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger that nobody can work on any more, for its lock is never given back",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
 )
@@ -121,7 +126,7 @@ def a_lock_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="ledgers whose repair failed once are never repaired",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
 )
@@ -137,7 +142,7 @@ def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger that lacks copies and is marked no more, whatever its repair has found",
-    laws=("a_mark_goes_when_nothing_is_missing", "everything_is_replicated_again"),
+    invariants=("a_mark_goes_when_nothing_is_missing", "everything_is_replicated_again"),
     workload="autorecovery",
     seeds=100,
     rule="rule 40",
@@ -153,7 +158,7 @@ def a_bookie_that_lives_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="nobody takes the place of an auditor that died",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
 )
@@ -163,7 +168,7 @@ def nobody_watches_the_vote_before(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="older segments of a lost bookie are not copied",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
 )
@@ -178,15 +183,15 @@ def only_the_last_segment_counts(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="empty segments name a dead bookie for ever",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=60,
     rule="bk#3239, rule 28",
 )
 def an_empty_segment_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = ledger.members
+    real = bookie_removal.members
 
     def unless_empty(found: fragments.Fragment, bookies: Collection[str]) -> list[int]:
         return [] if found.empty else real(found, bookies)
 
-    patch.setattr(ledger, "members", unless_empty)
+    patch.setattr(bookie_removal, "members", unless_empty)

@@ -10,7 +10,7 @@ import pytest
 from quire.bookie.announcement import Announcement
 from quire.bookie.background import garbage
 from quire.bookie.directories import identity
-from quire.bookie.protocol.add_batcher import Intake
+from quire.bookie.protocol.add_batcher import AddBatcher
 from quire.bookie.protocol.service import BookieService
 from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
@@ -24,7 +24,7 @@ from tests.sim.mutants.mutant import edit, exchange, mutant
 
 @mutant(
     lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    invariants=("nothing_acknowledged_beyond_the_close",),
     workload="recovery",
     seeds=20,
     rule="rule 34",
@@ -35,7 +35,7 @@ def a_fence_is_not_set(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a fence that a crash takes back: two writers",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="torn",
     seeds=110,
     rule="rule 33",
@@ -54,7 +54,7 @@ def a_fence_is_answered_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a late first append is acknowledged after somebody else has closed the ledger",
-    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
+    invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=110,
     rule="rule 34",
@@ -73,24 +73,24 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append slips past the fence: acknowledged, and cut off by the recovery",
-    laws=("acknowledged_is_on_a_quorum", "nothing_acknowledged_beyond_the_close"),
+    invariants=("acknowledged_is_on_a_quorum", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
     seeds=20,
     rule="bk#4701, rule 35",
 )
 def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
     """Whether the ledger is fenced is looked at, and then the add waits its turn."""
-    real = Intake._hand_over
+    real = AddBatcher._hand_over
 
     def hand_over(self: Any, *add: Any) -> None:
         asyncio.get_running_loop().call_later(0.02, real, self, *add)
 
-    patch.setattr(Intake, "_hand_over", hand_over)
+    patch.setattr(AddBatcher, "_hand_over", hand_over)
 
 
 @mutant(
     lost="a ledger whose writer died can never be closed",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="recovery",
     seeds=20,
     rule="rule 34",
@@ -101,7 +101,7 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="spoiled",
     seeds=190,
     rule="bk#2908, rule 32",
@@ -118,7 +118,7 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
     seeds=250,
     rule="bk#2909, rule 31",
@@ -134,7 +134,7 @@ def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that comes back with an empty disk denies what it had acknowledged",
-    laws=("an_empty_disk_is_refused", "acknowledged_is_kept", "no_false_absence"),
+    invariants=("an_empty_disk_is_refused", "acknowledged_is_kept", "no_false_absence"),
     workload="rot",
     seeds=20,
     rule="rule 31",
@@ -157,7 +157,7 @@ def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="every ledger, when the metadata store cannot be reached",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="delete",
     seeds=55,
     rule="rule 30",
@@ -181,7 +181,7 @@ def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="ledgers that were created while a bookie collected garbage",
-    laws=("what_is_durable_stays", "no_false_absence", "acknowledged_is_kept"),
+    invariants=("what_is_durable_stays", "no_false_absence", "acknowledged_is_kept"),
     workload="many",
     seeds=20,
     rule="rule 30",
@@ -205,7 +205,7 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="nothing that could be shown",
-    laws=("garbage_is_collected",),
+    invariants=("garbage_is_collected",),
     workload="delete",
     seeds=20,
 )
@@ -215,7 +215,7 @@ def garbage_is_left(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends that were forced, at a loss of power",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
 )
@@ -225,7 +225,7 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger that nobody can recover, because one bookie lost its key to damage",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="amnesia",
     seeds=260,
     rule="ours: seed 342 of rot",
@@ -241,7 +241,7 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that is registered as read-only, or as writable, and is not",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="full",
     seeds=210,
     rule="ours",

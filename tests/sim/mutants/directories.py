@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.protocol.service import BookieService
-from quire.storage.directory_places import Place
-from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.directories import LedgerDirectories, ServedDirectory
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -15,27 +14,27 @@ UNKNOWN_IS_ABSENT = ("no_false_absence", "what_is_durable_stays", *LOST_IN_A_CRA
 
 @mutant(
     lost="what is in a directory that is not mounted is reported as never written",
-    laws=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
+    invariants=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
     workload="directories",
     seeds=20,
 )
 def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Place, "may_hold", ("not self.read", "False"))
+    edit(patch, ServedDirectory, "may_hold", ("not self.read", "False"))
 
 
 @mutant(
     lost="the same, where the bookie knows what was in it",
-    laws=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
+    invariants=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
     workload="directories",
     seeds=40,
 )
 def a_failed_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Place, "may_hold", ("or ledger_id in store.ledgers", ""))
+    edit(patch, ServedDirectory, "may_hold", ("or ledger_id in store.ledgers", ""))
 
 
 @mutant(
     lost="reads of what is in a failed directory are answered by 'no such entry'",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="directories",
     seeds=90,
 )
@@ -51,7 +50,7 @@ def lost_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the ledger, once the bookie starts again: it is in two directories",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="directories",
     seeds=20,
 )
@@ -73,7 +72,7 @@ def a_fence_goes_to_the_first_directory(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="deferred appends that a force has acknowledged, with the directory that they are in",
-    laws=("acknowledged_is_on_a_quorum", *LOST_IN_A_CRASH),
+    invariants=("acknowledged_is_on_a_quorum", *LOST_IN_A_CRASH),
     workload="directories",
     seeds=60,
     rule="rule 8",

@@ -14,7 +14,7 @@ DENIED = ("what_is_here_is_not_denied", "no_false_absence", "acknowledged_is_kep
 
 @mutant(
     lost="entries that are acknowledged, and closed away while their bookie loads its log",
-    laws=("what_is_not_loaded_is_unknown", *DENIED),
+    invariants=("what_is_not_loaded_is_unknown", *DENIED),
     workload="loading",
     seeds=20,
 )
@@ -29,7 +29,7 @@ def what_is_not_loaded_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, of what is in other directories than the one whose log is loaded first",
-    laws=("what_is_not_loaded_is_unknown", *DENIED),
+    invariants=("what_is_not_loaded_is_unknown", *DENIED),
     workload="loading",
     seeds=40,
 )
@@ -49,17 +49,17 @@ def what_the_first_directory_lacks_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same: nobody tells the bookie that it still loads",
-    laws=DENIED,
+    invariants=DENIED,
     workload="loading",
     seeds=40,
 )
 def the_store_is_served_before_it_is_loaded(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Bookie, "_serve_early", ("cast(Store, early), True", "self.store, False"))
+    edit(patch, Bookie, "_serve_while_loading", ("cast(Store, partial), True", "self.store, False"))
 
 
 @mutant(
     lost="what a bookie has, to reads that came while it loaded its log and are answered later",
-    laws=DENIED,
+    invariants=DENIED,
     workload="loading",
     seeds=20,
 )
@@ -74,7 +74,7 @@ def a_read_that_waited_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> Non
 
 @mutant(
     lost="what comes behind: readers take the last entry that is loaded for the last that there is",
-    laws=("what_is_not_loaded_is_unknown", "acknowledged_is_kept"),
+    invariants=("what_is_not_loaded_is_unknown", "acknowledged_is_kept"),
     workload="loading",
     seeds=40,
 )
@@ -90,7 +90,7 @@ def the_last_entry_that_is_loaded_is_the_last(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="appends of a writer that was taken over: its bookie has answered a fence, and has none",
-    laws=(
+    invariants=(
         "what_is_not_loaded_is_unknown",
         "what_is_not_loaded_takes_nothing",
         "nothing_acknowledged_beyond_the_close",

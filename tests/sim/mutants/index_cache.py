@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.codec.log import index_cache as index_cache_format
-from quire.storage.recovery import index_cache
-from quire.storage.recovery.index_cache import CachedIndex, Snapshot
-from quire.storage.recovery.recovery import Recovery
+from quire.storage.background import index_cache_writer
+from quire.storage.background.index_cache_writer import Snapshot
+from quire.storage.recovery.index_cache import CachedIndex
+from quire.storage.recovery.log_recovery import LogRecovery
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -16,14 +17,14 @@ LOST_WITH_A_CACHE = (*LOST_IN_A_CRASH, "no_false_absence", "nothing_acknowledged
 
 @mutant(
     lost="all that was sealed since the index cache was written, when a bookie starts from it",
-    laws=LOST_WITH_A_CACHE,
+    invariants=LOST_WITH_A_CACHE,
     workload="index",
     seeds=20,
 )
 def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_run",
         (
             "for number in live if number not in cached]",
@@ -35,14 +36,14 @@ def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="deleted ledgers come back with the index cache, without their segments",
-    laws=("what_is_dropped_stays_gone", *LOST_WITH_A_CACHE),
+    invariants=("what_is_dropped_stays_gone", *LOST_WITH_A_CACHE),
     workload="index",
     seeds=40,
 )
 def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_restore",
         ("cache.check(set(live))", "pass"),
         ("for number in cache.segments}", "for number in cache.segments if number in live}"),
@@ -62,7 +63,7 @@ def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, when its bookie starts from an index cache: two writers",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="index",
     seeds=20,
     rule="rule 34",
@@ -70,7 +71,7 @@ def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
 def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        index_cache,
+        index_cache_writer,
         "_cached",
         ("info.fenced, info.fence_durable,", "False, False,"),
     )
@@ -78,7 +79,7 @@ def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append to a ledger that was closed and deleted is acknowledged",
-    laws=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
+    invariants=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="index",
     seeds=70,
     rule="bk#4462, rule 36",
@@ -89,7 +90,7 @@ def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what a wrong bit in the index cache says: a fence, a place, the end of a ledger",
-    laws=("the_run_comes_to_its_end", *LOST_WITH_A_CACHE),
+    invariants=("the_run_comes_to_its_end", *LOST_WITH_A_CACHE),
     workload="index",
     seeds=200,
 )

@@ -8,15 +8,15 @@ from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.server import Bookie
 from quire.core import fragments
 from quire.replication.moves import decommission, rebalance
-from quire.replication.moves.plan import _Planner
-from quire.replication.repair import fragment, ledger
+from quire.replication.moves.rebalance_plan import _Planner
+from quire.replication.repair import bookie_removal, fragment
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
     lost="entries whose new bookie is named, and loses its power before it has them on disk",
-    laws=("a_new_member_has_its_part", "acknowledged_is_on_a_quorum"),
+    invariants=("a_new_member_has_its_part", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=20,
     rule="replication spec, 12.4",
@@ -27,7 +27,7 @@ def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what a writer appends while the segment is copied",
-    laws=("a_segment_is_its_writer_s_until_it_is_full", "acknowledged_is_on_a_quorum"),
+    invariants=("a_segment_is_its_writer_s_until_it_is_full", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=40,
     rule="rules 24 and 25, UnclosedFragment",
@@ -35,7 +35,7 @@ def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger._Turn,
+        bookie_removal._Pass,
         "replace",
         (
             "if not fragment.closed or not members(fragment, self.lost):",
@@ -53,7 +53,7 @@ def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a copy that was just made, and that the metadata is about to name",
-    laws=("a_new_member_has_its_part", "a_member_keeps_its_part"),
+    invariants=("a_new_member_has_its_part", "a_member_keeps_its_part"),
     workload="decommission",
     seeds=200,
     rule="rule 27, #4668",
@@ -78,7 +78,7 @@ def a_copy_too_many_is_dropped_without_a_lock(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="a copy that was named between the look at the metadata and the lock",
-    laws=("a_new_member_has_its_part", "a_member_keeps_its_part"),
+    invariants=("a_new_member_has_its_part", "a_member_keeps_its_part"),
     workload="decommission",
     seeds=200,
     rule="rule 27",
@@ -100,7 +100,7 @@ def the_metadata_is_not_read_again_under_the_lock(patch: pytest.MonkeyPatch) -> 
 
 @mutant(
     lost="a bookie that ledgers need is forgotten: it cannot start any more",
-    laws=("a_bookie_that_is_needed_keeps_its_cookie",),
+    invariants=("a_bookie_that_is_needed_keeps_its_cookie",),
     workload="decommission",
     seeds=20,
 )
@@ -120,7 +120,7 @@ def the_cookie_goes_before_the_ledgers(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a copy: two replicas of a segment are one",
-    laws=("the_bookies_of_a_segment_are_distinct", "acknowledged_is_on_a_quorum"),
+    invariants=("the_bookies_of_a_segment_are_distinct", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=60,
 )
@@ -143,7 +143,7 @@ def the_plan_puts_two_replicas_on_one_bookie(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that is to go, and gets new ledgers for ever",
-    laws=("quiet_heals", "a_bookie_that_is_needed_keeps_its_cookie"),
+    invariants=("quiet_heals", "a_bookie_that_is_needed_keeps_its_cookie"),
     workload="decommission",
     seeds=20,
 )

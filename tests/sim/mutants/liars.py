@@ -13,7 +13,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="an acknowledged entry, denied by a liar beside honest members that never got it",
-    laws=("acknowledged_is_kept", "acknowledged_is_on_a_quorum"),
+    invariants=("acknowledged_is_kept", "acknowledged_is_on_a_quorum"),
     workload="liars",
     seeds=40,
 )
@@ -23,7 +23,7 @@ def a_denial_of_a_liar_counts_as_any_other(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what a liar has made up is delivered, with a digest that is right",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="liars",
     seeds=20,
 )
@@ -33,7 +33,7 @@ def one_copy_is_believed_though_it_can_be_forged(patch: pytest.MonkeyPatch) -> N
 
 @mutant(
     lost="a reader is told that entries are acknowledged that are not there",
-    laws=("lac_is_acknowledged", "lac_is_within_the_close"),
+    invariants=("lac_is_acknowledged", "lac_is_within_the_close"),
     workload="forgers",
     seeds=20,
 )
@@ -51,7 +51,7 @@ def the_highest_lac_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="bytes that do not match their digest are delivered, and written back",
-    laws=("entries_are_what_was_appended", "no_bookie_serves_wrong_bytes"),
+    invariants=("entries_are_what_was_appended", "no_bookie_serves_wrong_bytes"),
     workload="liars",
     seeds=20,
     rule="rule 9",
@@ -69,7 +69,7 @@ def a_digest_that_does_not_match_is_no_matter(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="an entry is read in the place of another",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="liars",
     seeds=65,
 )
@@ -82,7 +82,7 @@ def any_entry_of_the_ledger_will_do(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an honest bookie is accused of the lies of another, and put into quarantine",
-    laws=("only_a_liar_is_accused",),
+    invariants=("only_a_liar_is_accused",),
     workload="liars",
     seeds=20,
 )

@@ -31,7 +31,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
 
 @mutant(
     lost="a ledger that was closed is open again: two writers",
-    laws=("the_state_goes_on", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    invariants=("the_state_goes_on", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=20,
     rule="BOOKKEEPER-584, rule 18",
@@ -42,7 +42,7 @@ def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger is closed twice, in different places",
-    laws=("the_state_goes_on", "one_close_wins"),
+    invariants=("the_state_goes_on", "one_close_wins"),
     workload="recovery",
     seeds=30,
     rule="BOOKKEEPER-584, rule 18",
@@ -53,7 +53,11 @@ def a_recovery_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a change of metadata that another one overwrites",
-    laws=("acknowledged_is_on_a_quorum", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    invariants=(
+        "acknowledged_is_on_a_quorum",
+        "one_close_wins",
+        "nothing_acknowledged_beyond_the_close",
+    ),
     workload="churn",
     seeds=20,
     rule="rule 18",
@@ -73,7 +77,7 @@ def the_store_ignores_versions(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="bookies that are well, and that nobody finds",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="sessions",
     seeds=20,
 )
@@ -92,7 +96,7 @@ def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader that never hears of the end",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="tail",
     seeds=20,
 )

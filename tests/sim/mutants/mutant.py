@@ -24,8 +24,9 @@ from tests.support.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 
-JUDGES = "quire_simulator"
-"""Modules below this see the code as it was: a law that is mutated with it would see nothing."""
+SUBJECTS = ("quire.", "quire_simulator.metadata")
+"""The modules that see the mutated code. The rest of the simulator sees the code as it was: an
+invariant that is mutated with it would see nothing."""
 CRASHES = ("the_run_comes_to_its_end", "only_our_errors")
 """Broken also by a mutant that does not even work: only one that says so may be found by these."""
 
@@ -39,7 +40,7 @@ class Mutant:
     apply: Apply
     lost: str
     """What a user would lose, or see."""
-    laws: tuple[str, ...]
+    invariants: tuple[str, ...]
     """Those that should notice."""
     workload: str
     seeds: int
@@ -54,13 +55,13 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    *, lost: str, laws: tuple[str, ...], workload: str, seeds: int, rule: str = ""
+    *, lost: str, invariants: tuple[str, ...], workload: str, seeds: int, rule: str = ""
 ) -> Callable[[Apply], Apply]:
     """Put a function that makes the defect into the list."""
 
     def add(apply: Apply) -> Apply:
         room = apply.__module__.rpartition(".")[2]
-        MUTANTS.append(Mutant(apply.__name__, room, apply, lost, laws, workload, seeds, rule))
+        MUTANTS.append(Mutant(apply.__name__, room, apply, lost, invariants, workload, seeds, rule))
         return apply
 
     return add
@@ -85,7 +86,9 @@ def kill(one: Mutant, seed: int, workload: str = "") -> RunResult | None:
         except Exception:  # noqa: BLE001 - the judges ask the code itself, and it may be broken
             return None
     failure = result.failure
-    if failure is None or (failure.law in CRASHES and failure.law not in one.laws):
+    if failure is None or (
+        failure.invariant in CRASHES and failure.invariant not in one.invariants
+    ):
         return None
     return None if plain_run(seed, workload).failure else result
 
@@ -128,7 +131,7 @@ def _compiled(source: str, name: str, owner: type | ModuleType, function: Functi
 def exchange(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
     """Put `new` in the place of a function of a module, wherever it was imported."""
     for module_name, module in list(sys.modules.items()):
-        if not module_name.startswith("quire.") or module_name.startswith(JUDGES):
+        if not module_name.startswith(SUBJECTS):
             continue
         for name, value in list(vars(module).items()):
             if value is old:

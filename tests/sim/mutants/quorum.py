@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="acknowledged appends that one bookie has not got are cut off",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=50,
     rule="bk#1067, rule 3",
@@ -33,7 +33,7 @@ def one_no_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="one broken bookie keeps a ledger from being recovered, though the others suffice",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="rot",
     seeds=20,
     rule="bk#1067, rule 3",
@@ -44,7 +44,7 @@ def everybody_has_to_say_no(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends are cut off when bookies are slow to answer",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="fences",
     seeds=20,
     rule="rule 9",
@@ -55,7 +55,7 @@ def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries of striped ledgers are looked for on the wrong bookies",
-    laws=("no_false_absence", "quiet_heals", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "quiet_heals", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
 )
@@ -65,7 +65,7 @@ def readers_shift_the_write_set(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends of striped ledgers that too few bookies have",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
     rule="rule 15",
@@ -81,7 +81,7 @@ def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends acknowledged by one bookie that stands in the ensemble twice",
-    laws=("the_bookies_of_a_segment_are_distinct",),
+    invariants=("the_bookies_of_a_segment_are_distinct",),
     workload="all",
     seeds=20,
 )

@@ -14,7 +14,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="entries of which every copy is in one rack, with that rack",
-    laws=("an_ensemble_is_in_different_racks", "a_rack_may_be_lost"),
+    invariants=("an_ensemble_is_in_different_racks", "a_rack_may_be_lost"),
     workload="racks",
     seeds=20,
 )
@@ -25,7 +25,7 @@ def racks_do_not_count(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the rack of whoever replaces a lost bookie: two copies are in one",
-    laws=("an_ensemble_is_in_different_racks",),
+    invariants=("an_ensemble_is_in_different_racks",),
     workload="racks",
     seeds=20,
 )
@@ -44,7 +44,7 @@ def a_lost_bookie_is_replaced_from_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="where bookies stand now: clients go by where they stood",
-    laws=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
+    invariants=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,
 )
@@ -54,7 +54,7 @@ def a_move_to_another_rack_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="ledgers whose bookies were moved into one rack stay there for ever",
-    laws=("everything_is_replicated_again",),
+    invariants=("everything_is_replicated_again",),
     workload="racks",
     seeds=20,
 )
@@ -64,7 +64,7 @@ def what_is_misplaced_is_only_counted(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="copies that are made for nothing: the ledger lies no better than before",
-    laws=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
+    invariants=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,
 )
@@ -82,7 +82,7 @@ def any_other_bookie_is_better(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the copies of an entry that a move has left out",
-    laws=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
+    invariants=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.read.follow import Feed, Follower
+from quire.client.read.follow import Feed, LedgerFollower
 from quire.client.read.hedge import Hedge
 from quire.client.read.ledger_view import LedgerView
-from quire.client.read.tail import Tail
+from quire.client.read.tail import LedgerTail
 from quire.codec.entry import entry
 from quire.codec.entry.entry import EntryCodec
 from tests.sim.mutants.mutant import edit, mutant
@@ -15,7 +15,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="an entry that other bookies have is reported as never written",
-    laws=("no_false_absence",),
+    invariants=("no_false_absence",),
     workload="all",
     seeds=30,
     rule="rule 3",
@@ -36,7 +36,7 @@ def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
-    laws=("only_the_acknowledged_is_read", "lac_is_acknowledged", "what_was_read_stays"),
+    invariants=("only_the_acknowledged_is_read", "lac_is_acknowledged", "what_was_read_stays"),
     workload="tail",
     seeds=20,
     rule="rule 21",
@@ -44,7 +44,7 @@ def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
 def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Tail,
+        LedgerTail,
         "_hold",
         ("self._view.confirmed(run.last_add_confirmed)", "self._view.confirmed(run.last)"),
     )
@@ -52,26 +52,26 @@ def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
-    laws=("only_the_acknowledged_is_read", "what_was_read_stays"),
+    invariants=("only_the_acknowledged_is_read", "what_was_read_stays"),
     workload="tail",
     seeds=20,
     rule="rule 21",
 )
 def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Tail, "ready", ("if run.last > last:", "if False:"))
+    edit(patch, LedgerTail, "ready", ("if run.last > last:", "if False:"))
     edit(patch, Feed, "kept", ("run.part(first, last)", "run.part(first, run.last)"))
 
 
 @mutant(
     lost="a tailing reader does not get the last entries of a ledger",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
 )
 def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Follower,
+        LedgerFollower,
         "runs",
         (
             "if self._upcoming <= last:",
@@ -82,14 +82,14 @@ def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader misses entries in the middle",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
 )
 def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Tail,
+        LedgerTail,
         "_learn",
         ("run_of(entry_id, [poll.entry])", "run_of(self._unheld, [poll.entry])"),
     )
@@ -97,7 +97,7 @@ def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a reader that begins to follow later than others in its client misses entries",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
 )
@@ -107,7 +107,7 @@ def a_late_follower_gets_what_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers that follow in one client get entries twice",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
 )
@@ -117,7 +117,7 @@ def a_follower_gets_whole_runs(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers wait for ever, once the one that asked the bookies for all of them has left",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="tail",
     seeds=20,
 )
@@ -135,7 +135,7 @@ def nobody_takes_over_from_a_follower(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers believe in an entry that is not acknowledged, whenever a bookie was replaced",
-    laws=("no_false_absence", "lac_is_acknowledged"),
+    invariants=("no_false_absence", "lac_is_acknowledged"),
     workload="all",
     seeds=20,
 )
@@ -145,7 +145,7 @@ def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="wrong bytes are given to a reader as what was appended",
-    laws=("entries_are_what_was_appended",),
+    invariants=("entries_are_what_was_appended",),
     workload="rot",
     seeds=40,
     rule="rule 9",

@@ -8,7 +8,7 @@ import pytest
 
 from quire.client import recovery as module
 from quire.client.read import last_confirmed
-from quire.client.recovery import Recovery
+from quire.client.recovery import LedgerRecovery
 from quire.codec.wire.v2 import Flag
 from quire.core import recovery as core
 from quire.metadata.ledgers.update import update_ledger
@@ -17,7 +17,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    invariants=("nothing_acknowledged_beyond_the_close",),
     workload="recovery",
     seeds=20,
     rule="rule 34",
@@ -34,7 +34,7 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append that a bookie without a fence completes is acknowledged, and cut off",
-    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
+    invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="resets",
     seeds=40,
     rule="bk#2614, rule 1",
@@ -45,7 +45,7 @@ def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger whose last ensemble is new and empty is closed as if nothing was written before",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="churn",
     seeds=20,
     rule="bk#2615, rule 2",
@@ -61,7 +61,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries of older ensembles are asked of the newest one, denied, and cut off",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=110,
     rule="rule 2",
@@ -69,7 +69,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
 def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_run",
         ("recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)", "-1"),
     )
@@ -77,7 +77,7 @@ def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the newest acknowledged appends: those whose LAC no entry carries yet",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=20,
 )
@@ -85,19 +85,19 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     async def write_back(self: Any, snapshot: Any, lac: int) -> tuple[int, int]:
         return lac, 0
 
-    patch.setattr(Recovery, "_write_back", write_back)
+    patch.setattr(LedgerRecovery, "_write_back", write_back)
 
 
 @mutant(
     lost="acknowledged appends, when the bookie that is asked for many entries lacks the last ones",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=120,
 )
 def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_read_batch",
         (
             "_Found(run.payloads(), run.ledger_lengths, end=False)",
@@ -108,14 +108,14 @@ def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends of a striped ledger, when bookies are away during its recovery",
-    laws=("acknowledged_is_kept",),
+    invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=130,
 )
 def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_decided",
         (
             "return _Found(payloads, lengths, end=False)\n        else:",
@@ -126,29 +126,29 @@ def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger whose last entries are on fewer bookies than were asked for",
-    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
+    invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=20,
     rule="rule 5",
 )
 def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_write_back", ("await session.wait_for(last)", "pass"))
+    edit(patch, LedgerRecovery, "_write_back", ("await session.wait_for(last)", "pass"))
 
 
 @mutant(
     lost="a closed ledger whose last entries one broken disk destroys",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="recovery",
     seeds=90,
     rule="rule 5",
 )
 def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_write_back", ("ack_quorum=snapshot.ack_quorum", "ack_quorum=1"))
+    edit(patch, LedgerRecovery, "_write_back", ("ack_quorum=snapshot.ack_quorum", "ack_quorum=1"))
 
 
 @mutant(
     lost="a tailing reader gets an entry that is cut off afterwards",
-    laws=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
+    invariants=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
     workload="takeover",
     seeds=120,
     rule="rule 42",
@@ -156,12 +156,12 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
 def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "WINDOW_ENTRIES", 2)  # which does no harm: there are more rounds
     patch.setattr(module, "STRIPED_WINDOW_ENTRIES", 2)
-    edit(patch, Recovery, "_write_back", ("lac_sent=lac,", "lac_sent=None,"))
+    edit(patch, LedgerRecovery, "_write_back", ("lac_sent=lac,", "lac_sent=None,"))
 
 
 @mutant(
     lost="acknowledged appends: the next recovery asks bookies that never got them",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="fences",
     seeds=40,
     rule="rule 6",
@@ -178,23 +178,23 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
         ensemble: tuple[str, ...] = self._current.value.last_segment.ensemble
         return ensemble
 
-    patch.setattr(Recovery, "_change_ensemble", change)
+    patch.setattr(LedgerRecovery, "_change_ensemble", change)
 
 
 @mutant(
     lost="entries that recovery wrote to other bookies, which no metadata names",
-    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
+    invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=40,
     rule="rule 6",
 )
 def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
+    edit(patch, LedgerRecovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
 
 
 @mutant(
     lost="two readers disagree on where the ledger ends",
-    laws=("one_close_wins",),
+    invariants=("one_close_wins",),
     workload="recovery",
     seeds=30,
     rule="rule 20",
@@ -202,7 +202,7 @@ def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_close",
         (
             "if not closed.value.closed:",
@@ -214,7 +214,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="the old writer moves on to other bookies while the ledger is recovered without them",
-    laws=(
+    invariants=(
         "the_length_is_that_of_the_entries",
         "nothing_acknowledged_beyond_the_close",
         "acknowledged_is_kept",
@@ -226,7 +226,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_run",
         (
             "now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None",
@@ -235,7 +235,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     )
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_close",
         ("if now.state is not LedgerState.IN_RECOVERY:", "if now.closed:"),
     )
@@ -243,14 +243,14 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the length of a ledger that was recovered twice",
-    laws=("the_length_is_that_of_the_entries", "one_close_wins"),
+    invariants=("the_length_is_that_of_the_entries", "one_close_wins"),
     workload="race",
     seeds=30,
 )
 def recovery_counts_the_length_from_zero(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LedgerRecovery,
         "_write_back",
         ("session.pipeline.length = found.lengths[0] - len(found.payloads[0])", "pass"),
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.background import whole
+from quire.bookie.background import complete_ledger
 from quire.bookie.background.damage import DamageReports
 from quire.bookie.directories import identity
 from quire.bookie.directories import listed as directories
 from quire.bookie.directories import lost as lost_directory
 from quire.bookie.directories import replacement as disk_replacement
 from quire.storage import directory
-from quire.storage.facts import StoreFacts
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery.incarnation import Expected
-from quire.storage.recovery.recovery import Recovery
+from quire.storage.directories import LedgerDirectories
+from quire.storage.recovery.incarnation import ExpectedLog
+from quire.storage.recovery.log_recovery import LogRecovery
+from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -23,7 +23,7 @@ TAKEN_FOR_ABSENT = ("what_is_lost_is_unknown", "no_false_absence", "acknowledged
 
 @mutant(
     lost="what was on the disk that died is reported as never written",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
 )
@@ -39,7 +39,7 @@ def the_new_directory_is_one_that_held_nothing(patch: pytest.MonkeyPatch) -> Non
 
 @mutant(
     lost="the same, where the replacement was cut off between two of its steps",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=300,
 )
@@ -59,7 +59,7 @@ def it_is_lost_only_once_it_has_its_cookie(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, where somebody mounts an empty disk, and does not say that it is one",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
 )
@@ -74,7 +74,7 @@ def an_empty_disk_in_its_place_is_a_new_one(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what came since is denied, and what was fenced or deleted is as it was before",
-    laws=("an_old_disk_is_refused", *TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
+    invariants=("an_old_disk_is_refused", *TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
     workload="replaced",
     seeds=60,
 )
@@ -84,7 +84,7 @@ def a_disk_that_was_replaced_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that takes the disk that it was given for the wrong one, and never starts",
-    laws=("quiet_heals", "an_old_disk_is_refused"),
+    invariants=("quiet_heals", "an_old_disk_is_refused"),
     workload="replaced",
     seeds=20,
 )
@@ -102,7 +102,7 @@ def the_cluster_is_not_told_which_disk_it_is(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same: a replacement that was cut off is taken for one that is done",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="replaced",
     seeds=200,
 )
@@ -117,7 +117,7 @@ def what_was_begun_is_done(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a disk that is well, with all that is on it, by a slip of an operator",
-    laws=("what_is_durable_stays", *LOST_IN_A_CRASH),
+    invariants=("what_is_durable_stays", *LOST_IN_A_CRASH),
     workload="replaced",
     seeds=60,
 )
@@ -127,7 +127,11 @@ def a_disk_that_is_well_is_given_up(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a copy of all that was on the disk: nobody knows that it is missing",
-    laws=("what_is_lost_comes_back", "a_loss_comes_to_its_end", "everything_is_replicated_again"),
+    invariants=(
+        "what_is_lost_comes_back",
+        "a_loss_comes_to_its_end",
+        "everything_is_replicated_again",
+    ),
     workload="replaced",
     seeds=20,
 )
@@ -137,7 +141,7 @@ def what_is_lost_is_not_marked(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what has not come back yet is reported as never written",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
 )
@@ -147,7 +151,7 @@ def a_loss_ends_with_the_first_round(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what has not come back yet of a ledger is denied as soon as some of it has",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
 )
@@ -157,15 +161,15 @@ def what_comes_back_goes_where_nothing_was_lost(patch: pytest.MonkeyPatch) -> No
 
 @mutant(
     lost="entries of a ledger that is open, and that nobody has marked, are denied",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=200,
 )
 def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        whole,
-        "is_whole",
+        complete_ledger,
+        "is_complete",
         ("if metadata.state is LedgerState.IN_RECOVERY:", "if False:"),
         ("if not metadata.closed and bookie in metadata.last_segment.ensemble:", "if False:"),
     )
@@ -173,19 +177,19 @@ def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends of a writer that was taken over: its bookie has lost the fence with the disk",
-    laws=("nothing_acknowledged_beyond_the_close", *TAKEN_FOR_ABSENT),
+    invariants=("nothing_acknowledged_beyond_the_close", *TAKEN_FOR_ABSENT),
     workload="replaced",
     seeds=200,
     rule="rule 34",
 )
 def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StoreFacts, "writable", ("and not self._catalogue.negatives_unknown", ""))
+    edit(patch, LedgerStore, "writable", ("and not self._catalogue.negatives_unknown", ""))
     edit(patch, LedgerDirectories, "writable", ("and not place.lossy", ""))
 
 
 @mutant(
     lost="the same, once all entries have come back",
-    laws=("what_is_lost_comes_back", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_lost_comes_back", "nothing_acknowledged_beyond_the_close"),
     workload="replaced",
     seeds=60,
     rule="rule 34",
@@ -193,32 +197,32 @@ def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
 def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        whole,
-        "is_whole",
+        complete_ledger,
+        "is_complete",
         ("return not metadata.closed or await _fence(store, ledger_id, metadata)", "return True"),
     )
 
 
 @mutant(
     lost="what was acknowledged since is denied, once a directory is restored from an older copy",
-    laws=(*TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
+    invariants=(*TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
     workload="rolled_back",
     seeds=20,
 )
 def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expected, "held_against", lambda expected, found: "")
+    patch.setattr(ExpectedLog, "held_against", lambda expected, found: "")
 
 
 @mutant(
     lost="the same: a start detects it, reports it, and continues",
-    laws=TAKEN_FOR_ABSENT,
+    invariants=TAKEN_FOR_ABSENT,
     workload="rolled_back",
     seeds=20,
 )
 def an_older_copy_is_only_told(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Recovery,
+        LogRecovery,
         "_run",
         ("missing.append(max(newest + 1, self._expected.position.newest_file))", "pass"),
     )

@@ -13,14 +13,14 @@ LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")
 
 @mutant(
     lost="what was on the directory, and was to be read there",
-    laws=LOST,
+    invariants=LOST,
     workload="resized",
     seeds=20,
 )
 def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        disk_replacement.Removal,
+        disk_replacement.DirectoryRemoval,
         "check_not_needed",
         ("if lacking.count:", "if False:"),
     )
@@ -28,14 +28,14 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, where the other directories have some of the ledgers",
-    laws=LOST,
+    invariants=LOST,
     workload="resized",
     seeds=20,
 )
 def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        disk_replacement.Removal,
+        disk_replacement.DirectoryRemoval,
         "check_not_needed",
         ("for ledger_id, _ in page:", "for ledger_id, _ in page[:1]:"),
     )
@@ -43,7 +43,7 @@ def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that does not start any more: its directories do not agree",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="resized",
     seeds=60,
 )

@@ -12,7 +12,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="damage in the last block of a segment is found when it is too late to heal it",
-    laws=("damage_is_found",),
+    invariants=("damage_is_found",),
     workload="amnesia",
     seeds=20,
 )
@@ -29,7 +29,7 @@ def the_scrub_skips_the_last_block(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what was found damaged, when the bookie starts again",
-    laws=("damage_is_found",),
+    invariants=("damage_is_found",),
     workload="amnesia",
     seeds=20,
 )
@@ -39,7 +39,7 @@ def damage_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="nothing, but good entries are copied from other bookies as if they were damaged",
-    laws=("a_good_disk_is_not_called_damaged",),
+    invariants=("a_good_disk_is_not_called_damaged",),
     workload="rot",
     seeds=20,
 )

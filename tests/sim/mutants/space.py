@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.bookie.background import garbage
-from quire.storage.background.compactor import Compactor
-from quire.storage.background.reserve import Reserve
+from quire.storage.background.compactor import CompactionReserve, Compactor
 from quire.storage.background.rewrite import Rewrite
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
@@ -14,7 +13,7 @@ from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
 @mutant(
     lost="what was compacted, at a loss of power: its old place is gone, its new one not synced",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="space",
     seeds=20,
 )
@@ -30,7 +29,7 @@ def a_compaction_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, with the segment that was compacted: two writers",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="space",
     seeds=20,
     rule="rule 34",
@@ -46,7 +45,7 @@ def a_compaction_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a live ledger, with every segment that is compacted",
-    laws=(*LOST_IN_A_CRASH, "no_false_absence"),
+    invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
 )
@@ -61,7 +60,7 @@ def a_compaction_forgets_a_ledger(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the entries of a ledger that another run of it hides",
-    laws=(*LOST_IN_A_CRASH, "no_false_absence"),
+    invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
 )
@@ -70,13 +69,13 @@ def runs_that_go_on_count_as_copies(patch: pytest.MonkeyPatch) -> None:
         patch,
         Rewrite,
         "_without_copies",
-        ("low <= piece.first and last <= high", "low <= piece.first <= high + 1 and high >= 0"),
+        ("low <= extent.first and last <= high", "low <= extent.first <= high + 1 and high >= 0"),
     )
 
 
 @mutant(
     lost="an append to a ledger that was closed and deleted is acknowledged",
-    laws=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
+    invariants=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="space",
     seeds=90,
     rule="bk#4462, rule 36",
@@ -87,28 +86,33 @@ def a_compaction_forgets_tombstones(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="every ledger, when the address of the metadata store leads to another cluster",
-    laws=(*LOST_IN_A_CRASH, "no_false_absence"),
+    invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
     rule="rule 30",
 )
 def a_foreign_store_is_believed(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, garbage, "_match", ("found != instance_id or not instance_id", "False"))
+    edit(
+        patch,
+        garbage,
+        "check_cluster",
+        ("found != instance_id or (named and not instance_id)", "False"),
+    )
 
 
 @mutant(
     lost="nothing, but a full bookie stays full: there is no room to compact in",
-    laws=("space_comes_back",),
+    invariants=("space_comes_back",),
     workload="space",
     seeds=30,
 )
 def the_reserve_is_not_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reserve, "keep", lambda self, *, wanted: None)
+    patch.setattr(CompactionReserve, "keep", lambda self, *, wanted: None)
 
 
 @mutant(
     lost="nothing, but the disk fills with what is deleted",
-    laws=("space_comes_back",),
+    invariants=("space_comes_back",),
     workload="space",
     seeds=20,
 )

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.protocol.add_batcher import Intake
+from quire.bookie.protocol.add_batcher import AddBatcher
 from quire.storage import directory
 from quire.storage.background.collector import Collector
-from quire.storage.catalogue import Catalogue
-from quire.storage.log import preallocation as spares
+from quire.storage.background.sealer import Sealer
+from quire.storage.log import preallocation
 from quire.storage.log.appender import Appender
-from quire.storage.log.batch import Batch
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.read.reader import Reader
 from quire.storage.recovery import replay
-from quire.storage.segment import footer_rows, sealing
-from quire.storage.segment.sealer import Sealer
+from quire.storage.segment import footer, footer_rows
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
@@ -33,7 +33,7 @@ LOST_IN_A_CRASH = (
 
 @mutant(
     lost="acknowledged appends, at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
 )
@@ -43,7 +43,7 @@ def groups_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a segment of the log, at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="torn",
     seeds=420,
 )
@@ -53,17 +53,17 @@ def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a segment of the log, at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
 )
 def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, spares, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
+    edit(patch, preallocation, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
 
 
 @mutant(
     lost="the bookie, which does not know its own directory after a loss of power",
-    laws=("replicated", "quiet_heals"),
+    invariants=("replicated", "quiet_heals"),
     workload="disk",
     seeds=20,
 )
@@ -73,14 +73,14 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries of a sealed segment, at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="torn",
     seeds=60,
 )
 def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        sealing,
+        footer,
         "write_footer",
         ("file_bytes)\n    segment.file.sync()", "file_bytes)"),
         ("TRAILER_BYTES)\n    segment.file.sync()", "TRAILER_BYTES)"),
@@ -89,7 +89,7 @@ def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends, at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
 )
@@ -99,8 +99,8 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
         Appender,
         "submit",
         (
-            "self._writer.submit(batch)",
-            "self._writer.submit(batch)\n"
+            "self._writer.submit(batch, segment)",
+            "self._writer.submit(batch, segment)\n"
             "    done, batch.done = batch.done, None\n"
             "    if done is not None:\n"
             "        done(batch, None)",
@@ -110,7 +110,7 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends: the sync that fails first and succeeds then wrote nothing",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
     rule="fsyncgate",
@@ -129,7 +129,7 @@ def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends, when the disk fails",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=30,
 )
@@ -139,26 +139,26 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a copy that was only queued is acknowledged, and gone at a loss of power",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=330,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = Intake._hand_over
+    real = AddBatcher._hand_over
 
-    def hand_over(self: Any, batch: Batch, urgent: bool, done: Any) -> None:
+    def hand_over(self: Any, batch: LogBatch, urgent: bool, done: Any) -> None:
         ledgers = self._service.store.ledgers
         if any(run.last > ledgers[run.ledger_id].last_entry_id for run in batch.runs):
             real(self, batch, urgent, done)
         else:
             done(batch, None)
 
-    patch.setattr(Intake, "_hand_over", hand_over)
+    patch.setattr(AddBatcher, "_hand_over", hand_over)
 
 
 @mutant(
     lost="a bookie whose log looks damaged after two crashes, though nothing was",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
 )
@@ -168,7 +168,7 @@ def the_last_group_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries behind a damaged place of the log are reported as never written",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
     seeds=250,
     rule="rule 32",
@@ -179,7 +179,7 @@ def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="damaged entries are reported as never written",
-    laws=("no_false_absence", "acknowledged_is_kept"),
+    invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="spoiled",
     seeds=760,
     rule="bk#2908, rule 32",
@@ -190,7 +190,7 @@ def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, when its bookie starts again: two writers",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
     seeds=20,
     rule="bk BOOKKEEPER-135, rule 34",
@@ -201,7 +201,7 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="fences and keys that stand in a sealed segment, when the bookie starts again",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close", "quiet_heals"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close", "quiet_heals"),
     workload="recovery",
     seeds=130,
     rule="rule 34",
@@ -212,7 +212,7 @@ def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger that its bookie does not know how to fence any more",
-    laws=("what_is_durable_stays", "quiet_heals"),
+    invariants=("what_is_durable_stays", "quiet_heals"),
     workload="idle",
     seeds=30,
 )
@@ -227,7 +227,7 @@ def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, with the segment that it was logged in: two writers",
-    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="idle",
     seeds=40,
     rule="rule 34",
@@ -243,7 +243,7 @@ def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="live ledgers, with the segment that they share with a deleted one",
-    laws=("what_is_durable_stays", "quiet_heals", "no_false_absence"),
+    invariants=("what_is_durable_stays", "quiet_heals", "no_false_absence"),
     workload="delete",
     seeds=40,
 )
@@ -253,7 +253,7 @@ def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="a bookie that misses a segment which it dropped itself, and trusts itself no more",
-    laws=("what_is_durable_stays", "quiet_heals"),
+    invariants=("what_is_durable_stays", "quiet_heals"),
     workload="delete",
     seeds=20,
 )
@@ -269,7 +269,7 @@ def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append to a ledger that was closed and deleted is acknowledged",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    invariants=("nothing_acknowledged_beyond_the_close",),
     workload="idle",
     seeds=40,
     rule="bk#4462, rule 36",
@@ -280,7 +280,7 @@ def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that the footer of a sealed segment does not find",
-    laws=(
+    invariants=(
         "a_good_disk_gives_back_what_it_names",
         "quiet_heals",
         "no_false_absence",
@@ -295,7 +295,7 @@ def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that were on their way when their segment was sealed",
-    laws=LOST_IN_A_CRASH,
+    invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
 )
@@ -305,7 +305,7 @@ def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that trusts itself no more after a sync failed while it started",
-    laws=("what_is_durable_stays", "quiet_heals"),
+    invariants=("what_is_durable_stays", "quiet_heals"),
     workload="disk",
     seeds=20,
     rule="ours: seeds 512, 564",
@@ -313,7 +313,7 @@ def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
 def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        spares,
+        preallocation,
         "prepare",
         ("if new:\n            disk.remove(name)", "disk.remove(name)"),
     )
@@ -321,7 +321,7 @@ def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what was queued at a clean stop, when a read ends meanwhile",
-    laws=("the_run_comes_to_its_end",),
+    invariants=("the_run_comes_to_its_end",),
     workload="rolling",
     seeds=40,
     rule="ours: seeds 5268, 5684",
@@ -331,5 +331,8 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
         patch,
         LedgerStore,
         "close",
-        ("self._spares.closed = True", "self._spares.closed = self._cold.closed = True"),
+        (
+            "self._preallocated.closed = True",
+            "self._preallocated.closed = self._cold.closed = True",
+        ),
     )

@@ -13,7 +13,7 @@ from quire.streams.statemachine.state_machine import Leader
 from quire.streams.write import takeover
 from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.segments import Segments, SegmentWriter
-from quire.streams.write.takeover import Taken
+from quire.streams.write.takeover import TakenStream
 from quire.streams.write.writer import Producer, StreamWriter
 from quire.streams.write.writer_task import WriterTask
 from tests.sim.mutants.mutant import edit, mutant
@@ -23,7 +23,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="a writer that was replaced goes on in a new segment beside its successor",
-    laws=("a_successor_ends_the_writer", "numbers_of_segments_have_no_hole"),
+    invariants=("a_successor_ends_the_writer", "numbers_of_segments_have_no_hole"),
     workload="streams",
     seeds=30,
 )
@@ -40,7 +40,7 @@ def a_roll_does_not_check_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="two writers at once: what the former had begun goes on",
-    laws=("a_successor_ends_the_writer", "only_a_successor_ends_a_writer"),
+    invariants=("a_successor_ends_the_writer", "only_a_successor_ends_a_writer"),
     workload="streams",
     seeds=90,
 )
@@ -56,7 +56,7 @@ def a_claim_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged records of a writer that was replaced",
-    laws=("a_completed_segment_is_closed", "an_acknowledged_record_is_there"),
+    invariants=("a_completed_segment_is_closed", "an_acknowledged_record_is_there"),
     workload="streams",
     seeds=60,
 )
@@ -66,7 +66,7 @@ def a_takeover_does_not_recover_the_ledger(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a writer that was replaced takes the answer for a success, and acknowledges",
-    laws=("a_successor_ends_the_writer",),
+    invariants=("a_successor_ends_the_writer",),
     workload="streams",
     seeds=60,
 )
@@ -81,7 +81,7 @@ def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what a truncation has given up comes back with the new name",
-    laws=("truncation_never_goes_back",),
+    invariants=("truncation_never_goes_back",),
     workload="lives",
     seeds=100,
 )
@@ -91,7 +91,7 @@ def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="two writers in a stream that was deleted and made again; its ledgers deleted",
-    laws=("a_deleted_stream_takes_no_more", "only_empty_segments_are_dropped"),
+    invariants=("a_deleted_stream_takes_no_more", "only_empty_segments_are_dropped"),
     workload="lives",
     seeds=30,
 )
@@ -106,7 +106,7 @@ def a_life_is_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="streams that were deleted or renamed are there again, empty",
-    laws=("a_segment_goes_when_it_is_truncated", "what_was_deleted_is_gone"),
+    invariants=("a_segment_goes_when_it_is_truncated", "what_was_deleted_is_gone"),
     workload="lives",
     seeds=30,
 )
@@ -124,7 +124,7 @@ def a_deleted_stream_comes_back_by_half(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a stream that was ended goes on",
-    laws=("an_ended_stream_takes_no_more",),
+    invariants=("an_ended_stream_takes_no_more",),
     workload="streams",
     seeds=100,
 )
@@ -140,7 +140,7 @@ def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends under a condition that does not hold",
-    laws=("conditions_are_kept",),
+    invariants=("conditions_are_kept",),
     workload="streams",
     seeds=30,
 )
@@ -155,7 +155,7 @@ def a_condition_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="records that are in the stream twice",
-    laws=("a_record_is_there_once",),
+    invariants=("a_record_is_there_once",),
     workload="streams",
     seeds=390,
 )
@@ -175,7 +175,7 @@ def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends that never return, though their records are in the stream",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="streams",
     seeds=60,
 )
@@ -190,7 +190,7 @@ def what_a_recovery_has_found_is_not_acknowledged(patch: pytest.MonkeyPatch) -> 
 
 @mutant(
     lost="acknowledged records: a record counts as soon as it is sent",
-    laws=("an_acknowledged_record_is_there",),
+    invariants=("an_acknowledged_record_is_there",),
     workload="streams",
     seeds=60,
 )
@@ -206,7 +206,7 @@ def what_is_sent_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers cannot find a record where its writer was told that it is",
-    laws=("told_positions_are_true", "a_record_is_what_its_writer_said"),
+    invariants=("told_positions_are_true", "a_record_is_what_its_writer_said"),
     workload="streams",
     seeds=30,
 )
@@ -216,23 +216,23 @@ def positions_leave_out_the_marks(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="sequence ids that are given twice or not at all",
-    laws=("sequence_ids_have_no_hole", "a_record_is_what_its_writer_said"),
+    invariants=("sequence_ids_have_no_hole", "a_record_is_what_its_writer_said"),
     workload="streams",
     seeds=60,
 )
 def a_segment_without_records_counts(patch: pytest.MonkeyPatch) -> None:
-    def next_sequence(self: Taken) -> int:
+    def next_sequence(self: TakenStream) -> int:
         if not self.segments:
             return 0
         last = self.segments[-1]
         return last.following_sequence_id + (last.record_count == 0)
 
-    patch.setattr(Taken, "next_sequence", property(next_sequence))
+    patch.setattr(TakenStream, "next_sequence", property(next_sequence))
 
 
 @mutant(
     lost="ledgers that nobody deletes",
-    laws=("no_ledger_is_orphaned",),
+    invariants=("no_ledger_is_orphaned",),
     workload="streams",
     seeds=300,
 )
@@ -248,7 +248,7 @@ def a_ledger_is_left_when_its_node_is_not_written(patch: pytest.MonkeyPatch) -> 
 
 @mutant(
     lost="a producer's records: the next writer believes that it has them",
-    laws=("producers_are_in_the_stream_without_a_gap", "an_acknowledged_record_is_there"),
+    invariants=("producers_are_in_the_stream_without_a_gap", "an_acknowledged_record_is_there"),
     workload="relay",
     seeds=60,
 )
@@ -258,7 +258,7 @@ def a_snapshot_of_producers_is_ahead(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a producer's retry is a duplicate, and a fencing token is forgotten, after a failover",
-    laws=("no_producer_is_forgotten", "a_record_is_there_once"),
+    invariants=("no_producer_is_forgotten", "a_record_is_there_once"),
     workload="streams",
     seeds=30,
 )
@@ -273,7 +273,7 @@ def marks_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, behind a truncation of all that there was",
-    laws=("no_producer_is_forgotten", "a_record_is_there_once", "conditions_are_kept"),
+    invariants=("no_producer_is_forgotten", "a_record_is_there_once", "conditions_are_kept"),
     workload="lives",
     seeds=30,
 )
@@ -291,7 +291,7 @@ def marks_of_what_is_truncated_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a retry is acknowledged while its record is under way, and then the writer dies",
-    laws=("a_retry_waits_for_the_record",),
+    invariants=("a_retry_waits_for_the_record",),
     workload="streams",
     seeds=60,
 )
@@ -304,7 +304,7 @@ def a_retry_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers miss a segment",
-    laws=("no_record_is_skipped",),
+    invariants=("no_record_is_skipped",),
     workload="streams",
     seeds=30,
 )
@@ -322,7 +322,11 @@ def a_reader_skips_a_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers miss the last entry of a segment",
-    laws=("no_record_is_skipped", "a_read_comes_to_the_end", "an_acknowledged_record_is_there"),
+    invariants=(
+        "no_record_is_skipped",
+        "a_read_comes_to_the_end",
+        "an_acknowledged_record_is_there",
+    ),
     workload="streams",
     seeds=30,
 )
@@ -334,7 +338,7 @@ def the_last_entry_of_a_segment_is_not_read(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="followers miss what is written to a segment after they have opened it",
-    laws=("no_record_is_skipped",),
+    invariants=("no_record_is_skipped",),
     workload="streams",
     seeds=30,
 )
@@ -355,7 +359,7 @@ def the_end_so_far_is_the_end_of_the_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="applications see what is not theirs",
-    laws=("only_what_was_appended_is_read",),
+    invariants=("only_what_was_appended_is_read",),
     workload="streams",
     seeds=30,
 )
@@ -365,7 +369,7 @@ def control_records_are_shown(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a read that is bounded by the beginning of an entry misses the one before",
-    laws=("a_read_comes_to_the_end",),
+    invariants=("a_read_comes_to_the_end",),
     workload="streams",
     seeds=1_000,
 )
@@ -380,7 +384,7 @@ def an_end_between_entries_cuts_the_last(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="who has read all is told that records are gone: a state machine cannot start any more",
-    laws=("no_command_is_lost", "quiet_heals"),
+    invariants=("no_command_is_lost", "quiet_heals"),
     workload="streams",
     seeds=100,
 )
@@ -395,7 +399,7 @@ def nobody_is_behind_a_truncated_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the position of a subscription goes back: records are delivered again",
-    laws=("a_subscription_never_goes_back",),
+    invariants=("a_subscription_never_goes_back",),
     workload="streams",
     seeds=300,
 )
@@ -408,7 +412,7 @@ def a_subscription_stores_what_comes(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="records that nobody has given up",
-    laws=("only_what_was_asked_for_is_truncated",),
+    invariants=("only_what_was_asked_for_is_truncated",),
     workload="streams",
     seeds=60,
 )
@@ -423,7 +427,7 @@ def a_truncation_takes_the_whole_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="what was given up comes back, without its ledger",
-    laws=("truncation_never_goes_back",),
+    invariants=("truncation_never_goes_back",),
     workload="streams",
     seeds=160,
 )
@@ -433,7 +437,7 @@ def truncations_do_not_see_each_other(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="records whose ledger is deleted while its segment is there",
-    laws=("a_named_ledger_is_not_deleted", "nothing_is_lost"),
+    invariants=("a_named_ledger_is_not_deleted", "nothing_is_lost"),
     workload="streams",
     seeds=100,
 )
@@ -448,7 +452,7 @@ def what_is_truncated_in_part_is_freed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the settings of a stream, where its maker dies",
-    laws=("settings_are_there_from_the_beginning",),
+    invariants=("settings_are_there_from_the_beginning",),
     workload="streams",
     seeds=300,
 )
@@ -471,7 +475,7 @@ def settings_are_written_later(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="results of commands that are not in the log",
-    laws=("machines_agree", "a_command_is_applied_once", "no_command_is_lost"),
+    invariants=("machines_agree", "a_command_is_applied_once", "no_command_is_lost"),
     workload="streams",
     seeds=60,
 )

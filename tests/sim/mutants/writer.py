@@ -20,7 +20,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="acknowledged appends on a bookie that no metadata names: nobody can read them",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
     rule="bk#1591, rule 8",
@@ -38,7 +38,7 @@ def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries in flight when a bookie died are looked for where they never were",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="all",
     seeds=30,
 )
@@ -56,7 +56,7 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries confirmed during an ensemble change are looked for where they never were",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
     seeds=50,
     rule="bk#4651, rule 10",
@@ -67,7 +67,7 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an entry confirmed with the word of a bookie that was just replaced",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="fences",
     seeds=100,
     rule="bk#3005, bk#4097, rule 12",
@@ -89,7 +89,7 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that the new bookie was never sent",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
     seeds=20,
     rule="rule 12",
@@ -105,7 +105,7 @@ def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that the new bookie was never sent",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="all",
     seeds=20,
     rule="rule 13",
@@ -125,7 +125,7 @@ def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends with one copy less than was asked for",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
     rule="rule 15",
@@ -142,7 +142,7 @@ def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that a bookie had refused",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="full",
     seeds=300,
     rule="rule 15",
@@ -160,7 +160,7 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="two writers: the old one goes on behind the back of a recovery",
-    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
+    invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=100,
     rule="rule 19",
@@ -177,7 +177,7 @@ def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger with entries that are nowhere",
-    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
+    invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="all",
     seeds=30,
 )
@@ -193,7 +193,7 @@ def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append returns before any bookie has it",
-    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="recovery",
     seeds=20,
 )
@@ -203,7 +203,7 @@ def appends_return_when_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers get entries that are not acknowledged, and may be cut off",
-    laws=("only_the_acknowledged_is_read", "lac_is_acknowledged"),
+    invariants=("only_the_acknowledged_is_read", "lac_is_acknowledged"),
     workload="tail",
     seeds=20,
 )
@@ -218,7 +218,7 @@ def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers get entries that are not acknowledged, and may be cut off",
-    laws=("lac_is_acknowledged", "only_the_acknowledged_is_read"),
+    invariants=("lac_is_acknowledged", "only_the_acknowledged_is_read"),
     workload="tail",
     seeds=50,
 )
@@ -233,7 +233,7 @@ def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the memory of a program that appends faster than its slowest bookie",
-    laws=("quiet_heals", "queues_are_bounded"),
+    invariants=("quiet_heals", "queues_are_bounded"),
     workload="large",
     seeds=20,
 )
@@ -248,7 +248,7 @@ def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries get the ids of others",
-    laws=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
+    invariants=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
 )
@@ -258,7 +258,7 @@ def own_ids_are_given_in_the_order_of_arrival(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="entries get the ids of others",
-    laws=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
+    invariants=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
 )
@@ -273,7 +273,7 @@ def an_id_is_taken_twice(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends that were forced, at a loss of power",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
 )
@@ -291,7 +291,7 @@ def what_is_accepted_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends that were forced on a bookie that had lost them before",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=70,
 )
@@ -301,7 +301,7 @@ def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> Non
 
 @mutant(
     lost="appends that were accepted while a force was under way",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
 )
@@ -319,7 +319,7 @@ def a_force_covers_what_came_behind_it(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a deferred writer that waits for ever for room",
-    laws=("quiet_heals",),
+    invariants=("quiet_heals",),
     workload="deferred",
     seeds=30,
     rule="ours",
@@ -335,7 +335,7 @@ def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a writer that changes its ensemble as fast as connections are refused, until it gives up",
-    laws=("metadata_is_not_hammered",),
+    invariants=("metadata_is_not_hammered",),
     workload="churn",
     seeds=210,
     rule="ours",
@@ -346,7 +346,7 @@ def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends that a writer without an ack quorum takes the word of fewer bookies for",
-    laws=("acknowledged_is_on_a_quorum",),
+    invariants=("acknowledged_is_on_a_quorum",),
     workload="switch",
     seeds=60,
     rule="ours",

@@ -16,8 +16,8 @@ from quire.bookie.server import Address, Bookie
 from quire.config import BookieConfig
 from quire.metadata.interface import MetadataStore
 from quire.net.network import AsyncioNetwork
+from quire.storage.directories import DataDirectory
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
 from quire_simulator.metadata.cluster import MemoryCluster
 from quire_simulator.metadata.store import MemoryStore

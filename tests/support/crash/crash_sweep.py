@@ -23,7 +23,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.machine.disk import SimDisk
-from quire_simulator.machine.inode import Content, Inode
+from quire_simulator.machine.inode import Inode, InodeContent
 from quire_simulator.machine.power_loss import PowerLoss
 from tests.support.storage.interleave import Interleaving
 from tests.support.storage.promises import Promises, PromisingStore
@@ -156,9 +156,9 @@ class Sweep:
         self._rng = random.Random(seed)
         self._seen: set[tuple[bytes, tuple[int, int]]] = set()
         self._digests: set[bytes] = set()
-        self._older: dict[str, Content] = {}
+        self._older: dict[str, InodeContent] = {}
         """Files beside the segments, as they were first."""
-        self._caches: list[Content] = []
+        self._caches: list[InodeContent] = []
         """Every index cache so far, oldest first."""
         self._earlier: list[tuple[SimDisk, Promises, str]] = []
         """A few states from before the last of these."""
@@ -310,7 +310,7 @@ class Sweep:
         self._earlier.append((disk.copy(), promises.copy(), where))
 
     def _with_cache(
-        self, disk: SimDisk, promises: Promises, where: str, cache: Content | None
+        self, disk: SimDisk, promises: Promises, where: str, cache: InodeContent | None
     ) -> None:
         contents = {name: one for name, one in contents_of(disk).items() if name != CACHE_NAME}
         if cache is not None:
@@ -325,12 +325,12 @@ def aside(name: str) -> bool:
     return name.startswith(f"{LOG_DIRECTORY}/") and not name.endswith(".seg")
 
 
-def contents_of(disk: SimDisk) -> dict[str, Content | None]:
+def contents_of(disk: SimDisk) -> dict[str, InodeContent | None]:
     entries = disk.durable_entries
     return {n: one.durable if isinstance(one, Inode) else None for n, one in entries.items() if n}
 
 
-def without_trailer(content: Content | None) -> Content | None:
+def without_trailer(content: InodeContent | None) -> InodeContent | None:
     if content is None or content.size < TRAILER_BYTES:
         return content
     at = content.size - TRAILER_BYTES

@@ -12,11 +12,11 @@ from quire.codec.log import index_cache as index_cache_format
 from quire.storage import directory
 from quire.storage.background.collector import Collector
 from quire.storage.background.rewrite import Rewrite
-from quire.storage.log import preallocation as spares
+from quire.storage.log import preallocation
 from quire.storage.log.group_commit import LogWriter
 from quire.storage.recovery import replay, startup
 from quire.storage.recovery.index_cache import CachedIndex
-from quire.storage.segment import sealing
+from quire.storage.segment import footer
 from tests.sim.mutants.mutant import edit
 from tests.support.crash.crash_scripts import COMPACTS, DELETES, FILLS, FIRST_START, ROLLS, WIDE
 from tests.support.crash.crash_sweep import Script
@@ -71,7 +71,7 @@ def a_group_is_written_before_the_header_is_synced(patch: pytest.MonkeyPatch) ->
 
 @defect(ROLLS)
 def a_new_segment_has_no_durable_name(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, spares, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
+    edit(patch, preallocation, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
 
 
 @defect(FIRST_START)
@@ -106,7 +106,7 @@ def the_directory_of_the_log_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 @defect(WIDE)
 def a_trailer_is_synced_with_its_index(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, sealing, "write_footer", ("file_bytes)\n    segment.file.sync()", "file_bytes)"))
+    edit(patch, footer, "write_footer", ("file_bytes)\n    segment.file.sync()", "file_bytes)"))
 
 
 @defect(ROLLS)
@@ -191,4 +191,6 @@ def a_start_on_a_full_disk_leaves_an_interrupted_one_its_room(patch: pytest.Monk
 
 @defect(FILLS, every=1_000)
 def a_disk_that_was_full_stays_so(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, spares.Spares, "_on_free", ("if not self._prepared", "if False"))
+    edit(
+        patch, preallocation.PreallocatedSegments, "_on_free", ("if not self._prepared", "if False")
+    )

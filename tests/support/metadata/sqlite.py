@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quire._runtime.clock import SystemClock
-from quire.metadata.sqlite.lease import ProcessId
+from quire.metadata.sqlite.session import ProcessId
 from quire.metadata.sqlite.store import SqliteStore
 from tests.support.metadata.backends import Backend
 

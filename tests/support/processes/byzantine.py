@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import quire
 from quire import DigestType
 from quire._runtime.clock import SystemClock
-from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.cluster.health import Misbehaviour
 from quire.client.write.writer import LedgerWriter
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork, ProtocolFactory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.recovery import Recovery
+from quire.client.recovery import LedgerRecovery
 from quire.core.append.pipeline import AddPipeline
-from quire_simulator import Plan, run_plan
+from quire_simulator import RunPlan, run_plan
 
 SEEDS = 40
 
@@ -15,7 +15,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     async def write_back(self, snapshot, lac):  # type: ignore[no-untyped-def]
         return lac, 0
 
-    patch.setattr(Recovery, "_write_back", write_back)
+    patch.setattr(LedgerRecovery, "_write_back", write_back)
 
 
 def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -28,10 +28,10 @@ def one_ack_less_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AddPipeline, "__init__", init)
 
 
-def failing_plan(workload: str) -> Plan:
+def failing_plan(workload: str) -> RunPlan:
     """The first one that fails, with the defect that is there now."""
     for seed in range(SEEDS):
-        plan = Plan.make(seed, workload)
+        plan = RunPlan.make(seed, workload)
         if run_plan(plan).failure is not None:
             return plan
     pytest.fail(f"no failure in {SEEDS} seeds of {workload}")

@@ -12,7 +12,7 @@ from quire.client import Client
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
 from quire.metadata.ledgers.update import update_ledger
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from quire.replication.repair.recovery_adds import RecoveryAdds
 from quire.testing.cluster import BookieProcess, LocalCluster
 from tests.support.waiting import wait_for

@@ -22,7 +22,7 @@ from quire.spark.streams.sink import Committer
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.spark.streams.writer import StreamBatchWriter, StreamQueryWriter, query_and_batch
 from quire.streams.publish import publishing
-from quire.streams.publish.publishing import Batch
+from quire.streams.publish.publishing import StreamBatch
 
 
 class FaultyWriter(QuireWriter):
@@ -149,7 +149,7 @@ class FaultyCommitter(Committer):
         super().__init__(committer._options)
         self.faults = faults
 
-    async def publish(self, streams: Any, name: str, batch: Batch, built: Any) -> None:
+    async def publish(self, streams: Any, name: str, batch: StreamBatch, built: Any) -> None:
         faults, number = self.faults, number_of(batch)
         merge, commit = publishing.merge, publishing._commit
 
@@ -175,7 +175,7 @@ class FaultyCommitter(Committer):
             publishing.merge, publishing._commit = merge, commit
         faults.step("after-publication", number)
 
-    async def clean_up(self, streams: Any, name: str, batch: Batch, built: Any) -> None:
+    async def clean_up(self, streams: Any, name: str, batch: StreamBatch, built: Any) -> None:
         await super().clean_up(streams, name, batch, built)
         self.faults.step("after-sweep", number_of(batch))
 
@@ -185,7 +185,7 @@ class FaultyCommitter(Committer):
         self.faults.step("after-abort")
 
 
-def number_of(batch: Batch) -> int | str:
+def number_of(batch: StreamBatch) -> int | str:
     return batch.key.number if batch.key.writer else "job"
 
 

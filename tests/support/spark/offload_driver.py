@@ -10,13 +10,13 @@ from typing import Any
 
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions, offload
-from quire.spark.jobs.archive.manifest import Claim
+from quire.spark.jobs.archive.manifest import OffloadClaim
 
 
 def main(given: dict[str, Any]) -> None:
-    commit, calls = Claim.commit, []
+    commit, calls = OffloadClaim.commit, []
 
-    def killed(self: Claim, manifest: Any) -> None:
+    def killed(self: OffloadClaim, manifest: Any) -> None:
         calls.append(1)
         last = len(calls) == 2  # the first repeats what there was
         if not last or given["step"] == "committed":
@@ -24,7 +24,7 @@ def main(given: dict[str, Any]) -> None:
         if last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Claim.commit = killed  # type: ignore[method-assign]
+    OffloadClaim.commit = killed  # type: ignore[method-assign]
     spark = local_session(
         "offload",
         settings={"spark.local.dir": given["scratch"], "spark.sql.warehouse.dir": given["scratch"]},

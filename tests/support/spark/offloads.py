@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.blocking import Namespace
 from quire.spark.jobs import ClusterOptions
-from quire.spark.jobs.archive.manifest import DATA, History
+from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
 from quire.streams import DLSN
 
@@ -33,7 +33,7 @@ def facts_of_rows(rows: Any) -> list[Fact]:
 
 def offloaded(directory: Path, name: str) -> list[Fact]:
     """All that counts in the files, in their order."""
-    history = History(str(directory), name)
+    history = OffloadHistory(str(directory), name)
     manifest = history.newest()
     files = manifest.files if manifest else ()
     return facts_of_rows(
@@ -42,11 +42,11 @@ def offloaded(directory: Path, name: str) -> list[Fact]:
 
 
 def data_files(directory: Path, name: str) -> set[str]:
-    return set(History(str(directory), name).store.files(DATA))
+    return set(OffloadHistory(str(directory), name).store.files(DATA))
 
 
 def counted_files(directory: Path, name: str) -> set[str]:
-    manifest = History(str(directory), name).newest()
+    manifest = OffloadHistory(str(directory), name).newest()
     return {file.name for file in manifest.files} if manifest else set()
 
 

@@ -12,8 +12,8 @@ from quire.errors import QuireError
 from quire.spark import configure, local_session, ship
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, ingest
-from quire.spark.jobs.compact import Key, compacted
-from quire.spark.jobs.ingest import Target
+from quire.spark.jobs.compact import RecordKey, compacted
+from quire.spark.jobs.ingest import IngestTarget
 from quire.spark.jobs.tasks import run_pieces
 
 RECORDS = 300
@@ -83,7 +83,7 @@ def everything(spark: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     cluster = ClusterOptions(arguments["metadata"], arguments["password"].encode())
     options = {**cluster.options(), "stream": "where"}
     frame = spark.range(0, RECORDS, 1, 3).selectExpr(f"id % {KEYS} AS key", "id AS number")
-    written = ingest(spark, cluster, frame, Target("where", create=True, order_by="number"))
+    written = ingest(spark, cluster, frame, IngestTarget("where", create=True, order_by="number"))
     rows = spark.read.format("quire").options(**options).load()
     table = spark.read.format("quire").options(**cluster.options(), table="streams").load()
     found = {
@@ -93,7 +93,7 @@ def everything(spark: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         "pieces": run_pieces(spark, [{"a": n} for n in range(3)], doubled, what="pieces"),
     }
     target = str(Path(arguments["scratch"], "table"))
-    compact(spark, cluster, "where", Key("key"), to=target)
+    compact(spark, cluster, "where", RecordKey("key"), to=target)
     latest = compacted(spark, target).selectExpr(
         "key", "get_json_object(string(value), '$.number')"
     )

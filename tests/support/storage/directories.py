@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 from quire.errors import StorageError
 from quire.storage.config import StorageConfig
+from quire.storage.directories import LedgerDirectories
 from quire.storage.directory import ensure_directory
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, HandClock, HandTimers, HandWorker

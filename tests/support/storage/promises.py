@@ -12,7 +12,7 @@ from quire._runtime.clock import SystemClock
 from quire.bookie.directories import identity
 from quire.errors import StorageError
 from quire.storage.config import StorageConfig
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.metadata.cluster import MemoryCluster, StoredItem
 from quire_simulator.metadata.store import MemoryStore

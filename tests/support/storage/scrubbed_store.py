@@ -13,7 +13,7 @@ from quire.storage.background.quarantine_record import SUFFIX
 from quire.storage.background.scrub import Findings, SegmentScrub
 from quire.storage.background.scrubber import target_of
 from quire.storage.config import StorageConfig
-from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, segment_name
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, mixed, sim_disk
 
@@ -58,7 +58,7 @@ class Box(StoreOnDisk):
             else:
                 raise AssertionError("it comes to no end")
 
-    def segment(self, number: int) -> Segment:
+    def segment(self, number: int) -> LogSegment:
         return self.store._catalogue.segments[number]
 
     def flip(self, number: int, block: int, at: int = 100) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from quire.codec.log.footer import TRAILER_BYTES
-from quire.storage.inspect.check import Checked, check_segments, survey
-from quire.storage.inspect.inspect import list_files, open_segment, segment_numbers
+from quire.storage.inspect.check import CheckedSegment, check_segments, survey
+from quire.storage.inspect.contents import list_files, open_segment, segment_numbers
+from quire.storage.inspect.rebuild import Rebuilt, plan, rebuild
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.rebuild import Rebuilt, plan, rebuild
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
 from quire.storage.segment.segment import segment_name
 from tests.support.storage.storage import StoreOnDisk
 
@@ -28,7 +28,7 @@ def filled(disk: Disk, sealed: int = 3) -> StoreOnDisk:
     return box
 
 
-def checked(disk: Disk) -> tuple[list[Checked], tuple[str, ...]]:
+def checked(disk: Disk) -> tuple[list[CheckedSegment], tuple[str, ...]]:
     found = survey(disk)
     return list(check_segments(disk, found, lambda _: None)), found.problems
 
@@ -62,7 +62,7 @@ def sealed_numbers(disk: Disk) -> list[int]:
     found = []
     for number in segment_numbers(disk):
         with open_segment(disk, number) as one:
-            if one.facts.state == "sealed":
+            if one.description.state == "sealed":
                 found.append(number)
     return found
 
@@ -79,7 +79,7 @@ def contents(disk: Disk) -> dict[str, bytes]:
 def spoilt(disk: Disk, number: int, part: str) -> None:
     """One bit of this part of its index."""
     with open_segment(disk, number) as one:
-        trailer = one.facts.trailer
+        trailer = one.description.trailer
     assert trailer is not None
     places = {
         "rows": trailer.footer_at + 3, "records": trailer.records_at + 3,

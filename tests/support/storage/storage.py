@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.codec.wire.v2 import add_request
 from quire.errors import StorageError
 from quire.storage.background.compactor import Compaction
 from quire.storage.config import StorageConfig
+from quire.storage.directories import LedgerDirectories
 from quire.storage.directory import ensure_directory
 from quire.storage.interfaces import Disk
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.log.batch import Batch, Run
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.store import LedgerStore
 from quire_simulator.machine.disk import SimDisk
 
@@ -51,10 +51,10 @@ Entries = dict[tuple[int, int], bytes]
 """(ledger id, entry id) -> entry bytes."""
 
 
-def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> Batch:
+def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> LogBatch:
     """A batch of (ledger id, entry id, payload) in this order. Neighbours of one ledger with
     ascending ids become one run; where nothing does, and all frames have one size, it has
-    `Singles`. `cuts`: where the bytes are cut into buffers."""
+    `ColumnarBatch`. `cuts`: where the bytes are cut into buffers."""
     frames: list[bytes] = []
     runs: list[Run] = []
     offset = 0
@@ -81,8 +81,10 @@ def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = 
     buffers = [data[a:b] for a, b in itertools.pairwise(bounds)]
     if runs and all(run.count == 1 and run.frame_size == runs[0].frame_size for run in runs):
         ledger_ids = [run.ledger_id for run in runs]
-        return Batch(buffers, Singles(ledger_ids, [run.first for run in runs], runs[0].frame_size))
-    return Batch(buffers, runs)
+        return LogBatch(
+            buffers, ColumnarBatch(ledger_ids, [run.first for run in runs], runs[0].frame_size)
+        )
+    return LogBatch(buffers, runs)
 
 
 class HandWorker:
@@ -229,7 +231,7 @@ class StoreOnDisk:
         made = {(entry[0], entry[1]): make_entry(*entry) for entry in entries}
         number = next(self._batches)
 
-        def done(batch: Batch, error: StorageError | None) -> None:
+        def done(batch: LogBatch, error: StorageError | None) -> None:
             self.acknowledged_order.append(number)
             if error is None:
                 self.acknowledged.update(made)

@@ -16,7 +16,7 @@ from quire.errors import StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 from tests.support.storage.storage import key_of, make_batch
@@ -62,7 +62,7 @@ class Opened:
     async def append(self, entries: list[tuple[int, int, bytes]]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def synced(batch: Batch, error: StorageError | None) -> None:
+        def synced(batch: LogBatch, error: StorageError | None) -> None:
             if error is None:
                 done.set_result(None)
             else:

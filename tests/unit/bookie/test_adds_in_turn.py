@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.service import BookieService
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.segment.batch import LogBatch, Run, runs_of
 from quire.storage.segment.segment import SegmentState
-from quire.storage.signals import NoEntry, NoLedger
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
 
@@ -50,16 +50,16 @@ def frames_of(rows: Sequence[Add], size: int) -> bytes:
     )
 
 
-def singles_batch(rows: Sequence[Add], size: int) -> Batch:
+def singles_batch(rows: Sequence[Add], size: int) -> LogBatch:
     data = frames_of(rows, size)
     ledgers, entries = zip(*rows)
-    return Batch([data], Singles(ledgers, entries, len(data) // len(rows)))
+    return LogBatch([data], ColumnarBatch(ledgers, entries, len(data) // len(rows)))
 
 
-def listed(batch: Batch) -> Batch:
+def listed(batch: LogBatch) -> LogBatch:
     """The same batch, with a run for each entry."""
-    assert batch.singles is not None
-    return Batch(batch.buffers or (), runs_of(batch.singles))
+    assert batch.columns is not None
+    return LogBatch(batch.buffers or (), runs_of(batch.columns))
 
 
 def seen(box: StoreOnDisk) -> dict[int, Any]:
@@ -105,8 +105,8 @@ def test_columns_and_runs_are_the_same_log_and_the_same_index(steps: Any, pumped
             made = singles_batch(rows, size)
             if kind == "r":
                 made = make_batch(adds_of(rows, size))
-                made = listed(made) if made.singles else made
-            box.store.append(listed(made) if made.singles and as_runs else made, lambda *_: None)
+                made = listed(made) if made.columns else made
+            box.store.append(listed(made) if made.columns and as_runs else made, lambda *_: None)
             if number % pumped == 0:
                 box.pump()
     assert seen(boxes[0]) == seen(boxes[1])
@@ -137,7 +137,7 @@ def test_a_sealed_segment_keeps_no_columns() -> None:
     for segment in box.store._catalogue.segments.values():
         sealed = segment.state is SegmentState.SEALED
         states[sealed] += 1
-        assert not (sealed and (segment.chunks.rows or segment.parts))
+        assert not (sealed and (segment.columnar.rows or segment.parts))
     assert states[True] >= 2
     assert seen(box)[2][0] == 119
 

@@ -25,7 +25,7 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, Code
 from quire.config import BookieConfig
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 from tests.support.bookies.bookie import SMALL, peer_of, running_bookie
 
 KEY = b"k" * 20
@@ -41,9 +41,9 @@ class Store:
             ledger: SimpleNamespace(fenced=False, master_key=KEY, last_add_confirmed=-1)
             for ledger in ledgers
         }
-        self.batches: list[Batch] = []
+        self.batches: list[LogBatch] = []
 
-    def append(self, batch: Batch, done: Any, *, reserve: bool) -> None:
+    def append(self, batch: LogBatch, done: Any, *, reserve: bool) -> None:
         self.batches.append(batch)
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.bookie.background.whole import is_whole
+from quire.bookie.background.complete_ledger import is_complete
 from quire.bookie.protocol.answer_budget import Account
 from quire.bookie.protocol.service import BookieService
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -127,7 +127,7 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
         1, 1, 1, (Segment(0, ("me",)),), state=LedgerState.CLOSED, last_entry_id=2, length=300,
         password=b"",
     )  # fmt: skip
-    looking = asyncio.ensure_future(is_whole(box.store, LEDGER, metadata, "me"))
+    looking = asyncio.ensure_future(is_complete(box.store, LEDGER, metadata, "me"))
     for _ in range(20):
         await asyncio.sleep(0)
         box.idle()

@@ -28,8 +28,8 @@ from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError
 from quire.metadata.bookies.collection import (
     BookieMark,
-    Mark,
-    Refusal,
+    CollectionMark,
+    CollectionRefusal,
     Switch,
     accept,
     check_collectable,
@@ -174,7 +174,7 @@ async def test_another_history_of_the_same_length_is_refused(scene: Scene) -> No
     await guard.raise_mark()
     found = await read_mark(scene.metadata, ME)
     assert found is not None
-    other = BookieMark(Mark(found.value.mark.count, "other"))
+    other = BookieMark(CollectionMark(found.value.mark.count, "other"))
     await write_mark(scene.metadata, ME, other, found.version)
     with pytest.raises(MetadataWentBackError, match="another history"):
         await guard.check()
@@ -245,8 +245,8 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
 
 
 def test_the_file_is_read_back_and_no_bit_of_it_may_change() -> None:
-    data = encode_mark(Mark(12, "ab" * 16))
-    assert decode_mark(data) == Mark(12, "ab" * 16)
+    data = encode_mark(CollectionMark(12, "ab" * 16))
+    assert decode_mark(data) == CollectionMark(12, "ab" * 16)
     for at in range(len(data)):
         for bit in (1, 16):
             changed = bytearray(data)
@@ -256,9 +256,13 @@ def test_the_file_is_read_back_and_no_bit_of_it_may_change() -> None:
 
 
 def test_the_values_of_the_nodes() -> None:
-    one = BookieMark(Mark(3, "x"), Refusal(Mark(9, "y"), 1234, accepted=True))
+    one = BookieMark(
+        CollectionMark(3, "x"), CollectionRefusal(CollectionMark(9, "y"), 1234, accepted=True)
+    )
     assert BookieMark.decode(one.encode()) == one
-    assert BookieMark.decode(BookieMark(Mark(3, "x")).encode()) == BookieMark(Mark(3, "x"))
+    assert BookieMark.decode(BookieMark(CollectionMark(3, "x")).encode()) == BookieMark(
+        CollectionMark(3, "x")
+    )
     for wrong in (b"", b"7", b"{}", b'{"count": 1, "token": "x", "refused": 7}'):
         with pytest.raises(ValueError):
             BookieMark.decode(wrong)

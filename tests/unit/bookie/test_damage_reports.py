@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.background.complete_ledger import is_complete
 from quire.bookie.background.damage import (
     AGAIN_S,
     LEDGERS_PER_PASS,
@@ -17,7 +18,6 @@ from quire.bookie.background.damage import (
     names,
 )
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.bookie.background.whole import is_whole
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.underreplication import Underreplicated, mark_path
 from quire.errors import (
@@ -381,7 +381,7 @@ async def is_here(metadata: LedgerMetadata, *here: tuple[int, int], lacks: Any =
         box.pump()
     store: Any = box.store
     store.lacking = lambda ledger_ids: {1: list(lacks)}
-    work = asyncio.ensure_future(is_whole(store, 1, metadata, ME))
+    work = asyncio.ensure_future(is_complete(store, 1, metadata, ME))
     while not work.done():
         await asyncio.sleep(0)
         box.idle()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.background.garbage import MASS_LEDGERS_MIN, Doubts, collect_garbage
+from quire.bookie.background.garbage import MASS_LEDGERS_MIN, MassDeletionCheck, collect_garbage
 from quire.errors import (
     ClusterNotInitialisedError,
     CookieError,
@@ -181,11 +181,14 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
         events.append(event)
 
     now_s = 1000.0
-    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(60.0, lambda: now_s)
+    store, mass_deletion = (
+        Store(*range(2 * MASS_LEDGERS_MIN)),
+        MassDeletionCheck(60.0, lambda: now_s),
+    )
     metadata = Metadata([LedgerRange(0, LAST, [])], alive=set(range(10)))
 
     async def one_pass() -> list[int]:
-        return await collect_garbage(store, metadata, "A", log, Unguarded(), doubts)  # type: ignore[arg-type]
+        return await collect_garbage(store, metadata, "A", log, Unguarded(), mass_deletion)  # type: ignore[arg-type]
 
     assert await one_pass() == []
     assert events == ["garbage_waits"]
@@ -202,11 +205,14 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
 
 async def test_mass_that_was_back_meanwhile_waits_anew() -> None:
     now_s = 0.0
-    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(60.0, lambda: now_s)
+    store, mass_deletion = (
+        Store(*range(2 * MASS_LEDGERS_MIN)),
+        MassDeletionCheck(60.0, lambda: now_s),
+    )
     metadata = Metadata([LedgerRange(0, LAST, [])])
 
     async def one_pass() -> list[int]:
-        return await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts)  # type: ignore[arg-type]
+        return await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion)  # type: ignore[arg-type]
 
     assert await one_pass() == []
     now_s = 30.0
@@ -245,11 +251,11 @@ async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_oft
 
 
 async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
-    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(0.0, lambda: 0.0)
+    store, mass_deletion = Store(*range(2 * MASS_LEDGERS_MIN)), MassDeletionCheck(0.0, lambda: 0.0)
     metadata = Metadata([LedgerRange(0, LAST, [])])
-    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion) == []  # type: ignore[arg-type]
     metadata.alive = set(store.ledgers)
-    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion) == []  # type: ignore[arg-type]
     metadata.alive = set()
-    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), mass_deletion) == []  # type: ignore[arg-type]
     assert store.dropped == []

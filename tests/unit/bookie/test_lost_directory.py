@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.bookie.directories.identity import COOKIE_FILE
-from quire.bookie.directories.lost import holder_of, replace_directory
+from quire.bookie.directories.lost import known_bookie, replace_directory
 from quire.cli.main import cli
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
@@ -163,7 +163,7 @@ def test_cut_off_at_every_step(place: Place, new: str, changes: int) -> None:
 
     async def cut_off(store: MetadataStore) -> None:
         disk = CutDisk(place.path(new), changes)
-        holder = await holder_of(store, "b")
+        holder = await known_bookie(store, "b")
         if changes == 3:  # all but the cluster's
 
             async def never(*_: Any) -> None:

@@ -26,7 +26,7 @@ from quire._runtime.metrics import (
 )
 from quire.bookie.metrics import COUNTED, NOW, SINCE_START
 from quire.bookie.protocol.service import Counters
-from quire.http.server.run import AUTORECOVERY
+from quire.http.server.metrics import AUTORECOVERY
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from quire.storage.stats import StorageStats
 

@@ -13,10 +13,10 @@ from quire.codec.log.state_records import BLOCK_BYTES
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Flag
 from quire.storage.config import StorageConfig
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.log.appender import PATIENT_BYTES_MAX
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 from tests.support.bookies.bookie import peer_of, running_bookie
 from tests.support.bookies.v3 import KEY, entry
 from tests.support.storage.storage import SMALL, StoreOnDisk, disk_of, entries, opened
@@ -240,7 +240,11 @@ async def test_what_is_cut_for_several_directories_stays_patient(tmp_path: Path)
 
 
 def _noting(
-    seen: list[bool], append: Callable[..., None], batch: Batch, *arguments: object, **more: object
+    seen: list[bool],
+    append: Callable[..., None],
+    batch: LogBatch,
+    *arguments: object,
+    **more: object,
 ) -> None:
     seen.append(batch.patient)
     append(batch, *arguments, **more)

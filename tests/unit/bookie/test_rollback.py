@@ -24,11 +24,11 @@ from quire.metadata.bookies.directories import (
 )
 from quire.metadata.bookies.nodes import delete_node
 from quire.metadata.interface import MetadataStore
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,
-    Expected,
+    ExpectedLog,
     Incarnation,
     LogPosition,
     read_incarnation,
@@ -304,8 +304,8 @@ def test_what_is_held_against_a_directory() -> None:
     assert "another copy" in why_behind(mark, Incarnation(3, "bb"))
     assert why_behind(mark, Incarnation(3, "aa")) == ""
     assert why_behind(LogMark(3, lost="is empty"), Incarnation(9, "aa")) == "is empty"
-    assert expected_of(None, None) == Expected()
-    assert expected_of(mark, Incarnation(4, "cc")) == Expected()
+    assert expected_of(None, None) == ExpectedLog()
+    assert expected_of(mark, Incarnation(4, "cc")) == ExpectedLog()
     expected = expected_of(mark, Incarnation(3, "aa"))
     assert expected.held_against(LogPosition(7, 20)) == ""
     assert expected.held_against(LogPosition(9, 31)) == ""

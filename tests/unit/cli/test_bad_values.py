@@ -24,7 +24,7 @@ from quire.client import Client
 from quire.config import BookieConfig, ClientConfig, PlacementConfig, TlsClientConfig
 from quire.errors import TlsConfigError, UsageError
 from quire.http.routes.cluster import ClusterRoutes
-from quire.http.routes.ours import OurRoutes
+from quire.http.routes.quire_api import QuireRoutes
 from quire.metadata.sqlite.store import SqliteStore
 from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
@@ -339,7 +339,7 @@ async def test_a_job_is_not_begun_over_http_with_what_cannot_be(
         raise _Began
 
     jobs: Any = None
-    ours = OurRoutes(connect, jobs, cast(Any, None), "x")
+    ours = QuireRoutes(connect, jobs, cast(Any, None), "x")
     routes = [*ClusterRoutes(connect, jobs, "x").routes(), *ours.routes()]
     [route] = [one for one in routes if one.handler.__name__ == handler and one.changes]
     with pytest.raises(UsageError):

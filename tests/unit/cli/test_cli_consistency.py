@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from quire.cli.common.groups import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from quire.cli.main import SHELLS, cli
-from quire.cli.shell.shell import REFUSED, VERBS, shell
+from quire.cli.shell.shell import REFUSED, shell
+from quire.cli.shell.verbs import VERBS
 from tests.support.cli import ALL
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

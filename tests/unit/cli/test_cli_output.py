@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli.bench.core import Load, Result
+from quire.cli.bench.core import Load, RoundResult
 from quire.cli.common.output import OutputThread, ledger_as_json
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 
@@ -113,9 +113,9 @@ def test_percentiles_count_every_operation(
     latencies: list[tuple[float, int]], percent: int
 ) -> None:
     every = sorted(seconds for seconds, count in latencies for _ in range(count))
-    found = Result(latencies=latencies).percentile_ms(percent)
+    found = RoundResult(latencies=latencies).percentile_ms(percent)
     assert found == pytest.approx(every[len(every) * percent // 100] * 1e3)
 
 
 def test_no_percentile_of_nothing() -> None:
-    assert Result().percentile_ms(50) is None
+    assert RoundResult().percentile_ms(50) is None

@@ -20,7 +20,7 @@ from quire.cli.common.configuration import assignments_layer, checked, configura
 from quire.cli.main import cli
 from quire.cli.servers.http import DEFAULT_ADDRESS
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
-from quire.configuration.fields import TABLES, Key, inner_tables, keys
+from quire.configuration.fields import TABLES, ConfigKey, inner_tables, keys
 from quire.configuration.layers import (
     Configuration,
     environment_layer,
@@ -220,7 +220,7 @@ def test_values_as_text(name: str, text: object, value: object) -> None:
     assert value_of(keys()[name], text) == value
 
 
-def value_for(key: Key) -> st.SearchStrategy[Any]:
+def value_for(key: ConfigKey) -> st.SearchStrategy[Any]:
     words = st.text(min_size=1, max_size=9)
     if key.choices:
         return st.sampled_from(key.choices)

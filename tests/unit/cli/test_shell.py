@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from quire.cli.main import cli
 from quire.cli.shell.ledgers import metadata_text
-from quire.cli.shell.options import Shell, bookie_line, hex_dump, readable
-from quire.cli.shell.shell import REFUSED, VERBS, shell
+from quire.cli.shell.session import Shell, bookie_line, hex_dump, readable
+from quire.cli.shell.shell import REFUSED, shell
+from quire.cli.shell.verbs import VERBS
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.metadata import open_metadata

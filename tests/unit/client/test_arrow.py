@@ -21,6 +21,8 @@ def run_of(payloads: list[bytes], digest: DigestType, first: int = 0) -> EntryRu
         length += len(payload)
         entry = codec.pack(entry_id, entry_id - 1, length, payload)
         data += len(entry).to_bytes(4, "big") + entry
+    if not payloads:
+        return EntryRun(7, first, b"", [], [], [], -1)
     return check_batch(codec, data, first, 0, len(data), limit=len(payloads))
 
 

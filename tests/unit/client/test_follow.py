@@ -12,7 +12,7 @@ import pytest
 
 from quire.client import LedgerReader
 from quire.client.read import follow
-from quire.client.read.follow import Feed, Follower
+from quire.client.read.follow import Feed, LedgerFollower
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire import v3
 from quire.core.recovery import HONEST_BOOKIES, TrustModel
@@ -366,8 +366,8 @@ async def test_what_is_believed_differently_is_not_shared() -> None:
         reader = await w.open()
         feeds, view, codec = w.client._feeds, reader._view, reader._codec
 
-        def one() -> Follower:
-            return Follower(view, reader._engine, 0)
+        def one() -> LedgerFollower:
+            return LedgerFollower(view, reader._engine, 0)
 
         with (
             feeds.joined(one(), view, codec, b"", HONEST_BOOKIES) as first,

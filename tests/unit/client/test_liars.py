@@ -15,7 +15,7 @@ import pytest
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.append.quorum import covered, write_set
-from quire.core.recovery import RecoveryVotes, TrustModel, Verdict
+from quire.core.recovery import EntryVerdict, RecoveryVotes, TrustModel
 from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError
 from tests.support.bookies.fake_bookies import (
     LEDGER,
@@ -227,33 +227,33 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
 @pytest.mark.parametrize(
     ("trust", "shape", "says", "verdict"),
     [
-        (UNFORGEABLE, (3, 3, 2), "x??", Verdict.EXISTS),
-        (UNFORGEABLE, (3, 3, 2), "nn?", Verdict.OPEN),
-        (UNFORGEABLE, (3, 3, 2), "nne", Verdict.UNDECIDABLE),
-        (UNFORGEABLE, (3, 3, 2), "nnn", Verdict.ABSENT),
-        (UNFORGEABLE, (3, 3, 3), "nn?", Verdict.ABSENT),
-        (FORGEABLE, (3, 3, 2), "x??", Verdict.OPEN),
-        (FORGEABLE, (3, 3, 2), "xx?", Verdict.EXISTS),
-        (FORGEABLE, (3, 3, 2), "xy?", Verdict.OPEN),
-        (FORGEABLE, (3, 3, 2), "xyx", Verdict.EXISTS),
-        (FORGEABLE, (3, 3, 2), "xyn", Verdict.UNDECIDABLE),
-        (FORGEABLE, (3, 3, 2), "xnn", Verdict.UNDECIDABLE),
-        (FORGEABLE, (3, 3, 2), "nnn", Verdict.ABSENT),
-        (FORGEABLE, (3, 3, 3), "xnn", Verdict.ABSENT),
-        (FORGEABLE, (3, 3, 3), "xyn", Verdict.ABSENT),
-        (FORGEABLE, (3, 3, 3), "xn?", Verdict.OPEN),
-        (FORGEABLE, (3, 3, 3), "xne", Verdict.UNDECIDABLE),
-        (FORGEABLE, (3, 3, 3), "nne", Verdict.ABSENT),
-        (FORGEABLE, (4, 4, 3), "xnnd", Verdict.EXISTS),
-        (FORGEABLE, (3, 3, 3), "xnd", Verdict.EXISTS),
-        (FORGEABLE, (3, 3, 3), "xdd", Verdict.UNDECIDABLE),
-        (FORGEABLE, (4, 4, 3), "xyde", Verdict.UNDECIDABLE),
-        (FORGEABLE, (4, 4, 3), "nnd?", Verdict.OPEN),
-        (UNFORGEABLE, (3, 3, 2), "nnd", Verdict.UNDECIDABLE),
+        (UNFORGEABLE, (3, 3, 2), "x??", EntryVerdict.EXISTS),
+        (UNFORGEABLE, (3, 3, 2), "nn?", EntryVerdict.OPEN),
+        (UNFORGEABLE, (3, 3, 2), "nne", EntryVerdict.UNDECIDABLE),
+        (UNFORGEABLE, (3, 3, 2), "nnn", EntryVerdict.ABSENT),
+        (UNFORGEABLE, (3, 3, 3), "nn?", EntryVerdict.ABSENT),
+        (FORGEABLE, (3, 3, 2), "x??", EntryVerdict.OPEN),
+        (FORGEABLE, (3, 3, 2), "xx?", EntryVerdict.EXISTS),
+        (FORGEABLE, (3, 3, 2), "xy?", EntryVerdict.OPEN),
+        (FORGEABLE, (3, 3, 2), "xyx", EntryVerdict.EXISTS),
+        (FORGEABLE, (3, 3, 2), "xyn", EntryVerdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 2), "xnn", EntryVerdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 2), "nnn", EntryVerdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xnn", EntryVerdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xyn", EntryVerdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xn?", EntryVerdict.OPEN),
+        (FORGEABLE, (3, 3, 3), "xne", EntryVerdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 3), "nne", EntryVerdict.ABSENT),
+        (FORGEABLE, (4, 4, 3), "xnnd", EntryVerdict.EXISTS),
+        (FORGEABLE, (3, 3, 3), "xnd", EntryVerdict.EXISTS),
+        (FORGEABLE, (3, 3, 3), "xdd", EntryVerdict.UNDECIDABLE),
+        (FORGEABLE, (4, 4, 3), "xyde", EntryVerdict.UNDECIDABLE),
+        (FORGEABLE, (4, 4, 3), "nnd?", EntryVerdict.OPEN),
+        (UNFORGEABLE, (3, 3, 2), "nnd", EntryVerdict.UNDECIDABLE),
     ],
 )
 def test_verdicts(
-    trust: TrustModel, shape: tuple[int, int, int], says: str, verdict: Verdict
+    trust: TrustModel, shape: tuple[int, int, int], says: str, verdict: EntryVerdict
 ) -> None:
     """What each member says: x and y are contents, d a bad digest, n is no, e an error, ? nothing
     yet."""
@@ -262,7 +262,7 @@ def test_verdicts(
         if word != "?":
             tell(votes, index, word)
     assert votes.verdict(0) is verdict
-    if verdict is Verdict.EXISTS:
+    if verdict is EntryVerdict.EXISTS:
         assert votes.content(0) == "x"
 
 
@@ -302,12 +302,12 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
                 for member, word in enumerate(says):
                     tell(votes, member, word)
                     verdict = votes.verdict(0)
-                    assert verdict is not Verdict.ABSENT, (acked, lying, says)
-                    if verdict is Verdict.EXISTS:
+                    assert verdict is not EntryVerdict.ABSENT, (acked, lying, says)
+                    if verdict is EntryVerdict.EXISTS:
                         assert votes.content(0) == "x", (acked, lying, says)
                 honest = [says[member] for member in range(write) if member not in lying]
                 if "e" not in honest and (not forgeable or ack >= 2 * liars + 1):
-                    assert verdict is Verdict.EXISTS, (acked, lying, says)
+                    assert verdict is EntryVerdict.EXISTS, (acked, lying, says)
 
 
 @pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
@@ -322,7 +322,7 @@ def test_a_bad_digest_never_ends_a_ledger(forgeable: bool) -> None:
                 votes = RecoveryVotes(0, 4, 4, 3, trust)
                 for member, word in enumerate(says):
                     tell(votes, member, word)
-                    assert votes.verdict(0) is not Verdict.ABSENT, (acked, liar, says)
+                    assert votes.verdict(0) is not EntryVerdict.ABSENT, (acked, liar, says)
 
 
 # -- digests ----------------------------------------------------------------------------------

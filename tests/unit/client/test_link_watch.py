@@ -187,7 +187,7 @@ async def test_a_bookie_that_answers_nobody_keeps_its_connection() -> None:
 async def test_a_watch_that_is_closed_ends_its_work() -> None:
     scene = Scene(lambda number: False)
     async with scene as link:
-        scene.watch.suspect(link)
+        scene.watch.examine(link)
         scene.watch.close()
         await asyncio.sleep(0)
         await scene.watch.examined(link)

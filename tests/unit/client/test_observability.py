@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
-from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.cluster.health import Misbehaviour
 from quire.client.observability.logs import JsonFormatter, log_event
 from quire.client.observability.tracing import Tracing
 from quire.codec.metadata.ledger_metadata import LedgerState

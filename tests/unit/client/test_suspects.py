@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.client.cluster.quarantine import BookieHealth, Misbehaviour, Suspect
+from quire.client.cluster.health import BookieHealth, Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.config import ClientConfig
@@ -103,7 +103,7 @@ def test_quarantine_of_liars_can_be_switched_off() -> None:
     times = Times(quarantine_liars=False)
     times.health.misbehaved("b", Misbehaviour.BAD_DIGEST, 1, 1)
     assert not times.health.quarantined("b")
-    assert len(times.health.suspects()) == 1
+    assert len(times.health.unhealthy()) == 1
 
 
 # -- slow -------------------------------------------------------------------------------------
@@ -351,7 +351,9 @@ def test_a_lac_that_goes_back() -> None:
             assert client.suspects() == []
             stale = True
             assert await reader.refresh() == 7
-            assert client.suspects() == [Suspect("b1", Misbehaviour.STALE_LAC, 1, LEDGER, -1)]
+            assert client.suspects() == [
+                UnhealthyBookie("b1", Misbehaviour.STALE_LAC, 1, LEDGER, -1)
+            ]
             assert not pool.health.quarantined("b1")
 
     simulated(main)
@@ -387,7 +389,7 @@ def test_the_log_has_a_line_of_it(caplog: pytest.LogCaptureFixture) -> None:
         "bookie_quarantined bookie=b7 kind=wrong-entry seconds=1800",
         "bookie_misbehaved bookie=b7 kind=wrong-entry count=10 ledger=12 entry=9",
     ]
-    assert times.health.suspects() == [Suspect("b7", Misbehaviour.WRONG_ENTRY, 25, 12, 24)]
+    assert times.health.unhealthy() == [UnhealthyBookie("b7", Misbehaviour.WRONG_ENTRY, 25, 12, 24)]
 
 
 # -- what is reported for repair --------------------------------------------------------------

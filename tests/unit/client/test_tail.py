@@ -13,7 +13,7 @@ from operator import contains
 import pytest
 
 from quire.client.read.follow import Feed
-from quire.client.read.tail import Tail
+from quire.client.read.tail import LedgerTail
 from quire.codec.entry.entry import Entry, EntryRun
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire import v3
@@ -162,7 +162,7 @@ async def test_a_bookie_that_proves_the_lac_and_has_no_entry_is_honest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(Tail, "_misbehaved", lambda self, bookie, error: seen.append(bookie))
+    monkeypatch.setattr(LedgerTail, "_misbehaved", lambda self, bookie, error: seen.append(bookie))
     bookie = GivesTheLast()
     async with world(bookie) as w, has_had_the_first(bookie, w) as tail:
         coming = asyncio.ensure_future(take(tail, 1))

@@ -5,21 +5,26 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.compaction import FIXED_BYTES, Choice, SegmentFacts, why_not
+from quire.core.compaction import FIXED_BYTES, Choice, CompactionCandidate, why_not
 from quire.core.compaction import choose as choose_together
 
 MIB = 1 << 20
 
 
-def choose(segments: list[SegmentFacts], *, below_ratio: float, room_bytes: int) -> Choice | None:
+def choose(
+    segments: list[CompactionCandidate], *, below_ratio: float, available_bytes: int
+) -> Choice | None:
     """Where an output may take all the room there is."""
     return choose_together(
-        segments, below_ratio=below_ratio, room_bytes=room_bytes, together_bytes=room_bytes
+        segments,
+        below_ratio=below_ratio,
+        available_bytes=available_bytes,
+        together_bytes=available_bytes,
     )
 
 
-def facts(number: int, file_bytes: int, live_bytes: int) -> SegmentFacts:
-    return SegmentFacts(number, file_bytes, file_bytes // 200, live_bytes)
+def facts(number: int, file_bytes: int, live_bytes: int) -> CompactionCandidate:
+    return CompactionCandidate(number, file_bytes, file_bytes // 200, live_bytes)
 
 
 def test_the_emptiest_go_together_as_far_as_there_is_room() -> None:
@@ -30,20 +35,20 @@ def test_the_emptiest_go_together_as_far_as_there_is_room() -> None:
         facts(4, 64 * MIB, 40 * MIB),
         facts(5, 64 * MIB, 0),
     ]
-    found = choose(segments, below_ratio=0.8, room_bytes=64 * MIB)
+    found = choose(segments, below_ratio=0.8, available_bytes=64 * MIB)
     assert found is not None
     assert found.numbers == (2, 3, 5)
     assert found.position == 5
     assert found.output_bytes <= 64 * MIB
-    assert choose(segments[:1], below_ratio=0.8, room_bytes=64 * MIB) is None
-    assert choose(segments, below_ratio=0.8, room_bytes=FIXED_BYTES) is None
+    assert choose(segments[:1], below_ratio=0.8, available_bytes=64 * MIB) is None
+    assert choose(segments, below_ratio=0.8, available_bytes=FIXED_BYTES) is None
 
 
 def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
     small = [facts(number, 20_000, 2_000) for number in range(1, 20)]
-    assert choose(small[:1], below_ratio=0.8, room_bytes=MIB) is None
-    assert "waits for others" in why_not(small[0], below_ratio=0.8, room_bytes=MIB)
-    found = choose(small, below_ratio=0.8, room_bytes=MIB)
+    assert choose(small[:1], below_ratio=0.8, available_bytes=MIB) is None
+    assert "waits for others" in why_not(small[0], below_ratio=0.8, available_bytes=MIB)
+    found = choose(small, below_ratio=0.8, available_bytes=MIB)
     assert found is not None
     assert len(found.numbers) == 19
 
@@ -51,12 +56,12 @@ def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
 def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
     """They came first, left no room for it, and gave back nothing themselves: it never went."""
     segments = [
-        SegmentFacts(1, 79_428, 500, 70_736),
-        SegmentFacts(2, 37_316, 400, 15_840),
-        SegmentFacts(3, 132_544, 600, 79_248),
-        SegmentFacts(4, 8_476, 200, 1_952),
+        CompactionCandidate(1, 79_428, 500, 70_736),
+        CompactionCandidate(2, 37_316, 400, 15_840),
+        CompactionCandidate(3, 132_544, 600, 79_248),
+        CompactionCandidate(4, 8_476, 200, 1_952),
     ]
-    found = choose(segments, below_ratio=0.95, room_bytes=131_072)
+    found = choose(segments, below_ratio=0.95, available_bytes=131_072)
     assert found is not None
     assert found.numbers == (3,)
 
@@ -64,14 +69,18 @@ def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
 def test_one_that_is_larger_than_segments_are_made_now_goes_alone() -> None:
     """Whoever made segments smaller than they were had the space of the old ones never back."""
     large = facts(1, 256 * MIB, 100 * MIB)
-    room = {"below_ratio": 0.8, "together_bytes": 64 * MIB}
-    found = choose_together([large, facts(2, 64 * MIB, 8 * MIB)], room_bytes=1 << 30, **room)
+    available_bytes = {"below_ratio": 0.8, "together_bytes": 64 * MIB}
+    found = choose_together(
+        [large, facts(2, 64 * MIB, 8 * MIB)], available_bytes=1 << 30, **available_bytes
+    )
     assert found is not None
     assert found.numbers == (2,)
-    found = choose_together([large, facts(2, 64 * MIB, 60 * MIB)], room_bytes=1 << 30, **room)
+    found = choose_together(
+        [large, facts(2, 64 * MIB, 60 * MIB)], available_bytes=1 << 30, **available_bytes
+    )
     assert found is not None
     assert found.numbers == (1,)
-    assert choose_together([large], room_bytes=100 * MIB, **room) is None
+    assert choose_together([large], available_bytes=100 * MIB, **available_bytes) is None
 
 
 SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12).map(
@@ -81,18 +90,18 @@ SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12
 
 @given(SEGMENTS, st.floats(0, 1), st.integers(0, 2 * MIB), st.integers(0, 2 * MIB))
 def test_a_choice_fits_and_gains(
-    segments: list[SegmentFacts], ratio: float, room_bytes: int, together_bytes: int
+    segments: list[CompactionCandidate], ratio: float, available_bytes: int, together_bytes: int
 ) -> None:
     found = choose_together(
-        segments, below_ratio=ratio, room_bytes=room_bytes, together_bytes=together_bytes
+        segments, below_ratio=ratio, available_bytes=available_bytes, together_bytes=together_bytes
     )
     if found is None:
         for one in segments:
-            assert why_not(one, below_ratio=ratio, room_bytes=room_bytes)
+            assert why_not(one, below_ratio=ratio, available_bytes=available_bytes)
         return
     taken = [one for one in segments if one.number in found.numbers]
     assert found.numbers == tuple(sorted(one.number for one in taken))
     assert all(one.live_ratio < ratio for one in taken)
-    assert found.output_bytes <= room_bytes
+    assert found.output_bytes <= available_bytes
     assert len(taken) == 1 or found.output_bytes <= together_bytes
     assert found.output_bytes < found.file_bytes == sum(one.file_bytes for one in taken)

@@ -20,15 +20,14 @@ from quire.http.routes.bookie import BookieRoutes
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
-from quire.http.routes.ours import OurRoutes
+from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Api, Route
-from quire.http.server.process import process_metrics
-from quire.http.server.run import autorecovery_metrics, server_metrics
+from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
 from quire.http.server.server import HttpServer
-from quire.http.views.cluster_view import ClusterView, View, cluster_metrics
+from quire.http.views.cluster_view import ClusterState, ClusterView, cluster_metrics
 from quire.http.watch.rates import Fetch
-from quire.http.watch.reach import Reach
+from quire.http.watch.reachability import MetadataReachability
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
@@ -80,10 +79,10 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         monotonic=lambda: 0.0,
         log=lambda event, **fields: None,
     )
-    reach = Reach("x", lambda: asyncio.sleep(0), SystemClock())
+    reach = MetadataReachability("x", lambda: asyncio.sleep(0), SystemClock())
     process = [*process_metrics(), *server_metrics(server), *reach.metrics()]
     check("metrics.md", "process", metric_rows(process))
-    view = View("x", "x", [], {"marked": 0}, None, [], None)
+    view = ClusterState("x", "x", [], {"marked": 0}, None, [], None)
     check("metrics.md", "cluster", metric_rows(list(cluster_metrics(view))))
 
 
@@ -102,7 +101,7 @@ def test_every_route_is_documented() -> None:
     check("http.md", "cluster", route_rows(ClusterRoutes(connect, jobs, "x").routes()))
     view = ClusterView(lambda: 0.0, cast(Fetch, None))
     ours = [
-        *OurRoutes(connect, jobs, view, "x").routes(),
+        *QuireRoutes(connect, jobs, view, "x").routes(),
         *DashboardRoutes(connect, jobs, view, "x").routes(),
     ]
     check("http.md", "ours", route_rows(ours))

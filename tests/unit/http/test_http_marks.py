@@ -12,12 +12,13 @@ import quire
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
 from quire.http.views.problems import problems
-from quire.http.watch import mark_counts
-from quire.http.watch.mark_counts import COUNT_INTERVAL_S, MarkCounts
+from quire.http.watch import observations
+from quire.http.watch.observations import MARKS_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.replication.explain import status
-from quire.replication.explain.status import LastFailure, MarkCount, note_failure, overview
+from quire.replication.explain.status import MarkCount, overview
+from quire.replication.marks.notes import LastFailure, note_failure
 from quire_simulator.metadata.store import forget_memory
 
 URI = "memory://marks"
@@ -59,10 +60,10 @@ async def test_who_looks_shares_a_count(client: Client, walks: list[int]) -> Non
     assert {(one.marked, one.failing, one.whole) for one in found} == {(7, 1, True)}
     assert found[0].failures[0].ledger == 3
     await mark_ledger(client.metadata, 8, ["10.0.0.1:3181"], 7)
-    now_s = COUNT_INTERVAL_S * 0.9
+    now_s = MARKS_INTERVAL_S * 0.9
     assert (await counts.of(client)).marked == 7
     assert len(walks) == 1
-    now_s = COUNT_INTERVAL_S
+    now_s = MARKS_INTERVAL_S
     assert (await counts.of(client)).marked == 8
     assert len(walks) == 2
     await counts.close()
@@ -71,7 +72,7 @@ async def test_who_looks_shares_a_count(client: Client, walks: list[int]) -> Non
 async def test_nobody_waits_for_the_end_of_a_count(
     client: Client, walks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mark_counts, "PART_PAUSE_S", LONG_S)
+    monkeypatch.setattr(observations, "PAUSE_S", LONG_S)
     counts = MarkCounts(lambda: 0.0, 0.0)
     async with asyncio.timeout(LONG_S / 2):
         while not (found := await counts.of(client)).marked:
@@ -91,13 +92,13 @@ async def test_a_count_that_took_long_is_not_repeated_soon(
 
     async def slow(*_: object, **__: object) -> AsyncIterator[MarkCount]:
         nonlocal now_s
-        now_s += 10 * COUNT_INTERVAL_S
+        now_s += 10 * MARKS_INTERVAL_S
         yield MarkCount(1)
 
-    monkeypatch.setattr(mark_counts, "count_marks", slow)
+    monkeypatch.setattr(observations, "count_marks", slow)
     counts = MarkCounts(lambda: now_s, LONG_S)
     assert (await counts.of(client)).marked == 1
-    assert counts.interval_s == 100 * COUNT_INTERVAL_S
+    assert counts.interval_s == 100 * MARKS_INTERVAL_S
     await counts.close()
 
 

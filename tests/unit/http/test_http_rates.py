@@ -6,7 +6,7 @@ import asyncio
 
 from quire.codec.metadata.registration import Endpoint
 from quire.http.views.bookie_list import _described
-from quire.http.watch.background import Background
+from quire.http.watch.observations import BackgroundObservation
 from quire.http.watch.rates import (
     BOOKIES_AT_ONCE,
     ENDPOINT,
@@ -76,7 +76,7 @@ async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
         looks += 1
         raise RuntimeError("nobody expected this")
 
-    background = Background(lambda: now_s, LOOK_INTERVAL_S)
+    background = BackgroundObservation(lambda: now_s, LOOK_INTERVAL_S)
     for _ in range(5):
         await background.refresh(look)
     assert (looks, len(told), background.age_s) == (1, 1, None)

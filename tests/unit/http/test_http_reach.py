@@ -11,8 +11,8 @@ from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
 from quire.http.server.api import Call, Route
-from quire.http.watch import reach as module
-from quire.http.watch.reach import Reach
+from quire.http.watch import reachability as module
+from quire.http.watch.reachability import MetadataReachability
 
 CALL = Call({}, {}, {})
 
@@ -47,7 +47,7 @@ def values(metrics: Any) -> dict[str, float]:
 
 async def test_since_when_it_is_away() -> None:
     store = Store()
-    reach = Reach("zk://here/ledgers", store.ask, store)
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
     await reach.look()
     reach.check()
     assert values(reach.metrics())["quire_metadata_reachable"] == 1
@@ -73,7 +73,7 @@ async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.01)
     store = Store()
     store.silent = True
-    reach = Reach("zk://here/ledgers", store.ask, store)
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
     await reach.look()
     assert reach.since_ms == 1_000_000
 
@@ -85,7 +85,7 @@ async def test_an_error_that_nobody_expected_does_not_end_the_questions(
     monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
     store = Store()
     store.error = OSError("disk I/O error")
-    reach = Reach("sqlite:///m.db", store.ask, store)
+    reach = MetadataReachability("sqlite:///m.db", store.ask, store)
     reach.start()
     async with asyncio.timeout(10):
         while reach.failures < 2:
@@ -105,7 +105,7 @@ async def test_what_is_asked_while_it_goes_away_is_given_up(
     """But for what changes something: of that the outcome would not be known."""
     monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
     store, ended = Store(), []
-    reach = Reach("zk://here/ledgers", store.ask, store)
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
 
     async def wait(call: Call) -> None:
         try:
@@ -137,7 +137,7 @@ async def test_what_is_asked_while_it_goes_away_is_given_up(
 
 async def test_nobody_connects_meanwhile() -> None:
     store, asked = Store(), []
-    reach = Reach("zk://here/ledgers", store.ask, store)
+    reach = MetadataReachability("zk://here/ledgers", store.ask, store)
 
     async def connect() -> Client:
         asked.append(True)

@@ -18,8 +18,8 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.config import TlsServerConfig
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StartError, UsageError
-from quire.http.server.answers import NotOfferedError
 from quire.http.server.api import Api, Call, Field, Reply, Route, Text
+from quire.http.server.error_responses import NotOfferedError
 from quire.http.server.security import TOKEN_MIN, HttpOptions, check_token, is_loopback
 from quire.http.server.server import HttpServer
 from tests.support.network.certificates import Authority

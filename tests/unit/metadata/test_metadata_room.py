@@ -19,7 +19,7 @@ from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.size import CLOSING_BYTES
 from quire.metadata.ledgers.update import update_ledger
 from quire.replication.repair.fragment import replicate_fragment
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from tests.support.bookies.fake_bookies import (
     CONFIG,
     LEDGER,

@@ -19,9 +19,9 @@ from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedEr
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.update import update_ledger
+from quire.replication.repair.bookie_removal import OpenLedgerState
 from quire.replication.repair.fragment import CopyOutcome, replicate_fragment
-from quire.replication.repair.ledger import OpenLedgerState
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from quire_simulator.metadata.store import MemoryStore
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 from tests.support.bookies.fake_bookies import (

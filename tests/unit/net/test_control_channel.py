@@ -15,13 +15,13 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.availability import encode_availability
-from quire.codec.wire.deferred_adds import (
+from quire.codec.wire.messages_pb2 import Request
+from quire.codec.wire.v2 import MAX_FRAME_BYTES, Code
+from quire.codec.wire.v3_adds import (
     MAX_HEAD_BYTES,
     DeferredAddEncoder,
     max_deferred_payload_bytes,
 )
-from quire.codec.wire.messages_pb2 import Request
-from quire.codec.wire.v2 import MAX_FRAME_BYTES, Code
 from quire.errors import (
     BookieBusyError,
     BookieIOError,

@@ -29,7 +29,7 @@ ASKED_FOR = {
     "cli/bookie/init.py:_Erasing.__init__": "the caller formats a directory",
     "cli/bookie/init.py:_the_one_cookie": "the caller formats directories",
     "cli/cluster/metadata.py:check_erasable": "the caller erases a cluster",
-    "metadata/tree_common.py:not_empty": "the caller deletes a node",
+    "metadata/common.py:not_empty": "the caller deletes a node",
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, "
     "ledger by ledger, and cannot start on this directory again",

@@ -12,7 +12,7 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.underreplication import (
     CHECKED_PLACEMENT,
-    Holder,
+    LockHolder,
     checked_at,
     delay_of,
     ledger_of,
@@ -22,9 +22,9 @@ from quire.codec.metadata.underreplication import (
 from quire.replication.autorecovery.auditor import Adheres, Auditor
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.explain.status import last_waiting
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import last_waiting
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
 
@@ -102,11 +102,11 @@ def test_a_bookie_that_is_named_and_was_never_seen_is_missing() -> None:
 
 
 def test_values_of_the_tree() -> None:
-    assert Holder.decode(b'bookieId: "h"\n') == Holder("h")
-    one = Holder("10.0.0.1:3181", 1_750_000_000_000, "1f/2")
-    assert Holder.decode(one.encode()) == one
+    assert LockHolder.decode(b'bookieId: "h"\n') == LockHolder("h")
+    one = LockHolder("10.0.0.1:3181", 1_750_000_000_000, "1f/2")
+    assert LockHolder.decode(one.encode()) == one
     with pytest.raises(ValueError, match="names no owner"):
-        Holder.decode(b"")
+        LockHolder.decode(b"")
     assert ledger_of(["0000", "0000", "0000", "3039"]) == 12_345
     assert ledger_of(["0000", "0000", "0000"]) is None
     assert ledger_of(["0000", "0000", "0000", "303G"]) is None

@@ -14,14 +14,9 @@ from quire.cli.common.options import default_name
 from quire.cli.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
-from quire.replication.explain.status import (
-    LastFailure,
-    PlacementCheck,
-    note_failure,
-    note_placement,
-)
 from quire.replication.marks.locks import ReplicationLocks
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import LastFailure, PlacementCheck, note_failure, note_placement
 from tests.support.metadata.metadata import in_store
 
 

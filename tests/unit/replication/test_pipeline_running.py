@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 import quire
+from quire.cli.common.progress import StepBar
 from quire.cli.main import cli
 from quire.cli.pipeline import job as pipeline_job
-from quire.cli.pipeline.job import Bar, Job, told
+from quire.cli.pipeline.job import PipelineJob, told
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.replication.marks import running
-from quire.replication.marks.running import RunningJob, running_jobs
+from quire.replication.marks import job_announcements
+from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.spark import session
 from quire.spark.jobs import ClusterOptions
 
@@ -28,7 +29,7 @@ LIMIT_S = 30
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(job_announcements, "SAY_INTERVAL_S", 0.02)
     monkeypatch.setattr(pipeline_job, "RETRY_S", 0.05)
 
 
@@ -61,9 +62,9 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
         yield "spark"
 
     monkeypatch.setattr(session, "job_session", no_session)
-    job = Job("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
+    job = PipelineJob("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
 
-    def work(spark: Any, progress: Bar) -> str:
+    with job.session("/streams/orders") as (spark, progress):
         [found] = jobs(uri, bool)
         assert (found.kind, found.target) == ("pipeline ingest", "/streams/orders")
         assert found.sentence().endswith(": begins")
@@ -76,9 +77,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
         jobs(uri, lambda them: them[0].far.step == "segments copied: 3 of 10")
         done = CliRunner().invoke(cli, ["explain", "--metadata", uri])
         assert "runs: pipeline ingest /streams/orders" in done.output
-        return str(spark)
-
-    assert job.run(work, target="/streams/orders") == "spark"
+        assert spark == "spark"
     assert jobs(uri, lambda them: not them) == []
 
 
@@ -86,7 +85,7 @@ def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
     make(uri)
 
     def fail() -> None:
-        with told(uri, ClientConfig(), "pipeline x", "y", Bar().far):
+        with told(uri, ClientConfig(), "pipeline x", "y", StepBar().far):
             jobs(uri, bool)
             raise ZeroDivisionError
 
@@ -97,7 +96,7 @@ def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
 
 def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
     """And the job runs meanwhile."""
-    with told(uri, ClientConfig(), "pipeline x", "y", Bar().far):
+    with told(uri, ClientConfig(), "pipeline x", "y", StepBar().far):
         with pytest.raises(QuireError):
             jobs(uri, bool)
         make(uri)
@@ -110,6 +109,6 @@ def test_a_job_that_ends_at_once_waits_for_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pipeline_job, "END_TIMEOUT_S", LIMIT_S)
     begun_s = time.monotonic()
     for _ in range(20):
-        with told("sqlite:////nowhere/at/all.db", ClientConfig(), "pipeline x", "y", Bar().far):
+        with told("sqlite:////nowhere/at/all.db", ClientConfig(), "pipeline x", "y", StepBar().far):
             pass
     assert time.monotonic() - begun_s < LIMIT_S

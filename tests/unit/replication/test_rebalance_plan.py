@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.replication.moves.plan import (
+from quire.replication.moves.rebalance_plan import (
     BookieContents,
     Ensemble,
     RebalancePlan,

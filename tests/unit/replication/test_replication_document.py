@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.cluster.quarantine import PROVEN, REPAIRABLE, Misbehaviour
+from quire.client.cluster.health import PROVEN, REPAIRABLE, Misbehaviour
 from quire.config import ClientConfig
 
 ROOT = Path(__file__).parents[3]

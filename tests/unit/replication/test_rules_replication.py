@@ -15,7 +15,7 @@ from quire.replication import ReplicationLocks
 from quire.replication.autorecovery.auditor import Auditor
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.repair.fragment import replicate_fragment
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from tests.support.bookies.fake_bookies import LEDGER, FakeCluster, payload, simulated
 
 

@@ -37,6 +37,11 @@ def test_each_name_is_what_type_checkers_take_it_for(package: ModuleType) -> Non
     assert {*named} <= {*package.__all__} <= {*dir(package)}
 
 
+def test_a_former_name_still_works_and_says_what_it_is_called_now() -> None:
+    with pytest.warns(DeprecationWarning, match=r"quire\.Suspect is quire\.UnhealthyBookie now"):
+        assert quire.Suspect is quire.UnhealthyBookie  # type: ignore[attr-defined]
+
+
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match=r"module 'quire' has no attribute 'Ledger'"):
         _ = quire.Ledger  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from quire import DigestType, EntryRun, TlsClientConfig
 from quire.config import ClientConfig
 from quire.errors import UsageError
 from quire.spark import worker
-from quire.spark.ledgers.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
+from quire.spark.ledgers.plan import ENTRY_OVERHEAD_BYTES, Range, WeightedRange, plan
 from quire.spark.ledgers.reader import (
     Bounds,
     LedgerPartition,
@@ -37,7 +37,7 @@ from quire.spark.ledgers.reader import (
 from quire.spark.ledgers.writer import value_column
 from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
-from quire.spark.streams.sink import Columns
+from quire.spark.streams.sink import SinkColumns
 from quire.spark.streams.write_options import StreamWriteOptions
 
 URI = "sqlite:////nowhere/metadata.db"
@@ -268,7 +268,7 @@ extents = st.lists(
     max_size=30,
 ).map(
     lambda some: [
-        Extent(Range(ledger, first, first + count - 1), count * size)
+        WeightedRange(Range(ledger, first, first + count - 1), count * size)
         for ledger, (first, count, size) in enumerate(some)
     ]
 )  # fmt: skip
@@ -281,7 +281,7 @@ extents = st.lists(
     st.integers(1, 40),
 )
 def test_tasks_cover_every_entry_once_within_the_limits(
-    whole: list[Extent], bytes_max: int, entries_max: int | None, at_least: int
+    whole: list[WeightedRange], bytes_max: int, entries_max: int | None, at_least: int
 ) -> None:
     tasks = plan(
         whole,
@@ -314,12 +314,12 @@ def test_tasks_cover_every_entry_once_within_the_limits(
 
 def test_equal_entries_are_cut_evenly() -> None:
     size = 1000 - ENTRY_OVERHEAD_BYTES
-    tasks = plan([Extent(Range(1, 0, 9999), 10_000 * size)], partition_bytes=1_000_000)
+    tasks = plan([WeightedRange(Range(1, 0, 9999), 10_000 * size)], partition_bytes=1_000_000)
     assert [sum(part.entries for part in task) for task in tasks] == [1000] * 10
 
 
 def test_small_ledgers_share_a_task() -> None:
-    whole = [Extent(Range(ledger, 0, 9), 1000) for ledger in range(100)]
+    whole = [WeightedRange(Range(ledger, 0, 9), 1000) for ledger in range(100)]
     assert len(plan(whole, partition_bytes=64 * 1024**2)) == 1
     assert len(plan(whole, partition_bytes=64 * 1024**2, min_partitions=7)) == 7
     assert len(plan(whole, partition_bytes=64 * 1024**2, partition_entries=10)) == 100
@@ -328,7 +328,7 @@ def test_small_ledgers_share_a_task() -> None:
 def test_min_partitions_of_one_ledger_is_met_exactly() -> None:
     for count in (1, 2, 3, 7):
         for size in (99, 100, 101):
-            whole = [Extent(Range(1, 0, 999), 1000 * size + 1)]
+            whole = [WeightedRange(Range(1, 0, 999), 1000 * size + 1)]
             assert len(plan(whole, partition_bytes=2**40, min_partitions=count)) == count
 
 
@@ -337,13 +337,13 @@ def test_nothing_to_read() -> None:
 
 
 def test_there_are_never_more_tasks_than_entries() -> None:
-    tasks = plan([Extent(Range(1, 5, 7), 30)], partition_bytes=1, min_partitions=100)
+    tasks = plan([WeightedRange(Range(1, 5, 7), 30)], partition_bytes=1, min_partitions=100)
     assert tasks == [(Range(1, 5, 5),), (Range(1, 6, 6),), (Range(1, 7, 7),)]
 
 
 def test_the_number_of_tasks_is_bounded() -> None:
     with pytest.raises(UsageError, match="1000000 tasks"):
-        plan([Extent(Range(1, 0, 999_999), 10**9)], partition_bytes=1)
+        plan([WeightedRange(Range(1, 0, 999_999), 10**9)], partition_bytes=1)
 
 
 def test_descriptors_are_small_and_frozen() -> None:
@@ -419,7 +419,7 @@ def test_bounds_are_exact(conditions: list[ds.Filter], among: set[int] | None) -
                 among is None or ledger_id in among
             )
             bounds = reader._bounds
-            whole = Extent(Range(ledger_id, 0, 10), 11)
+            whole = WeightedRange(Range(ledger_id, 0, 10), 11)
             part = whole.clip(bounds.entry_first, bounds.entry_last)
             kept = (
                 bounds.has_ledger(ledger_id)
@@ -500,7 +500,7 @@ def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) 
         parsed = StreamWriteOptions.parse(
             {"metadata": URI, **where, **who, **options}, streaming=streaming, environ={}
         )
-        return str(schema.names[Columns.of(schema, parsed).value])
+        return str(schema.names[SinkColumns.of(schema, parsed).value])
 
     assert value_of(frame(body=binary)) == "body"
     assert value_of(frame(body=binary), orderBy="body") == "body"

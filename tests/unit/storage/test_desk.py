@@ -13,8 +13,8 @@ from quire.codec.entry.digest import master_key
 from quire.codec.entry.frame_runs import FrameRun
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, add_request
 from quire.errors import DamagedError
-from quire.storage.read import scratch as desk
-from quire.storage.read.scratch import FRAMES_AT, Desk
+from quire.storage.read import fetched as scratch
+from quire.storage.read.fetched import FRAMES_AT, ScratchBuffer
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.reads import answer, only_sealed, sealed, written_of
 from tests.support.storage.storage import disk_of, sim_disk
@@ -31,7 +31,7 @@ def frames_of(sizes: list[int]) -> tuple[list[bytes], list[bytes]]:
     return entries, [add_request(KEY, entry) for entry in entries]
 
 
-def on(table: Desk, frames: list[bytes], skip: int) -> FrameRun:
+def on(table: ScratchBuffer, frames: list[bytes], skip: int) -> FrameRun:
     """A run of these frames, read from a file in which they begin after `skip` bytes."""
     disk = sim_disk(1)
     file = disk.create("some")
@@ -47,7 +47,7 @@ def on(table: Desk, frames: list[bytes], skip: int) -> FrameRun:
 
 
 def test_a_run_is_packed_as_without_it_whatever_lay_there_before() -> None:
-    table = Desk(1 << 16)
+    table = ScratchBuffer(1 << 16)
     for sizes in ([100] * 50, [100] * 20, [33] * 200, [100] * 60, [7, 900, 100], [64], [33] * 3):
         for skip in (0, 1, 4095):
             entries, frames = frames_of(sizes)
@@ -59,7 +59,7 @@ def test_a_run_is_packed_as_without_it_whatever_lay_there_before() -> None:
 
 
 def test_what_lies_elsewhere_is_not_taken_from_it() -> None:
-    table = Desk(1 << 16)
+    table = ScratchBuffer(1 << 16)
     _, frames = frames_of([100] * 10)
     table.pack(on(table, frames, 0))
     entries, others = frames_of([101 - 1] * 10)
@@ -72,8 +72,8 @@ def test_what_lies_elsewhere_is_not_taken_from_it() -> None:
 
 
 def test_so_many_views_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "VIEWS_MAX", 20)
-    table = Desk(1 << 16)
+    monkeypatch.setattr(scratch, "VIEWS_MAX", 20)
+    table = ScratchBuffer(1 << 16)
     for count in (20, 21):
         entries, frames = frames_of([50] * count)
         found = on(table, frames, 5)
@@ -86,7 +86,7 @@ def test_what_is_not_cached_or_too_large_does_not_lie_there() -> None:
     disk = sim_disk(1)
     file = disk.create("some")
     file.write([bytes(100_000)], 0)
-    table = Desk(50_000)
+    table = ScratchBuffer(50_000)
     assert table.read(file, 0, 50_000, 10) is not None
     assert table.read(file, 0, 70_000, 10) is None
     assert table.read(file, 60_000, 50_000, 10) is None  # behind the end

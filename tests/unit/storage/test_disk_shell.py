@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 from quire.cli.main import cli
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
-from quire.storage.catalogue import Catalogue
+from quire.storage.background import sealer
 from quire.storage.disk import RealDisk
-from quire.storage.inspect.inspect import (
+from quire.storage.inspect.contents import (
     SegmentDump,
+    describe_ledger,
     end_of_log,
-    ledger_facts,
     list_files,
     number_of,
     open_segment,
@@ -25,8 +25,8 @@ from quire.storage.inspect.inspect import (
 from quire.storage.inspect.snapshot import identity_of, with_log
 from quire.storage.interfaces import File
 from quire.storage.recovery import scan
-from quire.storage.recovery.recovery import Recovery
-from quire.storage.segment import sealer
+from quire.storage.recovery.log_recovery import LogRecovery
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.segments import (
@@ -79,7 +79,7 @@ def test_a_ledger_s_runs_are_where_its_entries_are() -> None:
     box.append([(1, 5, bytes(300))])  # once more
     box.idle()
     for ledger_id in LEDGERS:
-        found = ledger_facts(disk, ledger_id)
+        found = describe_ledger(disk, ledger_id)
         assert found is not None
         last = box.store.last_entry_id(ledger_id)
         assert found.entries == [(0, last)]
@@ -92,10 +92,10 @@ def test_a_ledger_s_runs_are_where_its_entries_are() -> None:
                 for run in part.runs:
                     frame = bytes(file.read(run.offset, run.size_bytes) or b"")
                     assert frame.count(make_entry(ledger_id, run.first, bytes(300))) == 1
-    one = ledger_facts(disk, 1)
+    one = describe_ledger(disk, 1)
     assert one is not None
     assert sum(run.count for part in one.parts for run in part.runs) == one.last_entry_id + 2
-    assert ledger_facts(disk, 77) is None
+    assert describe_ledger(disk, 77) is None
 
 
 def test_what_the_last_group_says_counts() -> None:
@@ -110,7 +110,7 @@ def test_what_the_last_group_says_counts() -> None:
     box.fence(7)
     box.pump()
     disk.kill()
-    found = ledger_facts(disk, 7)
+    found = describe_ledger(disk, 7)
     assert found is not None
     assert (found.fenced, found.has_master_key, found.entries) == (True, True, [(0, 0)])
     end = end_of_log(disk)
@@ -125,11 +125,11 @@ def test_a_ledger_that_was_deleted() -> None:
     box = filled(disk)
     box.drop([2, 3])
     box.idle()
-    fenced = ledger_facts(disk, 2)
+    fenced = describe_ledger(disk, 2)
     assert fenced is not None
     assert fenced.refused_until_ms is not None
     assert fenced.parts == ()
-    assert ledger_facts(disk, 3) is None
+    assert describe_ledger(disk, 3) is None
     assert problems_of(disk) == []
 
 
@@ -165,7 +165,7 @@ def test_looking_and_checking_change_nothing() -> None:
     real, disk._operate = disk._operate, operate  # type: ignore[method-assign]
     before = contents(disk)
     assert problems_of(disk)
-    ledger_facts(disk, 1)
+    describe_ledger(disk, 1)
     end_of_log(disk)
     rebuilt(disk, dry_run=True)
     assert (contents(disk), operations) == (before, 0)
@@ -199,7 +199,7 @@ def test_files_that_go_meanwhile_are_told_as_gone() -> None:
         assert (problems, [one.problems for one in segments if one.problems]) == ((), [])
         assert all(one.state in ("sealed", "open", "gone") for one in segments)
         list(list_files(disk))
-        ledger_facts(disk, 1)
+        describe_ledger(disk, 1)
 
 
 def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
@@ -221,7 +221,7 @@ def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
         return SimDisk.open(disk, name)
 
     disk.open = opened  # type: ignore[method-assign]
-    once = Recovery(disk, identity_of(disk), Catalogue()).run()
+    once = LogRecovery(disk, identity_of(disk), Catalogue()).run()
     assert "lost" in once.problems[0]
     for _ in range(5):
         assert with_log(disk, lambda recovered, _: tuple(recovered.problems)) == ()
@@ -244,7 +244,7 @@ def test_a_group_that_comes_between_two_reads_is_no_damage(monkeypatch: pytest.M
 
     used = scan._is_used
     monkeypatch.setattr(scan, "_is_used", is_used)
-    once = Recovery(disk, identity_of(disk), Catalogue()).run()
+    once = LogRecovery(disk, identity_of(disk), Catalogue()).run()
     assert "lost" in once.problems[0]
     looks.append(True)
     assert end_of_log(disk).problems == ()
@@ -299,7 +299,7 @@ def test_every_flipped_bit_of_a_segment_is_found() -> None:
     box.close()
     number = sealed_numbers(disk)[1]
     with open_segment(disk, number) as one:
-        trailer = one.facts.trailer
+        trailer = one.description.trailer
     assert trailer is not None
     places = [10, *range(trailer.groups_at + 99, trailer.footer_at, BLOCK_BYTES)]
     places += [
@@ -355,8 +355,8 @@ def test_each_part_of_an_index_is_told_by_itself() -> None:
     number = sealed_numbers(disk)[0]
     spoilt(disk, number, "records")
     with open_segment(disk, number) as one:
-        assert one.facts.trailer is not None
-        assert one.facts.trailer.records
+        assert one.description.trailer is not None
+        assert one.description.trailer.records
         assert "state records" in one.problem
         assert one.summary is not None
         assert one.rows(1)
@@ -367,7 +367,7 @@ def test_each_part_of_an_index_is_told_by_itself() -> None:
         with pytest.raises(FormatError, match="ledger 1 does not match"):
             one.rows(1)
         assert one.rows(4)
-    found = ledger_facts(disk, 1)
+    found = describe_ledger(disk, 1)
     assert found is not None
     assert [bool(part.problem) for part in found.parts] == [True, False, False, False]
 

@@ -23,14 +23,14 @@ from quire.codec.wire import v3
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag
 from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
-from quire.storage.inspect.inspect import open_segment
-from quire.storage.read.blocking import InlineReader
-from quire.storage.read.early_reads import EarlyReads
+from quire.storage.inspect.contents import open_segment
+from quire.storage.recovery.early_reads import EarlyReads
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.loading import LoadProgress, LoadStopped
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
+from quire.storage.worker import InlineReader
 from quire_simulator.machine.disk import SimFile
 from tests.support.bookies.bookie import SMALL as BOOKIE
 from tests.support.bookies.bookie import memory_metadata, peer_of, running_bookie
@@ -103,8 +103,8 @@ def test_early_reads_leave_no_file_open(
     disk = disk_of(box)
     if damaged:
         with open_segment(disk, 3) as one:
-            assert one.facts.trailer is not None
-            at = one.facts.trailer.summary_at + 5
+            assert one.description.trailer is not None
+            at = one.description.trailer.summary_at + 5
         disk.flip_bit(segment_name(3), at)
     files: list[SimFile] = []
     open_file = disk.open
@@ -343,7 +343,7 @@ async def loading(
     try:
         bookie = await found
         await asyncio.to_thread(gate.reached.wait, 60)
-        await until(lambda: bookie._early is not None)
+        await until(lambda: bookie.service.loading_store is not None)
         yield gate, bookie, metadata, task, end
     finally:
         gate.opened.set()
@@ -433,8 +433,8 @@ async def test_a_read_waits_for_its_part_of_the_log(
         peer.send(frames.read_request(LOADED, 7))
         # What is loaded does not wait behind it.
         assert read_of(await peer.receive()) == make_entry(LOADED, 7, FIRST_PAYLOAD)
-        assert bookie._early is not None
-        assert bookie._early._waiting == 2
+        assert bookie.service.loading_store is not None
+        assert bookie.service.loading_store._waiting == 2
         gate.opened.set()
         answers = {code_of(answer): answer for answer in [await peer.receive() for _ in range(2)]}
         assert read_of(answers[Code.OK]) == make_entry(NOT_LOADED, 5, PAYLOAD)

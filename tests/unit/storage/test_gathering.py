@@ -11,21 +11,21 @@ import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
-from quire.storage.read.gathering import (
+from quire.storage.read.gather_read import (
     ENTRIES_MAX,
     GATHERED_BYTES,
+    GATHERED_EXTENTS_MAX,
     PASSED_MAX_BYTES,
     RUNS_MIN,
     SPREAD_MAX,
-    STRETCHES_MAX,
-    Gathering,
-    gathering_of,
+    GatherRead,
+    plan_gather_read,
 )
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.segment import LogSegment
 
 LEDGER = 7
 SIZE = 200
-SEGMENT = Segment(1, None, 1 << 30)
+SEGMENT = LogSegment(1, None, 1 << 30)
 PLENTY = 1 << 30
 
 
@@ -49,30 +49,30 @@ def rows_of(
 
 def found(
     rows: LedgerRows, entry_id: int = 0, most: int = 1_000, max_bytes: int = PLENTY
-) -> Gathering | None:
-    return gathering_of(SEGMENT, LEDGER, rows, entry_id, most, max_bytes, 4)
+) -> GatherRead | None:
+    return plan_gather_read(SEGMENT, LEDGER, rows, entry_id, most, max_bytes, 4)
 
 
 def some(
     rows: LedgerRows, entry_id: int = 0, most: int = 1_000, max_bytes: int = PLENTY
-) -> Gathering:
+) -> GatherRead:
     gathering = found(rows, entry_id, most, max_bytes)
     assert gathering is not None
-    for one in gathering.stretches:
+    for one in gathering.extents:
         assert one.offset % 4096 == one.size % 4096 == 0
         assert one.offset <= one.runs[0][0] < one.offset + 4096
         assert one.end - 4096 < one.runs[-1][1] <= one.end
-    assert all(one.end <= two.offset for one, two in pairwise(gathering.stretches))
+    assert all(one.end <= two.offset for one, two in pairwise(gathering.extents))
     assert sum(end - start for start, end in runs_of(gathering)) == sum(gathering.sizes)
     return gathering
 
 
-def runs_of(gathering: Gathering) -> list[tuple[int, int]]:
-    return [run for stretch in gathering.stretches for run in stretch.runs]
+def runs_of(gathering: GatherRead) -> list[tuple[int, int]]:
+    return [run for extent in gathering.extents for run in extent.runs]
 
 
-def read_bytes(gathering: Gathering) -> int:
-    return sum(stretch.size for stretch in gathering.stretches)
+def read_bytes(gathering: GatherRead) -> int:
+    return sum(extent.size for extent in gathering.extents)
 
 
 def test_it_begins_and_ends_within_runs() -> None:
@@ -83,7 +83,7 @@ def test_it_begins_and_ends_within_runs() -> None:
     assert runs[1] == (15_000, 15_000 + 3 * SIZE)
     assert len(gathering.sizes) == 25
     assert runs[-1] == (50_000, 50_000 + 2 * SIZE)
-    assert len(gathering.stretches) == 1
+    assert len(gathering.extents) == 1
 
 
 def test_frames_of_different_sizes_are_found_too() -> None:
@@ -108,9 +108,9 @@ def test_entries_that_do_not_fit_are_left() -> None:
 def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
     """But for the rest of the last block of each stretch."""
     gathering = some(rows_of([1] * 1_000, apart=apart))
-    rounded = 4096 * (1 + len(gathering.stretches))
+    rounded = 4096 * (1 + len(gathering.extents))
     assert read_bytes(gathering) <= GATHERED_BYTES + rounded
-    if len(gathering.stretches) < STRETCHES_MAX:
+    if len(gathering.extents) < GATHERED_EXTENTS_MAX:
         assert read_bytes(gathering) >= GATHERED_BYTES - apart - rounded
     assert len(some(rows_of([12] * 500, apart=2_500), most=PLENTY).sizes) == ENTRIES_MAX
     long = rows_of([3] * 9 + [1_000_000] + [1], apart=5_000)
@@ -118,22 +118,22 @@ def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
 
 
 def test_what_is_far_apart_lies_in_stretches_of_its_own() -> None:
-    assert len(some(rows_of([1] * 20, apart=SPREAD_MAX * SIZE)).stretches) == 1
+    assert len(some(rows_of([1] * 20, apart=SPREAD_MAX * SIZE)).extents) == 1
     far = some(rows_of([1] * 1_000, apart=4096 + (2 * SPREAD_MAX + 1) * SIZE + 1))
-    assert len(far.stretches) == len(runs_of(far)) == STRETCHES_MAX
-    assert all(len(one.runs) == 1 for one in far.stretches)
-    assert {one.size for one in far.stretches} <= {4096, 8192}
+    assert len(far.extents) == len(runs_of(far)) == GATHERED_EXTENTS_MAX
+    assert all(len(one.runs) == 1 for one in far.extents)
+    assert {one.size for one in far.extents} <= {4096, 8192}
     offsets = [10_000 + 3_000 * row + 200_000 * (row // 4) for row in range(40)]
     groups = some(replace(rows_of([1] * 40), offsets=offsets))
-    assert [len(one.runs) for one in groups.stretches] == [4] * 10
+    assert [len(one.runs) for one in groups.extents] == [4] * 10
 
 
 def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
     """To read on costs less than to begin anew; not at any price."""
-    for gap, stretches in ((PASSED_MAX_BYTES - 5_000, 1), (PASSED_MAX_BYTES + 5_000, 2)):
+    for gap, extents in ((PASSED_MAX_BYTES - 5_000, 1), (PASSED_MAX_BYTES + 5_000, 2)):
         offsets = [10_000 + 1_500 * row + gap * (row // 50) for row in range(60)]
         one = some(replace(rows_of([1] * 60), offsets=offsets))
-        assert len(one.stretches) == stretches
+        assert len(one.extents) == extents
 
 
 @pytest.mark.parametrize("gaps", [(100,), (3_000,), (5_000,), (30_000,), (0, 3_000, 200_000)])
@@ -145,7 +145,7 @@ def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -
         each = rng.choices(sizes, k=60)
         starts = accumulate(rng.choice(gaps) + size for size in (rng.randrange(4_096), *each))
         rows = replace(rows_of([1] * 60), offsets=list(starts)[:60], frame_sizes=each)
-        assert some(rows, rng.randrange(40)).stretches
+        assert some(rows, rng.randrange(40)).extents
 
 
 def test_a_few_are_read_alone() -> None:
@@ -172,7 +172,7 @@ def test_it_ends_before_anything_out_of_the_ordinary() -> None:
 @pytest.mark.parametrize("sizes", [None, [150 + n for n in range(40)]], ids=["equal", "any"])
 def test_frames_must_be_those_of_the_index(sizes: list[int] | None, apart: int) -> None:
     gathering = some(rows_of([2] * 20, sizes=sizes, apart=apart))
-    assert len(gathering.stretches) == (1 if apart == 1_000 else 20)
+    assert len(gathering.extents) == (1 if apart == 1_000 else 20)
     data, lengths = bytearray(1 << 21), iter(gathering.sizes)
     at = {}
     for entry_id, (start, size) in enumerate(
@@ -185,7 +185,7 @@ def test_frames_must_be_those_of_the_index(sizes: list[int] | None, apart: int) 
         struct.pack_into(">qq", data, start + FRAME_HEADER_BYTES, LEDGER, entry_id)
 
     def pieces(file: bytearray) -> list[bytes]:
-        return [bytes(file[one.offset : one.end]) for one in gathering.stretches]
+        return [bytes(file[one.offset : one.end]) for one in gathering.extents]
 
     run = gathering.run(pieces(data))
     assert run is not None

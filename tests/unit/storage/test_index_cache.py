@@ -17,12 +17,13 @@ from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
 from quire.http.routes.bookie import BookieRoutes
 from quire.http.server.api import Reply
-from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.background.index_cache_writer import CacheFile, Snapshot
+from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire_simulator.machine.inode import Content
+from quire_simulator.machine.inode import InodeContent
 from tests.sim.mutants.mutant import edit
 from tests.support.bookies.bookie import running_bookie
 from tests.support.crash.crash_sweep import contents_of
@@ -37,7 +38,7 @@ COMPACTING = replace(
 )
 
 
-def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
+def with_cache(box: StoreOnDisk, cache: InodeContent | None) -> StoreOnDisk:
     """The disk as it is, with this cache, in a store of its own."""
     contents = {name: one for name, one in contents_of(disk_of(box)).items() if name != CACHE_NAME}
     if cache is not None:
@@ -48,7 +49,7 @@ def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
     return made
 
 
-def cache_of(box: StoreOnDisk) -> Content:
+def cache_of(box: StoreOnDisk) -> InodeContent:
     found = contents_of(disk_of(box))[CACHE_NAME]
     assert found is not None
     return found.copy()
@@ -90,7 +91,7 @@ def test_a_wrong_bit_anywhere_in_it_is_noticed() -> None:
         assert found.report.index_cache.startswith("not used: "), offset
         assert found.store.ledger_ids() == [1]
     for size in (0, 1, 19, 20, 100, cache.size - 1):
-        short = Content()
+        short = InodeContent()
         short.apply(0, cache.read(0, size))
         assert with_cache(box, short).report.index_cache.startswith("not used: "), size
     longer = cache.copy()
@@ -113,7 +114,9 @@ def test_another_directory_s_is_left_alone() -> None:
     box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
     fill(box, 2, 1)
     box.close()
-    contents = {"current/DIRECTORY": Content(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)}
+    contents = {
+        "current/DIRECTORY": InodeContent(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)
+    }
     other.disk = sim_disk(2).holding({"current": None, **contents, "log": None})
     other.open()
     fill(other, 2, 7)
@@ -266,7 +269,7 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     for _ in range(20):  # and waits, as behind a slow disk
         if box.store.stats().compactions:
             break
-        box.store._upkeep.compactor.tick()
+        box.store._maintenance.compactor.tick()
         box.maintenance.run()
         box.log.run()
         compact = [one for one in box.timers._waiting if "Compactor" in repr(one.callback)]
@@ -377,7 +380,7 @@ def test_what_is_left_of_one_goes_with_the_next_start() -> None:
 def test_deletions_that_wait_to_be_logged_keep_it_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     box = opened()
     fill(box, 3, 1)
-    collector = type(box.store._upkeep.collector)
+    collector = type(box.store._maintenance.collector)
     monkeypatch.setattr(collector, "deletions_logged", property(lambda self: False))
     look(box)
     run(box.store.close())

@@ -25,9 +25,9 @@ from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import replication_root
+from quire.storage.directories import LedgerDirectories
 from quire.storage.disk import RealDisk
-from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 from tests.support.bookies.bookie import SMALL, memory_metadata, peer_of, running_bookie
 from tests.support.storage.directories import DirectoriesOnDisks
 from tests.support.storage.storage import key_of, make_batch
@@ -103,7 +103,7 @@ def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:
     # One chunk for both: each part has its own answer.
     answers: list[tuple[int, bool]] = []
 
-    def done(batch: Batch, error: StorageError | None) -> None:
+    def done(batch: LogBatch, error: StorageError | None) -> None:
         answers.extend((one.ledger_id, error is None) for one in batch.runs)
 
     box.store.append(make_batch([(full, entry, b"x"), (other, 0, b"y")]), done)

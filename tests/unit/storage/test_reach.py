@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
-from quire.storage.read import reach
-from quire.storage.read.reach import reach_of
-from quire.storage.segment.segment import Segment
+from quire.storage.read import read_ahead as reach
+from quire.storage.read.read_ahead import read_ahead_extent
+from quire.storage.segment.segment import LogSegment
 
-SEGMENT = Segment(7, None, 1 << 20)
+SEGMENT = LogSegment(7, None, 1 << 20)
 
 
 def rows_of(*runs: tuple[int, int, Any, int]) -> LedgerRows:
@@ -33,7 +33,7 @@ def rows_of(*runs: tuple[int, int, Any, int]) -> LedgerRows:
     )
 
 
-def bounds(found: reach.Reach | None) -> tuple[int, int, int] | None:
+def bounds(found: reach.ReadAheadExtent | None) -> tuple[int, int, int] | None:
     if found is None:
         return None
     assert found.segment is SEGMENT
@@ -43,7 +43,7 @@ def bounds(found: reach.Reach | None) -> tuple[int, int, int] | None:
 
 def test_all_runs_of_a_ledger() -> None:
     rows = rows_of((0, 10, 100, 4096), (10, 5, 200, 5096), (40, 1, 300, 6096))
-    assert bounds(reach_of(SEGMENT, rows, 2300, None)) == (4096, 6396, 40)
+    assert bounds(read_ahead_extent(SEGMENT, rows, 2300, None)) == (4096, 6396, 40)
 
 
 def test_runs_from_an_entry_on_up_to_one_that_lacks() -> None:
@@ -56,26 +56,26 @@ def test_runs_from_an_entry_on_up_to_one_that_lacks() -> None:
         (40, (6096, 6396, 40)),
         (41, None),
     ):
-        assert bounds(reach_of(SEGMENT, rows, 2300, entry_id)) == expected
+        assert bounds(read_ahead_extent(SEGMENT, rows, 2300, entry_id)) == expected
 
 
 def test_the_last_run_counts_whatever_the_sizes_of_its_frames() -> None:
     """Its end was taken for where it begins: a compaction makes one run of all."""
     rows = rows_of((3, 3, [100, 50, 70], 4096))
-    assert bounds(reach_of(SEGMENT, rows, 220, None)) == (4096, 4316, 5)
-    assert bounds(reach_of(SEGMENT, rows, 220, 4)) == (4096, 4316, 5)
+    assert bounds(read_ahead_extent(SEGMENT, rows, 220, None)) == (4096, 4316, 5)
+    assert bounds(read_ahead_extent(SEGMENT, rows, 220, 4)) == (4096, 4316, 5)
 
 
 @pytest.mark.parametrize("entry_id", [None, 0])
 def test_there_is_none_where_others_have_more(entry_id: int | None) -> None:
     near = rows_of((0, 1, 100, 4096), (1, 1, 100, 4396))
-    assert reach_of(SEGMENT, near, 200, entry_id) is not None
+    assert read_ahead_extent(SEGMENT, near, 200, entry_id) is not None
     far = rows_of((0, 1, 100, 4096), (1, 1, 100, 4497))
-    assert reach_of(SEGMENT, far, 200, entry_id) is None
+    assert read_ahead_extent(SEGMENT, far, 200, entry_id) is None
 
 
 def test_so_many_runs_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "ROWS_MAX", 4)
     rows = rows_of(*((at, 1, 100, 4096 + 100 * at) for at in range(10)))
-    assert bounds(reach_of(SEGMENT, rows, 1000, 2)) == (4296, 4696, 5)
-    assert bounds(reach_of(SEGMENT, rows, 1000, 8)) == (4896, 5096, 9)
+    assert bounds(read_ahead_extent(SEGMENT, rows, 1000, 2)) == (4296, 4696, 5)
+    assert bounds(read_ahead_extent(SEGMENT, rows, 1000, 8)) == (4896, 5096, 9)

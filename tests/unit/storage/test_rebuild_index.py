@@ -8,12 +8,12 @@ from copy import deepcopy
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
-from quire.storage.inspect.inspect import open_segment
-from quire.storage.log.batch import Batch, Run
-from quire.storage.recovery.rebuild import Outcome
-from quire.storage.segment import sealer
-from quire.storage.segment.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment.segment import Part, segment_name
+from quire.storage.background import sealer
+from quire.storage.inspect.contents import open_segment
+from quire.storage.inspect.rebuild import RebuildOutcome
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
+from quire.storage.segment.segment import LedgerPart, segment_name
 from quire_simulator.machine.disk import PowerLossError
 from tests.support.storage.segments import (
     contents,
@@ -45,8 +45,10 @@ def test_an_index_is_made_again_as_it_was(part: str) -> None:
     dry = rebuilt(disk, dry_run=True)
     done = rebuilt(disk)
     assert dry == done
-    assert [one for one in done.values() if one.outcome is not Outcome.GOOD] == [done[number]]
-    assert done[number].outcome is Outcome.REBUILT
+    assert [one for one in done.values() if one.outcome is not RebuildOutcome.GOOD] == [
+        done[number]
+    ]
+    assert done[number].outcome is RebuildOutcome.REBUILT
     assert done[number].why
     disk.crash()
     after = contents(disk)
@@ -54,8 +56,8 @@ def test_an_index_is_made_again_as_it_was(part: str) -> None:
     if part in ("summary", "trailer"):
         assert changed == [segment_name(number)]
         with open_segment(disk, number) as one:
-            assert one.facts.trailer is not None
-            end = one.facts.trailer.summary_at
+            assert one.description.trailer is not None
+            end = one.description.trailer.summary_at
         assert before[changed[0]][:end] == after[changed[0]][:end]
     else:
         assert changed == []
@@ -83,7 +85,7 @@ def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
     box.close()
     (number, *_) = sealed_numbers(disk)
     spoilt(disk, number, part)
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert rebuilt(disk)[number].outcome is RebuildOutcome.REBUILT
     assert problems_of(disk) == []
     box.open()
     assert sorted(box.store.ledgers) == [1]
@@ -98,7 +100,7 @@ def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
         filled(disk).close()
     (number, *_) = sealed_numbers(disk)
     spoilt(disk, number, "rows")
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert rebuilt(disk)[number].outcome is RebuildOutcome.REBUILT
     with open_segment(disk, number) as one:
         assert one.summary is not None
         assert list(one.summary.ledger_ids) == [1, 2, 4]
@@ -122,7 +124,7 @@ def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> 
     number = sealed_numbers(disk)[1]
     before = contents(disk)[segment_name(number)]
     spoilt(disk, number, "checksums")
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert rebuilt(disk)[number].outcome is RebuildOutcome.REBUILT
     assert contents(disk)[segment_name(number)] == before
     with open_segment(disk, number) as one:
         assert [record.ledger_id for record in one.records] == [7]
@@ -134,12 +136,12 @@ def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
     box.close()
     number = sealed_numbers(disk)[1]
     with open_segment(disk, number) as one:
-        start = one.facts.groups_at
+        start = one.description.groups_at
     flip(disk, number, start + 50)  # the header of the first group
     spoilt(disk, number, "rows")
     before = contents(disk)
     found = rebuilt(disk)[number]
-    assert (found.outcome, "lost" in found.why) == (Outcome.INCOMPLETE, True)
+    assert (found.outcome, "lost" in found.why) == (RebuildOutcome.INCOMPLETE, True)
     assert contents(disk) == before
 
 
@@ -154,7 +156,7 @@ def test_damage_in_entries_stays_damage() -> None:
     block = group.header.payload_offset // BLOCK_BYTES * BLOCK_BYTES
     flip(disk, number, group.header.payload_offset + 100)
     spoilt(disk, number, "checksums")
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert rebuilt(disk)[number].outcome is RebuildOutcome.REBUILT
     told = problems_of(disk)
     assert any(f"bytes {block} to" in one for one in told)
     assert not any("index" in one for one in told)
@@ -174,7 +176,7 @@ def test_a_compacted_segment_gets_its_index_again() -> None:
     compacted = []
     for number in sealed_numbers(disk):
         with open_segment(disk, number) as one:
-            if one.facts.header is not None and one.facts.header.compacted:
+            if one.description.header is not None and one.description.header.compacted:
                 compacted.append(number)
     assert compacted
     assert problems_of(disk) == []
@@ -182,17 +184,17 @@ def test_a_compacted_segment_gets_its_index_again() -> None:
     for number in compacted:
         for part in ("rows", "checksums", "records"):
             spoilt(disk, number, part)
-            assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+            assert rebuilt(disk)[number].outcome is RebuildOutcome.REBUILT
             assert contents(disk) == before
 
 
 def boastful(seal: SealInput) -> Sealed:
     """Writes an index that names an entry of ledger 0, which is nowhere."""
-    batch = Batch((), ())
+    batch = LogBatch((), ())
     batch.file_offset = 2 * BLOCK_BYTES
     run = Run(0, 0, 1, 0, 360)
     run.batch = batch
-    ledgers = [(0, Part.of(seal.segment, 0, [run], -1), -1), *seal.ledgers]
+    ledgers = [(0, LedgerPart.of(seal.segment, 0, [run], -1), -1), *seal.ledgers]
     return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
 
 
@@ -215,7 +217,7 @@ def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.Monkey
             disk.crash_after(at, disk.crash)
             try:
                 done = rebuilt(disk)
-                assert all(one.outcome is Outcome.REBUILT for one in done.values())
+                assert all(one.outcome is RebuildOutcome.REBUILT for one in done.values())
                 finished = True
             except PowerLossError:
                 pass

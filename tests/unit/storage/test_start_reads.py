@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quire.codec.log.footer import TRAILER_BYTES
-from quire.storage.inspect.inspect import open_segment
+from quire.storage.inspect.contents import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.recovery.recovery import Recovery, RecoveryReport
+from quire.storage.recovery.log_recovery import LogRecovery, RecoveryReport
 from quire.storage.segment.segment import segment_name
 from tests.support.storage.index_cache import check, fill, look, opened
 from tests.support.storage.storage import StoreOnDisk, disk_of
@@ -54,7 +54,7 @@ def footers(box: StoreOnDisk) -> dict[str, tuple[int, int, int]]:
     for one in box.store.usage():
         try:
             with open_segment(disk_of(box), one.number) as dump:
-                trailer = dump.facts.trailer
+                trailer = dump.description.trailer
         except FileNotFoundError:
             continue
         if trailer is not None:
@@ -140,9 +140,9 @@ def test_a_footer_that_is_found_damaged_late(
 ) -> None:
     """Its trailer was believed: all begins anew, once, and its groups are read instead."""
     looks: list[bool] = []
-    attempt = Recovery._look_once
+    attempt = LogRecovery._look_once
 
-    def counting(self: Recovery) -> Any:
+    def counting(self: LogRecovery) -> Any:
         looks.append(self._whole_footers)
         return attempt(self)
 
@@ -150,7 +150,7 @@ def test_a_footer_that_is_found_damaged_late(
     name = sorted(footers(box))[which]
     _, summary_at, _ = footers(box)[name]
     disk_of(box).flip_bit(name, summary_at + 3)
-    monkeypatch.setattr(Recovery, "_look_once", counting)
+    monkeypatch.setattr(LogRecovery, "_look_once", counting)
     report = box.open()
     assert looks == [False, True]
     assert report.problems == ()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.log.batch import Batch, Run
-from quire.storage.read.blocking import InlineReader
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.worker import InlineReader
 from tests.support.storage.storage import (
     SMALL,
     disk_of,
@@ -120,7 +120,7 @@ def test_of_several_copies_the_newest_is_served() -> None:
         batch = make_batch([(1, entry_id, b"same payload")])
         frame = bytearray(batch.buffers[0])  # type: ignore[index]
         frame[44:52] = lac.to_bytes(8, "big", signed=True)
-        box.store.append(Batch([bytes(frame)], batch.runs), lambda batch, error: None)
+        box.store.append(LogBatch([bytes(frame)], batch.runs), lambda batch, error: None)
         return bytes(frame[28:])
 
     box.store.create_ledger(1, key_of(1))
@@ -180,7 +180,7 @@ def test_a_frame_that_is_not_what_the_index_says_is_damage(wrong: Run) -> None:
     for ledger_id in (1, 2):
         box.store.create_ledger(ledger_id, key_of(ledger_id))
     assert batch.runs[0].frame_size == 160
-    box.store.append(Batch(batch.buffers or (), [wrong]), lambda batch, error: None)
+    box.store.append(LogBatch(batch.buffers or (), [wrong]), lambda batch, error: None)
     for count in (1, 2):
         with pytest.raises(DamagedError):
             box.read(wrong.ledger_id, wrong.first, count)

@@ -15,12 +15,12 @@ from quire.codec.log.state_records import RecordKind
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, FRAME_HEADER_BYTES, batch_read_response
 from quire.errors import DamagedError
 from quire.storage.background import rewrite
-from quire.storage.background.scrub import Target
+from quire.storage.background.scrub import ScrubTarget
 from quire.storage.inspect.check import runs_of_groups
-from quire.storage.inspect.inspect import open_segment
+from quire.storage.inspect.contents import open_segment
 from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.storage.recovery.startup import find_master_key
-from quire.storage.segment.segment import Segment, segment_name
+from quire.storage.segment.segment import LogSegment, segment_name
 from tests.support.storage.compaction import opened
 from tests.support.storage.storage import (
     StoreOnDisk,
@@ -55,7 +55,7 @@ def compacted(box: StoreOnDisk) -> dict[int, int]:
     found = {}
     for number in sealed(box):
         with open_segment(box.disk, number) as dump:
-            header, trailer = dump.facts.header, dump.facts.trailer
+            header, trailer = dump.description.header, dump.description.trailer
             assert header is not None
             assert trailer is not None
             groups = {group.header.head_bytes for group in dump.groups()}
@@ -66,7 +66,7 @@ def compacted(box: StoreOnDisk) -> dict[int, int]:
     return found
 
 
-def segment_of(box: StoreOnDisk, number: int) -> Segment:
+def segment_of(box: StoreOnDisk, number: int) -> LogSegment:
     return box.store._catalogue.segments[number]
 
 
@@ -74,9 +74,9 @@ def clean(box: StoreOnDisk) -> bool:
     """Whether the scrub finds nothing in the sealed segments."""
     for number in sealed(box):
         with open_segment(box.disk, number) as dump:
-            trailer = dump.facts.trailer
+            trailer = dump.description.trailer
             assert trailer is not None
-            target = Target(number, trailer.groups_at, trailer.footer_at, trailer, ())
+            target = ScrubTarget(number, trailer.groups_at, trailer.footer_at, trailer, ())
             scrub = dump.scrub(target)
             while scrub.step():
                 pass
@@ -141,8 +141,8 @@ def test_segments_of_an_earlier_version_are_read_and_compacted_again(from_groups
         disk_of(box).remove(CACHE_NAME)
         for number in before:
             with open_segment(box.disk, number) as dump:
-                assert dump.facts.trailer is not None
-                at = dump.facts.trailer.summary_at
+                assert dump.description.trailer is not None
+                at = dump.description.trailer.summary_at
             disk_of(box).flip_bit(segment_name(number), at)
     assert box.open().problems == ()
     check(box)
@@ -181,8 +181,8 @@ def test_what_a_start_makes_of_a_compacted_segment(cached: bool, from_groups: bo
         disk_of(box).remove(CACHE_NAME)
     if from_groups:
         with open_segment(box.disk, number) as dump:
-            assert dump.facts.trailer is not None
-            at = dump.facts.trailer.trailer_at
+            assert dump.description.trailer is not None
+            at = dump.description.trailer.trailer_at
         disk_of(box).flip_bit(segment_name(number), at + 20)
         disk_of(box).flip_bit(segment_name(number), 20)  # its header as well
     box.open()

@@ -10,12 +10,11 @@ import pytest
 from quire.errors import DamagedError, DiskFullError, StorageError
 from quire.storage.background.collector import READ_AGAIN_MS, Collector
 from quire.storage.background.compactor import Compaction
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.background.suspension import NOTE_NAME, Suspension, read_note
 from quire.storage.inspect.space_report import look
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.segment import LOG_DIRECTORY, SPARE_NAME, segment_name
 from tests.support.storage.compaction import opened
 from tests.support.storage.storage import (
     EAGER,
@@ -272,7 +271,7 @@ def test_a_dead_segment_that_cannot_be_read_is_not_read_at_every_turn(
     box.idle()
     assert tried.count(number) == 2
     assert number not in sealed(box)
-    assert number not in box.store._upkeep.collector._read_again_ms
+    assert number not in box.store._maintenance.collector._read_again_ms
 
 
 def test_an_unreadable_segment_is_not_fatal() -> None:

@@ -86,7 +86,7 @@ def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
     box = filled()
     [number, *_] = sealed(box)
     asked: list[int] = []
-    quarantine = box.store._upkeep.quarantine
+    quarantine = box.store._maintenance.quarantine
     tick = quarantine.tick
 
     def ask_first() -> None:  # it is not checked yet, when a scrub has found something
@@ -263,18 +263,18 @@ def test_a_round_goes_on_where_it_was() -> None:
     box.clock.ms += 700_000
     box.store.check_space()
     box.pump()
-    while box.store._upkeep.scrubber.upcoming <= first + 1:
+    while box.store._maintenance.scrubber.upcoming <= first + 1:
         box.clock.ms += 61_000
         box.timers.fire()
         box.pump()
         steps += 1
         assert steps < 500
-    upcoming = box.store._upkeep.scrubber.upcoming
-    began_ms = box.store._upkeep.scrubber.round_began_ms
+    upcoming = box.store._maintenance.scrubber.upcoming
+    began_ms = box.store._maintenance.scrubber.round_began_ms
     box.disk.crash()
     box.open()
-    assert box.store._upkeep.scrubber.upcoming == upcoming
-    assert box.store._upkeep.scrubber.round_began_ms == began_ms > 0
+    assert box.store._maintenance.scrubber.upcoming == upcoming
+    assert box.store._maintenance.scrubber.round_began_ms == began_ms > 0
     box.config = replace(config, scrub_bytes_per_s=0)
     box.disk.kill()
     box.open()
@@ -299,13 +299,13 @@ def test_a_note_of_the_round_that_makes_no_sense_is_none() -> None:
 def test_the_pace_is_bounded() -> None:
     box = filled(replace(EAGER, scrub_bytes_per_s=1_000))
     delays: list[float] = []
-    schedule = box.store._upkeep.scrubber._schedule
+    schedule = box.store._maintenance.scrubber._schedule
 
     def noted(delay: float, callback: Any) -> Any:
         delays.append(delay)
         return schedule(delay, callback)
 
-    box.store._upkeep.scrubber._schedule = noted
+    box.store._maintenance.scrubber._schedule = noted
     box.later(1)
     stats = box.store.stats()
     assert stats.scrubbed_segments == len(box.store.usage())

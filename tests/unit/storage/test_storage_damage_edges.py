@@ -74,9 +74,9 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
             box.heal({ledger_id: [(ids[at], ids[min(at + 7, len(ids) - 1)])]})
     seal_current(box)
     box.flip(number, 4)
-    box.store._upkeep.scrubber.suspect(number)
+    box.store._maintenance.scrubber.suspect(number)
     left = b""
-    release = box.store._upkeep.quarantine.release
+    release = box.store._maintenance.quarantine.release
 
     def keep(number: int) -> None:
         nonlocal left
@@ -84,7 +84,7 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
         left = bytes(file.read(0, file.size()) or b"")
         release(number)
 
-    box.store._upkeep.quarantine.release = keep  # type: ignore[method-assign]
+    box.store._maintenance.quarantine.release = keep  # type: ignore[method-assign]
     box.later()
     assert box.store.stats().compactions == 1
     box.close()
@@ -150,7 +150,7 @@ def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
         upcoming += 3
     assert appender.current is not None
     number = appender.current.number
-    box.store._upkeep.scrubber.suspect(number)
+    box.store._maintenance.scrubber.suspect(number)
     box.store.check_space()
     while box.maintenance.run():  # the log does nothing
         pass
@@ -158,7 +158,7 @@ def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
     box.idle()
     box.flip(number, appender.current.groups_at // BLOCK_BYTES, 200)
     box.clock.ms += 61_000
-    box.store._upkeep.scrubber.suspect(number)
+    box.store._maintenance.scrubber.suspect(number)
     box.later(1)
     assert box.events == [(number, False)]
 
@@ -263,7 +263,7 @@ def test_a_compaction_that_met_an_error_that_passed_is_done_later() -> None:
 def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
     box = filled(ON_SUSPICION)
     [number, *_] = sealed(box)
-    box.store._upkeep.scrubber.suspect(number)
+    box.store._maintenance.scrubber.suspect(number)
     box.store.check_space()
     box.idle()
     assert box.store.stats().scrubbed_segments == 1

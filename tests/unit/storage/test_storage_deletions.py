@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from quire.errors import UsageError
-from quire.storage.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.read.outcomes import NoLedger
 from quire.storage.recovery.scan import scan_groups
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.segment.segment import SegmentState, segment_name
-from quire.storage.signals import NoLedger
 from quire_simulator.machine.disk import PowerLossError, SimDisk
 from tests.support.storage.storage import (
     SMALL,

@@ -9,12 +9,12 @@ import pytest
 
 from quire.codec.log.group import GROUP_MAGIC
 from quire.codec.wire.v2 import add_request
-from quire.storage.catalogue import VOUCHES
+from quire.storage.background import sealer
 from quire.storage.inspect.space_report import look
-from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.scan import scan_groups
-from quire.storage.segment import sealer
-from quire.storage.segment.sealing import Sealed, SealInput
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.catalogue import VOUCHES
+from quire.storage.segment.footer import Sealed, SealInput
 from quire.storage.segment.segment import segment_name
 from tests.support.storage.storage import (
     EAGER,
@@ -168,7 +168,7 @@ def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
     head = struct.pack(">qqqq", 7, 100, 0, 50)
     frame = add_request(key_of(7), head + bytes(50))
     box.store.create_ledger(7, key_of(7))
-    box.store.append(Batch([frame], [Run(7, 100, 1, 0, len(frame))]), lambda batch, error: None)
+    box.store.append(LogBatch([frame], [Run(7, 100, 1, 0, len(frame))]), lambda batch, error: None)
     box.pump()
     append_alone(box, 8, 0, 2)
     disk, name = disk_of(box), segment_name(1)

@@ -9,9 +9,8 @@ import random
 import pytest
 
 from quire.core.compaction import Choice
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.recovery.index_cache import CACHE_NAME
-from quire.storage.segment.segment import SegmentState, segment_name
+from quire.storage.segment.segment import SPARE_NAME, SegmentState, segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage.storage import EAGER, StoreOnDisk, check, disk_of, opened, sealed
 
@@ -43,11 +42,11 @@ def shared(box: StoreOnDisk, entry_id: int = 0) -> None:
 def begin(box: StoreOnDisk, *numbers: int) -> None:
     """Whatever the compactor would choose."""
     size = sum(box.store._catalogue.segments[number].file_bytes for number in numbers)
-    box.store._upkeep.compactor._begin(Choice(numbers, size, EAGER.segment_bytes))
+    box.store._maintenance.compactor._begin(Choice(numbers, size, EAGER.segment_bytes))
 
 
 def finish(box: StoreOnDisk) -> None:
-    while box.store._upkeep.compactor._work is not None:
+    while box.store._maintenance.compactor._work is not None:
         box.pump()
         box.timers.fire()
     box.idle()

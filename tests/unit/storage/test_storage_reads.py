@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.read import cold_reads, gathering, read_ahead
-from quire.storage.read.blocking import InlineReader
-from quire.storage.read.gathering import GATHERED_BYTES
+from quire.storage.background import sealer
+from quire.storage.read import cold_reads, read_ahead
+from quire.storage.read import gather_read as gathering
+from quire.storage.read.gather_read import GATHERED_BYTES
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import SCATTERED_BYTES, SLICE_BYTES
-from quire.storage.segment import sealer
 from quire.storage.segment.segment import SegmentState, segment_name
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from quire.storage.worker import ThreadReader
+from quire.storage.worker import InlineReader, ThreadReader
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage.reads import (
     LARGE,
@@ -174,13 +174,13 @@ def test_what_is_read_as_one_is_what_is_read_alone(
         return found
 
     gathered: list[int] = []
-    real = gathering.Gathering.run
+    real = gathering.GatherRead.run
 
     def noted(one: Any, pieces: Any) -> Any:
         gathered.append(len(one.sizes))
         return real(one, pieces)
 
-    monkeypatch.setattr(gathering.Gathering, "run", noted)
+    monkeypatch.setattr(gathering.GatherRead, "run", noted)
     together = [all_of(ledger_id) for ledger_id in range(1, 6)]
     assert gathered
     monkeypatch.setattr(gathering, "RUNS_MIN", 1 << 30)
@@ -510,7 +510,7 @@ def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_tim
     while recorder.waiting:
         recorder.finish()
     [follow] = box.store._ahead._follows.values()
-    ahead_bytes = follow.reaches[0].until - follow.end
+    ahead_bytes = follow.extents[0].until - follow.end
     assert read_ahead.AHEAD_BYTES - read_ahead.STEP_BYTES < ahead_bytes <= read_ahead.AHEAD_BYTES
 
 
@@ -740,7 +740,7 @@ def test_the_next_segments_are_known_before_they_are_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many as there is a bound for, or as lie within the bound in bytes."""
-    monkeypatch.setattr(read_ahead, "REACHES_MAX", 2)
+    monkeypatch.setattr(read_ahead, "AHEAD_EXTENTS_MAX", 2)
     box, recorder = three_segments()
     files = ColdFiles(monkeypatch)
     ahead, known = box.store._ahead, []
@@ -749,11 +749,11 @@ def test_the_next_segments_are_known_before_they_are_reached(
         at += len(run(box.store.read_blocking(1, at, 20, 1 << 20)))
         recorder.finish()
         [follow] = ahead._follows.values()
-        known.append([reach.segment.number for reach in follow.reaches])
+        known.append([reach.segment.number for reach in follow.extents])
     assert [1, 2] in known
     assert [2, 3] in known
     assert max(map(len, known)) == 2
-    monkeypatch.setattr(read_ahead, "REACHES_MAX", 4)
+    monkeypatch.setattr(read_ahead, "AHEAD_EXTENTS_MAX", 4)
     monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 1 << 20)
     box, recorder = three_segments()
     files.has.clear()
@@ -761,7 +761,7 @@ def test_the_next_segments_are_known_before_they_are_reached(
         run(box.store.read_blocking(1, at, 20, 1 << 20))
         recorder.finish()
     [follow] = box.store._ahead._follows.values()
-    assert [reach.segment.number for reach in follow.reaches] == [1]
+    assert [reach.segment.number for reach in follow.extents] == [1]
 
 
 def test_what_seemed_to_be_cached_is_brought_once_a_read_waits(
@@ -862,10 +862,10 @@ def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> No
     import gc
     import weakref
 
-    from quire.storage.log.batch import Batch
+    from quire.storage.segment.batch import LogBatch
     from tests.support.storage.storage import make_batch
 
-    class Watched(Batch):
+    class Watched(LogBatch):
         pass
 
     box, _ = opened()

@@ -8,9 +8,9 @@ import pytest
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.errors import DamagedError, StorageError
 from quire.storage.inspect.space_report import look
-from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.read.outcomes import NoEntry
+from quire.storage.recovery.log_recovery import RecoveryReport
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry
 from quire_simulator.machine.disk import SimDisk
 from tests.support.storage.storage import (
     SMALL,

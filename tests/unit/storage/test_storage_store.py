@@ -8,9 +8,9 @@ import pytest
 
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.config import StorageConfig
-from quire.storage.log.batch import Run
+from quire.storage.read.outcomes import NoEntry, NoLedger
+from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import segment_name
-from quire.storage.signals import NoEntry, NoLedger
 from tests.support.storage.storage import (
     SMALL,
     StoreOnDisk,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.storage.read import system_cache
-from quire.storage.read.system_cache import SystemCache
+from quire.storage.log import page_cache as system_cache
+from quire.storage.log.page_cache import LogPageCache
 from quire.storage.segment.segment import segment_name
 from quire_simulator.machine.disk import SimDisk, SimFile
 from tests.support.storage.storage import SMALL, compact, entries, fill_segments, opened, sealed
@@ -53,7 +53,7 @@ def test_the_oldest_is_given_back_once_and_the_newest_stays(
 ) -> None:
     told: list[Given] = []
     names = [f"file {number}" for number in range(len(files))]
-    cache = SystemCache(disk_with(*names), limit)
+    cache = LogPageCache(disk_with(*names), limit)
     written: list[tuple[str, int]] = []
     """Every byte, in order."""
     largest = max(size for sizes in files for size in sizes)
@@ -78,7 +78,7 @@ def test_the_oldest_is_given_back_once_and_the_newest_stays(
 
 def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
     """A page is given back as a whole: one that pieces share would stay for ever."""
-    cache = SystemCache(disk_with("file"), 2 * PIECE)
+    cache = LogPageCache(disk_with("file"), 2 * PIECE)
     for end in range(300, 20 * PIECE, 300):
         cache.wrote("file", end)
     assert len(given_back) > 10
@@ -86,14 +86,14 @@ def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
 
 
 def test_without_a_bound_nothing_is_given_back(given_back: list[Given]) -> None:
-    cache = SystemCache(disk_with("file"), 0)
+    cache = LogPageCache(disk_with("file"), 0)
     cache.wrote("file", 100 * PIECE)
     assert given_back == []
     assert cache.given_back_bytes == 0
 
 
 def test_a_file_that_is_removed_meanwhile_is_no_error(given_back: list[Given]) -> None:
-    cache = SystemCache(disk_with("next"), PIECE)
+    cache = LogPageCache(disk_with("next"), PIECE)
     cache.wrote("removed", 10 * PIECE)
     cache.wrote("next", 10 * PIECE)
     assert [name for name, _, _ in given_back] == ["next"]

@@ -13,7 +13,7 @@ from quire.client import Client
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
-from quire.http.views.stream_facts import stream_facts
+from quire.http.views.stream_statistics import stream_statistics
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
@@ -67,7 +67,7 @@ async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> Non
     assert one.part == (
         f"segment 2, 1 record from position {segments[1].first_dlsn} to {segments[1].last_dlsn}"
     )
-    facts = await stream_facts(streams, "orders", b"")
+    facts = await stream_statistics(streams, "orders", b"")
     assert facts.lost_as_json() == [
         {"number": 2, "ledger_id": segments[1].ledger_id, "what": one.part}
     ]

@@ -13,7 +13,7 @@ from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import LedgerOwnedError, NoSuchLedgerError
-from quire.http.server.answers import error_body, status_of
+from quire.http.server.error_responses import error_body, status_of
 from quire.metadata.tree import Create, Put
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import open_namespace

@@ -18,10 +18,10 @@ from quire.errors import (
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.publish.publishing import (
-    Batch,
     BatchKey,
-    Built,
+    BuiltSegment,
     SegmentBuilder,
+    StreamBatch,
     abort,
     begin,
     publish,
@@ -35,7 +35,7 @@ from tests.support.streams import Bench, run
 KEY = BatchKey("job", "query-1", 0)
 
 
-async def build(b: Bench, batch: Batch, payloads: list[bytes]) -> Built:
+async def build(b: Bench, batch: StreamBatch, payloads: list[bytes]) -> BuiltSegment:
     settings = StreamSettings(**batch.settings)
     builder = SegmentBuilder(
         b.client, f"{b.streams.path}/s", settings, job=batch.key.job, snapshot=batch.snapshot
@@ -174,7 +174,9 @@ def test_a_batch_without_records() -> None:
 # -- who comes late ---------------------------------------------------------------------------
 
 
-async def published(b: Bench, key: BatchKey, rows: list[bytes]) -> tuple[Batch, list[Built]]:
+async def published(
+    b: Bench, key: BatchKey, rows: list[bytes]
+) -> tuple[StreamBatch, list[BuiltSegment]]:
     batch = await begin(b.streams, "s", key)
     assert batch is not None
     built = [await build(b, batch, rows)]
@@ -411,7 +413,7 @@ def test_a_batch_keeps_the_order_of_txids() -> None:
         batch = await begin(b.streams, "s", KEY)
         assert batch is not None
 
-        async def numbered(*txids: int) -> Built:
+        async def numbered(*txids: int) -> BuiltSegment:
             builder = SegmentBuilder(b.client, "/acme/test/s", StreamSettings(**batch.settings))
             await builder.append([b"%d" % txid for txid in txids], txids)
             with pytest.raises(TxidOrderError):

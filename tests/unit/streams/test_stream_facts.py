@@ -15,7 +15,7 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.walk import namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
-from quire.streams.read.facts import before_end, records_from, segment_facts
+from quire.streams.read.statistics import before_end, records_from, segment_statistics
 from quire.streams.write.segments import APPLICATION
 from tests.support.streams import Bench, run
 
@@ -44,7 +44,7 @@ async def abandoned_ledger(made: Bench, stream: str = "/acme/test/a") -> int:
 def test_facts_of_segments() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
-        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        facts = await segment_statistics(made.client, await made.streams.segments("a"))
         assert [fact.records for fact in facts] == [10, 10, 5]
         assert [fact.segment.in_progress for fact in facts] == [False, False, True]
         records = await made.read("a")
@@ -60,7 +60,7 @@ def test_facts_of_segments() -> None:
 def test_facts_of_an_empty_stream() -> None:
     async def scene(made: Bench) -> None:
         await made.streams.create_stream("a")
-        assert await segment_facts(made.client, await made.streams.segments("a")) == []
+        assert await segment_statistics(made.client, await made.streams.segments("a")) == []
         assert await before_end(made.client, [], 5) is None
         assert await records_from(made.client, [], DLSN(1, 0, 0)) == 0
 
@@ -71,7 +71,7 @@ def test_counting_from_the_end_and_to_it() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a")
         records = await made.read("a")
-        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        facts = await segment_statistics(made.client, await made.streams.segments("a"))
         assert await before_end(made.client, facts, 0) is None
         for count in range(1, COUNT + 1):
             position = await before_end(made.client, facts, count)
@@ -91,7 +91,7 @@ def test_what_was_truncated_does_not_count(gone: int) -> None:
         await written(made, "a")
         records = await made.read("a")
         await made.streams.truncate("a", records[gone].position)
-        facts = await segment_facts(made.client, await made.streams.segments("a"))
+        facts = await segment_statistics(made.client, await made.streams.segments("a"))
         assert await records_from(made.client, facts, DLSN(1, 0, 0)) == COUNT - gone
         assert await before_end(made.client, facts, COUNT) == records[gone].position
         assert await before_end(made.client, facts, 8) == records[-8].position
@@ -104,7 +104,7 @@ def test_a_lost_ledger_is_told() -> None:
         await written(made, "a")
         segments = await made.streams.segments("a")
         await made.client.delete_ledger(segments[1].ledger_id)
-        facts = await segment_facts(made.client, segments)
+        facts = await segment_statistics(made.client, segments)
         assert [fact.lost for fact in facts] == [False, True, False]
         assert await records_from(made.client, facts, DLSN(1, 0, 0)) == 15
         assert await before_end(made.client, facts, 9) == DLSN(3, 0, 0)

@@ -10,9 +10,9 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import StreamGapError
-from quire.streams.read.facts import segment_facts
 from quire.streams.read.positions import LATEST, AtSequence, AtTxid
 from quire.streams.read.records import Gap
+from quire.streams.read.statistics import segment_statistics
 from quire.streams.write.writer import StreamWriter
 from tests.support.streams import Bench, run
 
@@ -234,7 +234,7 @@ def test_what_is_told_of_it() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
-        facts = await segment_facts(b.client, await b.streams.segments("s"))
+        facts = await segment_statistics(b.client, await b.streams.segments("s"))
         assert [(fact.lost, fact.records) for fact in facts] == [(False, 2), (True, 0), (False, 1)]
         assert facts[1].last is None
 

@@ -30,6 +30,7 @@ from quire._runtime.clock import Clock
 from quire.bookie.event_log import EventLog
 from quire.errors import (
     CollectionOffError,
+    CookieError,
     KeyExistsError,
     MetadataWentBackError,
     NoSuchKeyError,
@@ -39,8 +40,8 @@ from quire.errors import (
 )
 from quire.metadata.bookies.collection import (
     BookieMark,
-    Mark,
-    Refusal,
+    CollectionMark,
+    CollectionRefusal,
     read_mark,
     read_switch,
     write_mark,
@@ -54,20 +55,36 @@ _TOKEN_BYTES = 16
 _DAMAGED = "damaged"
 
 
-def encode_mark(mark: Mark) -> bytes:
+async def check_cluster(
+    metadata: MetadataStore, instance_id: str, unchanged: str, *, named: bool = False
+) -> None:
+    """Raise CookieError unless the store still holds the cluster of this bookie.
+
+    `unchanged` ends the message. With `named`, a cluster without an identity is refused as well.
+    """
+    found = await metadata.instance_id()
+    if found != instance_id or (named and not instance_id):
+        raise CookieError(
+            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
+            f"{instance_id or '(none)'}: {unchanged}",
+            remedy="Check the metadata URI",
+        )
+
+
+def encode_mark(mark: CollectionMark) -> bytes:
     """Return the content of `current/METADATA`: three lines, the last one a checksum."""
     body = f"count: {mark.count}\ntoken: {mark.token}\n".encode()
     return body + f"crc32: {zlib.crc32(body):08x}\n".encode()
 
 
-def decode_mark(data: bytes) -> Mark:
+def decode_mark(data: bytes) -> CollectionMark:
     """Raise `ValueError` if `data` is not the content of `current/METADATA`."""
     count, token, checksum, end = data.decode("ascii").split("\n")
     values = [line.partition(": ") for line in (count, token, checksum)]
     names = [name for name, _, _ in values]
     if names != ["count", "token", "crc32"] or end:
         raise ValueError("unknown lines")
-    found = Mark(int(values[0][2]), values[1][2])
+    found = CollectionMark(int(values[0][2]), values[1][2])
     if encode_mark(found) != data:
         raise ValueError("the checksum does not match")
     return found
@@ -77,7 +94,7 @@ def decode_mark(data: bytes) -> Mark:
 class Remembered:
     """The newest mark of the store that a bookie's directories hold."""
 
-    mark: Mark | None = None
+    mark: CollectionMark | None = None
     """The newest mark, or None if no directory has one, for example in a new bookie."""
     damaged: str = ""
     """The file that cannot be read, if no directory has a readable mark."""
@@ -141,7 +158,7 @@ class CollectionGuard:
         self._damaged = remembered.damaged
         self._remembered = remembered.mark
         if self._damaged:
-            self._remembered = Mark(0, f"{_DAMAGED}-{random_bytes(_TOKEN_BYTES).hex()}")
+            self._remembered = CollectionMark(0, f"{_DAMAGED}-{random_bytes(_TOKEN_BYTES).hex()}")
         self.enabled = enabled
         self.switched_off = False
         """The cluster's switch, as last read."""
@@ -194,7 +211,7 @@ class CollectionGuard:
             stored, version = (
                 (0, None) if found is None else (found.value.mark.count, found.version)
             )
-            made = Mark(max(known, stored) + 1, self._random_bytes(_TOKEN_BYTES).hex())
+            made = CollectionMark(max(known, stored) + 1, self._random_bytes(_TOKEN_BYTES).hex())
             await write_mark(self._metadata, self._bookie_id, BookieMark(made), version)
             self._remembered, self._damaged = made, ""
             self.raised_s = self._clock.monotonic()
@@ -238,7 +255,9 @@ class CollectionGuard:
         await self._refuse(found, remembered)
         raise MetadataWentBackError(self._why(found))
 
-    async def _refuse(self, found: Versioned[BookieMark] | None, remembered: Mark) -> None:
+    async def _refuse(
+        self, found: Versioned[BookieMark] | None, remembered: CollectionMark
+    ) -> None:
         """Record the refusal: once in the log, and for the cluster in the mark node."""
         if not self.went_back:
             self.went_back = True
@@ -246,9 +265,11 @@ class CollectionGuard:
         told = None if found is None else found.value.refusal
         if told is not None and told.remembered == remembered:
             return
-        mark = Mark(0, "") if found is None else found.value.mark
+        mark = CollectionMark(0, "") if found is None else found.value.mark
         unreadable = "" if told is None else told.unreadable
-        made = BookieMark(mark, Refusal(remembered, self._clock.now_ms(), unreadable=unreadable))
+        made = BookieMark(
+            mark, CollectionRefusal(remembered, self._clock.now_ms(), unreadable=unreadable)
+        )
         version = None if found is None else found.version
         try:
             await write_mark(self._metadata, self._bookie_id, made, version)

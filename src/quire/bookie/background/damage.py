@@ -7,9 +7,9 @@ bookie's own, nor of a ledger that is gone or does not name this bookie for what
 may be repeated, and are, for a mark may be taken away by who could not know.
 
 Where the log lost something and nobody knows what (`negatives_unknown`), or a data directory does
-not serve, every ledger that may have been there is looked at, and marked where it is not `whole`.
-Rounds over the cluster follow each other until one finds nothing: then nothing that the log has
-lost lacks any more, and absence counts again.
+not serve, every ledger that may have been there is looked at, and marked where it is not complete
+(`complete_ledger`). Rounds over the cluster follow each other until one finds nothing: then nothing
+that the log has lost lacks any more, and absence counts again.
 
 A ledger whose metadata makes no sense is named in the log, and holds up no other: nobody knows
 whether it wants anything of this bookie, so while there is one of these the rounds go on.
@@ -22,21 +22,17 @@ from itertools import islice
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
-from quire.bookie.background.collection_guard import CollectionGuard
-from quire.bookie.background.whole import durable, is_whole
+from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
+from quire.bookie.background.complete_ledger import durable, is_complete
 from quire.bookie.event_log import EventLog
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
-from quire.errors import (
-    CookieError,
-    MetadataError,
-    NoSuchLedgerError,
-)
+from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0
@@ -70,7 +66,7 @@ class DamageReports:
         None: between two rounds."""
         self._round_ended_s: float | None = None
         self._wanting = 0
-        """Ledgers of this round that were not whole, or of which nobody knows."""
+        """Ledgers of this round that were not complete, or of which nobody knows."""
         self._unreadable: dict[int, str] = {}
         """Ledgers of this pass whose metadata makes no sense, and why."""
         self.wanting: int | None = None
@@ -102,7 +98,7 @@ class DamageReports:
         resting = self._round_ended_s is not None and now_s - self._round_ended_s < AGAIN_S
         if not due and (not unknown or resting):
             return 0
-        await self._match()
+        await check_cluster(self._metadata, self._instance_id, "nothing was marked")
         before = self.marked
         self._unreadable = {}
         try:
@@ -115,15 +111,6 @@ class DamageReports:
                 log("damage_reported", ledgers=count, lacking=len(lacking), unknown=unknown)
             self._name_unreadable(log)
         return self.marked - before
-
-    async def _match(self) -> None:
-        found = await self._metadata.instance_id()
-        if found != self._instance_id:
-            raise CookieError(
-                f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-                f"{self._instance_id or '(none)'}: nothing was marked",
-                remedy="Check the metadata URI",
-            )
 
     async def _look_at_everything(self, log: EventLog) -> None:
         if self._upcoming is None:
@@ -149,7 +136,8 @@ class DamageReports:
 
     async def _end_round(self, log: EventLog) -> None:
         if not self._wanting and self._store.log_lossy:
-            await self._match()  # it may have been replaced while it was listed
+            # The store may have been replaced while it was listed.
+            await check_cluster(self._metadata, self._instance_id, "nothing was marked")
             await self._check_complete()
             await durable(self._store.barrier)  # copies may be in another directory's log
             await durable(self._store.mark_repaired)
@@ -170,7 +158,7 @@ class DamageReports:
 
     async def _mark_unless_whole(self, ledger_id: int) -> None:
         async def lacks(metadata: LedgerMetadata) -> bool:
-            return not await is_whole(self._store, ledger_id, metadata, self._bookie_id)
+            return not await is_complete(self._store, ledger_id, metadata, self._bookie_id)
 
         if await self._mark_where(ledger_id, lacks):
             self._wanting += 1  # only now: others count meanwhile

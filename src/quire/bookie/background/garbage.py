@@ -15,24 +15,23 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from quire.bookie.background.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
 from quire.bookie.event_log import EventLog
-from quire.errors import CookieError, MetadataError, NoSuchLedgerError
+from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5
 """More ledgers than this, and more of a bookie than this, go only when two passes found it."""
 
 
-class Doubts:
-    """What one pass leaves to the next: ledgers that are too many at once to be dropped when they
-    are first missed."""
+class MassDeletionCheck:
+    """The check that two passes must agree on a deletion of most of a bookie's ledgers."""
 
     def __init__(self, interval_s: float, monotonic: Callable[[], float]) -> None:
-        """`interval_s`: so far apart two passes must find it."""
+        """`interval_s` is the least number of seconds between the two passes."""
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._gone: frozenset[int] = frozenset()
@@ -42,7 +41,7 @@ class Doubts:
         self._gone = frozenset()
 
     def confirmed(self, dead: list[int], local: int, log: EventLog) -> list[int]:
-        """Those that may go now. `local`: of so many."""
+        """Return the ledgers that may be dropped now. `local` is the number of ledgers here."""
         before, now_s = self._gone, self._monotonic()
         if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
             self.forget()
@@ -64,27 +63,27 @@ async def collect_garbage(
     instance_id: str,
     log: EventLog,
     guard: CollectionGuard,
-    doubts: Doubts | None = None,
+    mass_deletion: MassDeletionCheck | None = None,
 ) -> list[int]:
     """Make one pass and return the ledgers that were dropped.
 
     Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
-    the store cannot be trusted; then nothing is dropped. `doubts` is kept from pass to pass: with
-    it, only the second of two passes drops many ledgers at once. Run one pass at a time.
+    the store cannot be trusted; then nothing is dropped. `mass_deletion` is kept from pass to pass:
+    with it, only the second of two passes drops many ledgers at once. Run one pass at a time.
     Cancel-safe.
     """
     await guard.check()
     local = store.ledger_ids()
     dead = await unnamed_ledgers(store, metadata, instance_id)
     if not dead:
-        if doubts is not None:
-            doubts.forget()
+        if mass_deletion is not None:
+            mass_deletion.forget()
         return []
     # The store may have been replaced, or have gone back, while it was listed.
-    await _match(metadata, instance_id)
+    await check_cluster(metadata, instance_id, "nothing was deleted", named=True)
     await guard.check()
-    if doubts is not None:
-        dead = doubts.confirmed(dead, len(local), log)
+    if mass_deletion is not None:
+        dead = mass_deletion.confirmed(dead, len(local), log)
     if dead:
         store.drop_ledgers(dead)
         log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
@@ -101,7 +100,7 @@ async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: st
     local = sorted(store.ledger_ids())
     if not local:
         return []
-    await _match(metadata, instance_id)
+    await check_cluster(metadata, instance_id, "nothing was deleted", named=True)
     gone: list[int] = []
     upcoming = 0
     async for span in metadata.list_ledgers(complete=True):
@@ -115,16 +114,6 @@ async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: st
     if upcoming != 2**63:
         raise MetadataError(f"the list of ledgers ends at {upcoming - 1}")
     return [ledger for ledger in gone if await _is_gone(metadata, ledger)]
-
-
-async def _match(metadata: MetadataStore, instance_id: str) -> None:
-    found = await metadata.instance_id()
-    if found != instance_id or not instance_id:
-        raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-            f"{instance_id or '(none)'}: nothing was deleted",
-            remedy="Check the metadata URI",
-        )
 
 
 async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:

@@ -21,11 +21,10 @@ from collections.abc import Sequence
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
-from quire.bookie.background.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
 from quire.bookie.event_log import EventLog
-from quire.codec.metadata.underreplication import Holder, lock_path
+from quire.codec.metadata.underreplication import LockHolder, lock_path
 from quire.errors import (
-    CookieError,
     KeyExistsError,
     LedgerRecreatedError,
     MetadataTooLargeError,
@@ -37,7 +36,7 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.tree import Create, Delete
 from quire.metadata.uri import replication_root
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 
 READS_MAX = 1_000
 """Ledgers whose metadata is read before a pass looks at what it found."""
@@ -91,13 +90,7 @@ class OverReplicated:
 
     async def _collect(self, log: EventLog) -> list[int]:
         await self._guard.check()
-        found = await self._metadata.instance_id()
-        if found != self._instance_id:
-            raise CookieError(
-                f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-                f"{self._instance_id or '(none)'}: nothing was deleted",
-                remedy="Check the metadata URI",
-            )
+        await check_cluster(self._metadata, self._instance_id, "nothing was deleted")
         for path in list(self._held):
             await self._give_back(path)
         seen: dict[int, tuple[int, Copies]] = {}
@@ -194,7 +187,7 @@ class OverReplicated:
         await tree.make_path(path.rpartition("/")[0])
         self._locks_made += 1
         tag = f"{tree.session_id:x}/copies-{self._locks_made}"
-        self._held[path] = Holder(self._bookie_id, self._clock.now_ms(), tag).encode()
+        self._held[path] = LockHolder(self._bookie_id, self._clock.now_ms(), tag).encode()
         try:
             await tree.commit(Create(path, self._held[path], ephemeral=True))
         except KeyExistsError:

@@ -48,7 +48,7 @@ from quire.storage.interfaces import Disk
 
 
 @dataclass(slots=True)
-class Found:
+class FoundDirectory:
     """Of one directory."""
 
     disk: Disk
@@ -64,20 +64,20 @@ class Found:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedDirectories:
     instance_id: str
     put_aside: dict[str, StorageError] = field(default_factory=dict)
     """By path, and why."""
     added: list[str] = field(default_factory=list)
 
 
-def look_at(disks: Sequence[Disk], uri: str) -> list[Found]:
+def look_at(disks: Sequence[Disk], uri: str) -> list[FoundDirectory]:
     """Lock each directory and read what it says of itself. `StartError`: another bookie has one."""
     return [_look(disk, uri) for disk in disks]
 
 
-def _look(disk: Disk, uri: str) -> Found:
-    found = Found(disk)
+def _look(disk: Disk, uri: str) -> FoundDirectory:
+    found = FoundDirectory(disk)
     try:
         disk.lock()
         found.locked = True
@@ -100,12 +100,12 @@ def _look(disk: Disk, uri: str) -> Found:
 
 
 async def check_directories(
-    found: Sequence[Found],
+    found: Sequence[FoundDirectory],
     metadata: MetadataStore,
     bookie_id: str,
     random_bytes: Callable[[int], bytes],
     now_ms: int = 0,
-) -> Checked:
+) -> CheckedDirectories:
     """Tie empty directories to this bookie id, or check that they are tied to it. `CookieError`,
     `StorageError`: it must not start; nothing was changed then. Hold the locks."""
     known = await known_cookie(metadata, bookie_id)
@@ -114,14 +114,16 @@ async def check_directories(
         if found[0].error is not None and not found[0].locked:
             raise found[0].error
         disk = found[0].disk
-        return Checked(await check_identity(disk, metadata, bookie_id, random_bytes, now_ms))
+        return CheckedDirectories(
+            await check_identity(disk, metadata, bookie_id, random_bytes, now_ms)
+        )
     instance_id = await metadata.instance_id()
     paths = [one.disk.path for one in found]
     if len(set(paths)) < len(paths):
         raise StartError("one data directory is named twice")
     if known is None:
         await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
-        return Checked(instance_id)
+        return CheckedDirectories(instance_id)
     wrong = differences(cookie_of(bookie_id, listed, instance_id), decode(known))
     if wrong:
         raise CookieError(
@@ -132,7 +134,7 @@ async def check_directories(
                 "cookie", "update", *(w for p in paths for w in ("--dir", p)), uri=metadata.uri
             ),
         )
-    checked = Checked(instance_id)
+    checked = CheckedDirectories(instance_id)
     cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
     ids = await read_directories(metadata, bookie_id)
     for one in found:
@@ -159,7 +161,7 @@ async def check_directories(
     return checked
 
 
-def _no_two_alike(usable: Sequence[Found], bookie_id: str) -> None:
+def _no_two_alike(usable: Sequence[FoundDirectory], bookie_id: str) -> None:
     at: dict[str, str] = {}
     for one in usable:
         if one.directory_id:
@@ -173,7 +175,9 @@ def _no_two_alike(usable: Sequence[Found], bookie_id: str) -> None:
 
 
 def _ids_of(
-    usable: Sequence[Found], checked: Checked, ids: Versioned[BookieDirectories] | None
+    usable: Sequence[FoundDirectory],
+    checked: CheckedDirectories,
+    ids: Versioned[BookieDirectories] | None,
 ) -> BookieDirectories:
     """With what is new. Which went from one path to another only counts when all are here."""
     here = {one.disk.path: one.directory_id for one in usable}
@@ -222,7 +226,7 @@ def _without(path: str, bookie_id: str, uri: str) -> str:
     )
 
 
-def _why_not(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> StorageError | None:
+def _why_not(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> StorageError | None:
     """Of a directory that the cookie lists. `CookieError`: it is another bookie's."""
     path = one.disk.path
     if one.error is not None:
@@ -256,7 +260,7 @@ def _why_not(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> StorageErr
     return None
 
 
-def _check_new(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> None:
+def _check_new(one: FoundDirectory, bookie_id: str, cookie: Cookie, uri: str) -> None:
     path = one.disk.path
     if one.error is not None:
         raise one.error
@@ -276,7 +280,7 @@ def _check_new(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> None:
 
 
 async def _begin(
-    found: Sequence[Found],
+    found: Sequence[FoundDirectory],
     metadata: MetadataStore,
     bookie_id: str,
     instance_id: str,
@@ -293,8 +297,8 @@ async def _begin(
 
 
 async def _write(
-    usable: Sequence[Found],
-    checked: Checked,
+    usable: Sequence[FoundDirectory],
+    checked: CheckedDirectories,
     cookie: Cookie,
     metadata: MetadataStore,
     known: bytes,
@@ -323,7 +327,9 @@ async def _write(
             ) from None
 
 
-def _format(found: Sequence[Found], cookie: Cookie, random_bytes: Callable[[int], bytes]) -> None:
+def _format(
+    found: Sequence[FoundDirectory], cookie: Cookie, random_bytes: Callable[[int], bytes]
+) -> None:
     for one in found:
         disk = one.disk
         try:

@@ -2,8 +2,8 @@
 
 What was in it may have been acknowledged. So the empty one is not new: it is formatted as one whose
 log is gone, which makes the bookie say of all that it does not have that it may be lost, until all
-that names it is whole here again (`damage`, `whole`). A directory may go without a successor only
-when every ledger that names the bookie is in the others.
+that names it is complete here again (`damage`, `complete_ledger`). A directory may go without a
+successor only when every ledger that names the bookie is in the others.
 
 Everything that is written is written in an order that leaves, wherever it is cut off, a bookie that
 refuses the directory, or takes it for lost; the same call goes on from there. The id of what is
@@ -32,14 +32,14 @@ from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.bookies.directories import BookieDirectories, read_directories
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import begin_lost, read_identity, write_small_file
-from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.inspect.contents import segment_numbers
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class KnownBookie:
     """A bookie as the cluster knows it."""
 
     bookie_id: str
@@ -54,11 +54,11 @@ class Holder:
         return cookie_of(self.bookie_id, directories, self.instance_id)
 
 
-async def holder_of(metadata: MetadataStore, bookie_id: str) -> Holder:
+async def known_bookie(metadata: MetadataStore, bookie_id: str) -> KnownBookie:
     """`CookieError` where the cluster knows no such bookie of Quire's; MetadataError."""
     found = await its_cookie(metadata, bookie_id)
     known = decode(found.value)
-    holder = Holder(
+    holder = KnownBookie(
         bookie_id,
         await metadata.instance_id(),
         split_directories(known.ledger_dirs),
@@ -78,10 +78,10 @@ async def holder_of(metadata: MetadataStore, bookie_id: str) -> Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class DirectoryContent:
     """Of a data directory."""
 
-    ledgers: LedgerIds | None = None
+    ledgers: LedgerIdSet | None = None
     """Of a log that can be read; None: there is none, or it cannot."""
     cookie: Cookie | None = None
     directory_id: str = ""
@@ -94,7 +94,7 @@ class Content:
     """Where that is, if it is locked."""
 
 
-def content_of(disk: Disk) -> Content:
+def content_of(disk: Disk) -> DirectoryContent:
     """Reads only, all footers of the log. Blocks."""
     cookie, name = None, ""
     try:
@@ -102,25 +102,25 @@ def content_of(disk: Disk) -> Content:
         identity = read_identity(disk)
         if identity is None:
             lost = f"{disk.path} has a cookie, but its current/DIRECTORY is lost"
-            return Content(cookie=cookie, unreadable="" if cookie is None else lost)
+            return DirectoryContent(cookie=cookie, unreadable="" if cookie is None else lost)
         name = identity.name
         if not identity.log_begun:
-            return Content(None, cookie, name)
+            return DirectoryContent(None, cookie, name)
         if not segment_numbers(disk):
-            return Content(None, cookie, name, gone=True)
-        ledgers = with_log(disk, lambda found, _: LedgerIds(found.replayer.catalogue.ledgers))
-        return Content(ledgers, cookie, name)
+            return DirectoryContent(None, cookie, name, gone=True)
+        ledgers = with_log(disk, lambda found, _: LedgerIdSet(found.replayer.catalogue.ledgers))
+        return DirectoryContent(ledgers, cookie, name)
     except (OSError, QuireError) as error:
-        return Content(None, cookie, name, unreadable=str(error))
+        return DirectoryContent(None, cookie, name, unreadable=str(error))
 
 
-def wrong_one(holder: Holder, path: str, found: Content) -> str:
+def wrong_one(holder: KnownBookie, path: str, found: DirectoryContent) -> str:
     """Why this is not the directory that the bookie has at `path`, though it has its cookie: goes
     on from "directory <id>, "; '' where it is that one, or nobody knows."""
     return out_of_date(value_of(holder.ids), path, found.directory_id) if found.directory_id else ""
 
 
-def check_lost(holder: Holder, path: str, found: Content, uri: str) -> None:
+def check_lost(holder: KnownBookie, path: str, found: DirectoryContent, uri: str) -> None:
     """`StorageError` where what it holds is not lost: nothing healthy is given up by a slip."""
     if found.ledgers is None or not _is_of(holder, found.cookie) or wrong_one(holder, path, found):
         return
@@ -136,12 +136,12 @@ def check_lost(holder: Holder, path: str, found: Content, uri: str) -> None:
     )
 
 
-def _is_of(holder: Holder, cookie: Cookie | None) -> bool:
+def _is_of(holder: KnownBookie, cookie: Cookie | None) -> bool:
     """One whose cookie is lost may be."""
     return cookie is None or cookie.bookie_id == holder.bookie_id
 
 
-def check_successor(holder: Holder, path: str, found: Content) -> None:
+def check_successor(holder: KnownBookie, path: str, found: DirectoryContent) -> None:
     """`StorageError` or `CookieError` where it cannot take the place of a lost one."""
     if found.ledgers is not None or found.unreadable:
         what = "a log" if found.ledgers is not None else f"what cannot be read ({found.unreadable})"
@@ -162,7 +162,7 @@ def check_successor(holder: Holder, path: str, found: Content) -> None:
 
 async def replace_directory(
     metadata: MetadataStore,
-    holder: Holder,
+    holder: KnownBookie,
     lost: str,
     new: Disk,
     random_bytes: Callable[[int], bytes],
@@ -186,7 +186,7 @@ async def replace_directory(
 
 async def remove_directory(
     metadata: MetadataStore,
-    holder: Holder,
+    holder: KnownBookie,
     removed: str,
     others: Sequence[Disk],
     ids: Mapping[str, str],
@@ -204,7 +204,7 @@ async def remove_directory(
 
 async def _keep(
     metadata: MetadataStore,
-    holder: Holder,
+    holder: KnownBookie,
     left: BookieDirectories,
     cookie: Cookie,
     ids: Mapping[str, str],

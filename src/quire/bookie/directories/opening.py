@@ -9,9 +9,9 @@ from dataclasses import replace
 from quire._runtime.clock import Clock
 from quire.config import BookieConfig
 from quire.storage.config import SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
+from quire.storage.directories import DataDirectory, LedgerDirectories, Store
 from quire.storage.interfaces import Disk
-from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
-from quire.storage.log.times import StorageTimes
+from quire.storage.log.group_commit import StorageTimes
 from quire.storage.store import LedgerStore
 
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from quire.bookie.directories.identity import check_not_registered, repair
 from quire.bookie.directories.lost import (
-    Content,
-    Holder,
+    DirectoryContent,
+    KnownBookie,
     check_lost,
     check_successor,
     content_of,
-    holder_of,
+    known_bookie,
     remove_directory,
     replace_directory,
     wrong_one,
@@ -29,10 +29,10 @@ from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
 from quire.metadata.ledgers.unreadable import REMEDY, Unread
 from quire.storage.directory import read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
-class Machine(Protocol):
+class DirectoryAccess(Protocol):
     """The machine of the bookie, which has its data directories."""
 
     def hold(self, path: str) -> Disk | None:
@@ -46,15 +46,15 @@ class Machine(Protocol):
 
 
 @dataclass(slots=True)
-class Replacement:
+class DirectoryReplacement:
     """Of a lost directory, by one that may take its place."""
 
-    holder: Holder
+    holder: KnownBookie
     lost: str
     new: str
     disk: Disk | None = None
     """What is at `new`, locked; None: it took the place of the lost one before."""
-    others: dict[str, Content] = field(default_factory=dict)
+    others: dict[str, DirectoryContent] = field(default_factory=dict)
     """What is in the bookie's other directories, by path."""
     ids: dict[str, str] = field(default_factory=dict)
     """Of the directories that are at its paths now."""
@@ -71,24 +71,26 @@ class Replacement:
 
 
 async def find_replacement(
-    metadata: MetadataStore, bookie_id: str, lost: str, new: str, machine: Machine
-) -> Replacement:
+    metadata: MetadataStore, bookie_id: str, lost: str, new: str, machine: DirectoryAccess
+) -> DirectoryReplacement:
     """The directory at `new` in the place of the one at `lost`, which may be the same path. Reads
     only. `UsageError`, `StartError`, `StorageError`, `CookieError`: it may not be; MetadataError.
     """
-    holder = await holder_of(metadata, bookie_id)
+    holder = await known_bookie(metadata, bookie_id)
     if lost != new and lost not in holder.directories and new in holder.directories:
-        return Replacement(holder, lost, new)
+        return DirectoryReplacement(holder, lost, new)
     check_listed(holder, lost)
     if lost != new and new in holder.directories:
         raise refusal(f"bookie {bookie_id} has {new} already: name an empty directory")
     await check_not_registered(metadata, bookie_id)
     others = others_of(machine, holder, lost)
     disk = _successor(machine, holder, lost, new, metadata.uri)
-    return Replacement(holder, lost, new, disk, others, ids_of(machine, others, lost))
+    return DirectoryReplacement(holder, lost, new, disk, others, ids_of(machine, others, lost))
 
 
-def _successor(machine: Machine, holder: Holder, lost: str, new: str, uri: str) -> Disk | None:
+def _successor(
+    machine: DirectoryAccess, holder: KnownBookie, lost: str, new: str, uri: str
+) -> Disk | None:
     """The directory that may take the place of the lost one; None: it has it already."""
     if lost != new:
         check_lost(holder, lost, _content_of_lost(machine, lost), uri)
@@ -108,24 +110,24 @@ def _successor(machine: Machine, holder: Holder, lost: str, new: str, uri: str) 
     return disk
 
 
-def _content_of_lost(machine: Machine, path: str) -> Content:
+def _content_of_lost(machine: DirectoryAccess, path: str) -> DirectoryContent:
     """As far as it can be read. `StartError` where the bookie runs on it."""
     try:
         disk = machine.hold(path)
     except StorageError:  # it takes no lock: maybe it can still be read
         disk = machine.look(path)
-    return Content() if disk is None else content_of(disk)
+    return DirectoryContent() if disk is None else content_of(disk)
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class DirectoryRemoval:
     """Of a directory that no other one takes the place of."""
 
-    holder: Holder
+    holder: KnownBookie
     path: str
     others: list[Disk]
     """What is in the bookie's other directories, locked."""
-    here: list[LedgerIds]
+    here: list[LedgerIdSet]
     """The ledgers in each of them."""
     ids: dict[str, str]
     """Of the directories that are at its paths now."""
@@ -174,12 +176,12 @@ class Removal:
 
 
 async def find_removal(
-    metadata: MetadataStore, bookie_id: str, path: str, machine: Machine
-) -> Removal:
+    metadata: MetadataStore, bookie_id: str, path: str, machine: DirectoryAccess
+) -> DirectoryRemoval:
     """Of the directory at `path`, whatever is in it: to be carried out only where
     `check_not_needed` lets it pass. Reads only. `UsageError`, `StartError`, `CookieError`: it may
     not go; MetadataError."""
-    holder = await holder_of(metadata, bookie_id)
+    holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
     if holder.directories == (path,):
         raise refusal(f"bookie {bookie_id} has no other directory than {path}")
@@ -191,7 +193,7 @@ async def find_removal(
             raise refusal(f"{other} cannot be used: {found.unreadable or 'it is empty'}")
         disks.append(found.disk)
         here.append(found.ledgers)
-    return Removal(holder, path, disks, here, ids_of(machine, others, path))
+    return DirectoryRemoval(holder, path, disks, here, ids_of(machine, others, path))
 
 
 # -- of both ------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def refusal(what: str, remedy: str = "") -> UsageError:
     return UsageError(f"{what}; nothing was changed", remedy=remedy)
 
 
-def check_listed(holder: Holder, path: str) -> None:
+def check_listed(holder: KnownBookie, path: str) -> None:
     """`UsageError` where that is none of the bookie's."""
     if path not in holder.directories:
         raise refusal(
@@ -210,7 +212,9 @@ def check_listed(holder: Holder, path: str) -> None:
         )
 
 
-def others_of(machine: Machine, holder: Holder, lost: str) -> dict[str, Content]:
+def others_of(
+    machine: DirectoryAccess, holder: KnownBookie, lost: str
+) -> dict[str, DirectoryContent]:
     """What is in the bookie's directories but the lost one, by path; they are locked from now on.
     `StartError` where the bookie runs; `UsageError` where none of them can be read."""
     found = {path: _other(machine, holder, path) for path in holder.directories if path != lost}
@@ -224,27 +228,29 @@ def others_of(machine: Machine, holder: Holder, lost: str) -> dict[str, Content]
     return found
 
 
-def _other(machine: Machine, holder: Holder, path: str) -> Content:
+def _other(machine: DirectoryAccess, holder: KnownBookie, path: str) -> DirectoryContent:
     try:
         disk = machine.hold(path)
     except StorageError as error:
-        return Content(unreadable=str(error))
+        return DirectoryContent(unreadable=str(error))
     if disk is None:
-        return Content(unreadable="it does not exist")
+        return DirectoryContent(unreadable="it does not exist")
     found = content_of(disk)
     if wrong := wrong_one(holder, path, found):
-        return Content(unreadable=f"it holds directory {found.directory_id}, {wrong}")
+        return DirectoryContent(unreadable=f"it holds directory {found.directory_id}, {wrong}")
     return replace(found, disk=disk)
 
 
-def ids_of(machine: Machine, others: dict[str, Content], lost: str) -> dict[str, str]:
+def ids_of(
+    machine: DirectoryAccess, others: dict[str, DirectoryContent], lost: str
+) -> dict[str, str]:
     """Of the directories that are there, by path: '' for nothing at the path of the lost one, or
     for what cannot be read."""
     ids = {path: found.directory_id for path, found in others.items() if found.directory_id}
     return ids | {lost: _id_at(machine, lost)}
 
 
-def _id_at(machine: Machine, path: str) -> str:
+def _id_at(machine: DirectoryAccess, path: str) -> str:
     try:
         disk = machine.look(path)
         found = None if disk is None else read_identity(disk)

@@ -42,14 +42,14 @@ from quire.metadata.bookies.directories import (
     write_directories,
 )
 from quire.metadata.interface import MetadataStore, Versioned
+from quire.storage.directories import LedgerDirectories, Store
 from quire.storage.directory import read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.ledger_directories import LedgerDirectories, Store
 from quire.storage.log.preallocation import may_pass
 from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,
     NONCE_BYTES,
-    Expected,
+    ExpectedLog,
     Incarnation,
     LogPosition,
     read_incarnation,
@@ -99,18 +99,18 @@ def why_behind(mark: LogMark, here: Incarnation | None) -> str:
     return ""
 
 
-def expected_of(mark: LogMark | None, here: Incarnation | None) -> Expected:
+def expected_of(mark: LogMark | None, here: Incarnation | None) -> ExpectedLog:
     """Return what the log of a directory of this incarnation should hold."""
     if mark is None:
-        return Expected()  # the bookie was last started by an earlier version
+        return ExpectedLog()  # the bookie was last started by an earlier version
     if why := why_behind(mark, here):
-        return Expected(LogPosition(mark.newest_file, 0), why)
+        return ExpectedLog(LogPosition(mark.newest_file, 0), why)
     if here is not None and here.number > mark.incarnation:
-        return Expected()  # the store is behind: it proves nothing
-    return Expected(LogPosition(mark.newest_file, mark.end_group))
+        return ExpectedLog()  # the store is behind: it proves nothing
+    return ExpectedLog(LogPosition(mark.newest_file, mark.end_group))
 
 
-def expected_in(disk: Disk, known: BookieDirectories) -> Expected:
+def expected_in(disk: Disk, known: BookieDirectories) -> ExpectedLog:
     """Return what the log in this directory should hold, whether or not a bookie runs on it.
 
     Raises StorageError if it is not a directory of Quire, and OSError.
@@ -118,11 +118,11 @@ def expected_in(disk: Disk, known: BookieDirectories) -> Expected:
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
     if mark is None:
-        return Expected()
+        return ExpectedLog()
     try:
         here = read_incarnation(disk)
     except StorageError as error:
-        return Expected(LogPosition(mark.newest_file, 0), f"counts as lost: {error}")
+        return ExpectedLog(LogPosition(mark.newest_file, 0), f"counts as lost: {error}")
     return expected_of(mark, here)
 
 

@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from quire.bookie.protocol.service import BookieService
-from quire.codec.log.state_records import Singles
+from quire.codec.log.group import ColumnarBatch
 from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.config import SEGMENT_BYTES_LEAST
-from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.segment.batch import LogBatch, Run, runs_of
 
-Done = Callable[[Batch, StorageError | None], None]
+Done = Callable[[LogBatch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
 """Ids and LAC: what a bookie looks at."""
@@ -21,18 +21,18 @@ BATCH_SHARE = 2
 where segments are smaller than what is received at once."""
 
 
-class Intake:
+class AddBatcher:
     """Between two `submit` the frames of what was taken lie back to back, in the order taken, in
     the buffers that `submit` gets."""
 
     __slots__ = (
-        "_batch_bytes", "_batch_bytes_max", "_copies", "_runs", "_service", "_singles", "_urgent",
+        "_batch_bytes", "_batch_bytes_max", "_columns", "_copies", "_runs", "_service", "_urgent",
     )  # fmt: skip
 
     def __init__(self, service: BookieService) -> None:
         self._service = service
         self._runs: list[Run] = []
-        self._singles: Singles | None = None
+        self._columns: ColumnarBatch | None = None
         """Instead of runs, as long as all came in turn with others, in frames of one size."""
         self._batch_bytes = 0
         self._batch_bytes_max = (service.config.segment_bytes or SEGMENT_BYTES_LEAST) // BATCH_SHARE
@@ -73,7 +73,7 @@ class Intake:
             if ledger in service.long_polls:
                 service.long_polls.wake(ledger, lac)
         if count == 1 and not self._batch_bytes:
-            self._singles = Singles((ledger,), (first,), size)
+            self._columns = ColumnarBatch((ledger,), (first,), size)
         else:
             self._list()
             consecutive = entries[-1] - first == count - 1
@@ -115,17 +115,17 @@ class Intake:
             good = [row for row in range(len(ledgers)) if row not in bad]
             ledgers, entries = [ledgers[row] for row in good], [entries[row] for row in good]
         if ledgers:
-            self._add_singles(Singles(ledgers, entries, size))
+            self._add_columns(ColumnarBatch(ledgers, entries, size))
             if flags:
                 self._note(flags, len(ledgers))
         return refused
 
-    def _add_singles(self, more: Singles) -> None:
-        before = self._singles
+    def _add_columns(self, more: ColumnarBatch) -> None:
+        before = self._columns
         if not self._batch_bytes:
-            self._singles = more
+            self._columns = more
         elif before is not None and before.frame_size == more.frame_size:
-            self._singles = Singles(
+            self._columns = ColumnarBatch(
                 (*before.ledger_ids, *more.ledger_ids),
                 (*before.entry_ids, *more.entry_ids),
                 before.frame_size,
@@ -137,8 +137,8 @@ class Intake:
 
     def _list(self) -> None:
         """From here on the batch has runs of any kind."""
-        if self._singles is not None:
-            self._runs, self._singles = runs_of(self._singles), None
+        if self._columns is not None:
+            self._runs, self._columns = runs_of(self._columns), None
 
     def _note(self, flags: int, count: int) -> None:
         """Of `count` entries that were taken."""
@@ -169,18 +169,18 @@ class Intake:
 
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
         """Hand what was taken to the store. `done` is called with the error where it refuses."""
-        batch = Batch(buffers, self._singles or self._runs)
+        batch = LogBatch(buffers, self._columns or self._runs)
         batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False
         copies, self._copies = self._copies, 0
-        self._runs, self._singles, self._batch_bytes = [], None, 0
+        self._runs, self._columns, self._batch_bytes = [], None, 0
         self._service.count_adds(batch)
         if copies:
             self._service.counters.copies += copies
             batch.patient = copies == batch.entries
         self._hand_over(batch, urgent, done)
 
-    def _hand_over(self, batch: Batch, urgent: bool, done: Done) -> None:
+    def _hand_over(self, batch: LogBatch, urgent: bool, done: Done) -> None:
         try:
             self._service.store.append(batch, done, reserve=urgent)
         except StorageError as error:

@@ -1,6 +1,6 @@
 """One client's connection to a bookie: received chunks in, one answer a chunk out.
 
-    chunk -> whole frames -> protocol_v2 or protocol_v3 -> intake -> LedgerStore.append
+    chunk -> whole frames -> RequestsV2 or RequestsV3 -> AddBatcher -> LedgerStore.append
     synced -> the answers of the batch as one bytes object -> one write
 
 A chunk may hold anything: adds of many ledgers, reads between them, refused adds, half a frame.
@@ -18,7 +18,7 @@ from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES
 from quire.bookie.protocol.answer_budget import Account
 from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES
 from quire.bookie.protocol.long_polls import LongPoll, PollTarget
-from quire.bookie.protocol.service import BookieService, WaitingRead
+from quire.bookie.protocol.service import BookieService, PendingRead
 from quire.bookie.protocol.v2 import ADD_KIND, RequestsV2
 from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.wire.v2 import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
@@ -335,14 +335,14 @@ class Connection(asyncio.Protocol):
         """Whether one more of its requests may wait for news."""
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
-    def wait(self, request: WaitingRead, previous_lac: int, timeout_s: float) -> None:
+    def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
         """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
         self._prove()  # Whoever waits knows a ledger, and that is as good as an answer.
         polls = self.service.long_polls
         self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
         self.service.answers.one_waits(self.account)
 
-    def answer(self, request: WaitingRead) -> None:
+    def answer(self, request: PendingRead) -> None:
         """What had to wait is answered, now or once the disk has what it wants."""
         self.polls.pop(request, None)
         answer = self.service.answer(request)

@@ -1,7 +1,7 @@
 """What a bookie serves while it still loads its log: reads of entries that are loaded already.
 
 All else is refused so that nobody takes it for an answer about what is here: see
-`BookieService.loading`. What may be said is in `storage.early_reads`.
+`BookieService.loading`. What may be said is in `storage.recovery.early_reads`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError
-from quire.storage.ledger_directories import Store
+from quire.storage.directories import Store
 from quire.storage.log.appender import Done
+from quire.storage.read.outcomes import NoLedger
 from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.segment.segment import LedgerInfo
-from quire.storage.signals import NoLedger
 
 WAIT_S = 2.0
 """How long a read waits for its part of the log; then its client is told to ask again, or another

@@ -11,7 +11,7 @@ from quire.codec.wire.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.network import Network
-from quire.net.tls import Log, server_context, server_tls
+from quire.net.tls import TlsLog, server_context, server_tls
 
 
 class SecurityCounters(Protocol):
@@ -49,7 +49,7 @@ class Security:
         config: BookieConfig,
         network: Network,
         clock: Clock,
-        log: Log,
+        log: TlsLog,
         counters: SecurityCounters,
     ) -> None:
         check_security(config)

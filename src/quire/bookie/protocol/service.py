@@ -31,10 +31,10 @@ from quire.codec.wire.v2 import (
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.net.network import Network
-from quire.storage.ledger_directories import Store
-from quire.storage.log.batch import Batch
+from quire.storage.directories import Store
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.reader import UNSHARED_BYTES
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.batch import LogBatch
 
 ANSWER_HEAD_BYTES = 1024
 """The most of an answer to a read that is not entries."""
@@ -64,12 +64,12 @@ class ClientConnection(Limited, AnswerSink, Protocol):
         """Whether one more of its requests may wait for news."""
         ...
 
-    def wait(self, request: WaitingRead, previous_lac: int, timeout_s: float) -> None:
+    def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
         """Call `request.ready` once the LAC of its ledger passes `previous_lac`, or when the time
         is up."""
         ...
 
-    def answer(self, request: WaitingRead) -> None:
+    def answer(self, request: PendingRead) -> None:
         """Answer a request that had to wait, now or once the disk has delivered its entries."""
         ...
 
@@ -94,31 +94,42 @@ class ClientConnection(Limited, AnswerSink, Protocol):
     def abort(self) -> None: ...
 
 
-class PendingRead(Protocol):
+class PendingRead:
     """A read of either protocol that waits for its answer."""
 
-    connection: ClientConnection
-    ledger_id: int
-    entry_id: int
-    """LAST_ENTRY: the last one there is."""
+    __slots__ = ("connection", "entry_id", "ledger_id")
 
-    @property
-    def max_count(self) -> int: ...
+    max_count = 1
+    max_bytes = 0
 
-    @property
-    def max_bytes(self) -> int: ...
+    def __init__(self, connection: ClientConnection, ledger_id: int, entry_id: int) -> None:
+        self.connection = connection
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        """LAST_ENTRY: the last one there is."""
 
-    def failed(self, code: int) -> bytes: ...
+    def failed(self, code: int) -> bytes:
+        """Return the answer that says why there is no entry."""
+        raise NotImplementedError
 
-    def found(self, entries: Sequence[Buffer]) -> bytes: ...
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        """Return the answer with these entries."""
+        raise NotImplementedError
 
     def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What `found` gives, not joined: it may be megabytes."""
-        ...
+        """Return the answer in pieces, which may have megabytes together."""
+        return (self.found(entries),)
 
+    def answer_fenced(self, code: int) -> None:
+        """Answer the read once its fence is durable (code 0), or has failed."""
+        if code:
+            self.connection.write(self.failed(code))
+        else:
+            self.connection.answer(self)
 
-class WaitingRead(PendingRead, PollTarget, Protocol):
-    """A read that may wait for news before it is answered."""
+    def ready(self, moved: bool) -> None:
+        """Answer the read at the end of its waiting; see `PollTarget`."""
+        self.connection.answer(self)
 
 
 @dataclass(slots=True)
@@ -178,8 +189,8 @@ class BookieService:
         log: EventLog,
     ) -> None:
         self.store = store
-        self.early: LoadingStore | None = None
-        """What `store` is while the log is being loaded."""
+        self.loading_store: LoadingStore | None = None
+        """The value of `store` while the log is being loaded."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -192,7 +203,7 @@ class BookieService:
         self.writable = True
         """Whether plain adds are taken to whatever ledger."""
         self.loading = False
-        """Whether the log is still being loaded, so that `store` is an `LoadingStore`: nothing is
+        """Whether the log is still being loaded, so that `store` is a `LoadingStore`: nothing is
         taken, nothing is fenced, and what is not found may be here all the same."""
         self.partly_writable = False
         """Where they are not: whether some directories take them, so that the store is to be asked
@@ -341,14 +352,14 @@ class BookieService:
             self.store.adopt_key(ledger_id, key)
         return Code.OK
 
-    def count_adds(self, batch: Batch) -> None:
+    def count_adds(self, batch: LogBatch) -> None:
         counters = self.counters
         counters.add_batches += 1
         batch.entries = entries = batch.entry_count
         counters.adds += entries
         counters.add_bytes += batch.size_bytes
 
-    def add_failed(self, batch: Batch) -> None:
+    def add_failed(self, batch: LogBatch) -> None:
         """A batch was answered by an error; `StorageTimes` has the others."""
         took_s = self.clock.monotonic() - batch.received_s
         self.times.adds_failed.observe(took_s, batch.entries)
@@ -457,7 +468,7 @@ class BookieService:
                 if missing.entries and request.max_count == 1:
                     first_bytes = missing.entry_bytes
         self.counters.reads_from_disk += 1
-        if self.early is not None:
+        if self.loading_store is not None:
             self._start_reading(request, received_s, 0)  # It reserves memory for each attempt.
             return None
         if first_bytes is None:
@@ -520,13 +531,13 @@ class BookieService:
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
-        early, most = self.early, (request.max_count, self._budget(request))
+        loading, most = self.loading_store, (request.max_count, self._budget(request))
         try:
             asked = request.ledger_id, self._entry_id(request), *most
-            if early is not None:
+            if loading is not None:
                 size = max(most[1], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
                 room = partial(self.answers.room, request.connection.account, size)
-                entries = await early.read_blocking(*asked, room=room)
+                entries = await loading.read_blocking(*asked, room=room)
             else:
                 entries = await self.store.read_blocking(*asked)
             self.counters.read_bytes += entry_bytes(entries)

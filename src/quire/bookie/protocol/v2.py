@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from operator import eq
 
-from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
-from quire.bookie.protocol.service import ClientConnection
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
+from quire.bookie.protocol.service import ClientConnection, PendingRead
 from quire.codec.entry.frame_runs import packed
 from quire.codec.wire.v2 import (
     ADD_HEAD,
@@ -41,7 +41,7 @@ from quire.codec.wire.v2 import (
     split_word,
 )
 from quire.errors import ProtocolError, StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
@@ -59,7 +59,7 @@ class RequestsV2:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        self._intake = Intake(connection.service)
+        self._batcher = AddBatcher(connection.service)
         self._spans: list[tuple[int, int]] = []
         """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
         self._carried: list[Buffer] = []
@@ -87,8 +87,8 @@ class RequestsV2:
     def adds(self, at: int, end: int, size: int) -> int:
         """Take the ADD frames of `size` bytes that stand back to back from `at` on, or the first of
         them; the offset behind them."""
-        count = min(equal_frames(self._view, at, end, size), self._intake.most(size))
-        if not self._intake.has_room(count * size):
+        count = min(equal_frames(self._view, at, end, size), self._batcher.most(size))
+        if not self._batcher.has_room(count * size):
             self.submit()
         if count == 1:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
@@ -157,7 +157,7 @@ class RequestsV2:
         size: int,
     ) -> None:
         """Adds to ledgers in turn."""
-        refused = self._intake.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
+        refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
             self._connection.out.append(add_response(code, ledgers[row], entries[row]))
@@ -172,7 +172,7 @@ class RequestsV2:
         stop = at + len(entries) * size
         last_lac = stop - size + LAC_AT
         lac = int.from_bytes(self._view[last_lac : last_lac + 8], "big", signed=True)
-        code = self._intake.take(word & 0xFFFF, key, ledger, entries, size, lac)
+        code = self._batcher.take(word & 0xFFFF, key, ledger, entries, size, lac)
         if code:
             self._connection.out.append(add_responses_of(ledger, entries, code))
             return
@@ -205,24 +205,24 @@ class RequestsV2:
 
     def submit(self, version: int = 2) -> None:
         """Hand what was accepted so far to the store."""
-        if self._intake.empty:
+        if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
         self._carried.clear()
         done = self._synced if version == 2 else partial(self._synced_old, version)
-        self._intake.submit(buffers, done)
+        self._batcher.submit(buffers, done)
 
-    def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
+    def _synced_old(self, version: int, batch: LogBatch, error: StorageError | None) -> None:
         if error is not None:
             self._service.add_failed(batch)
         run = batch.runs[0]
         code = self._service.code_of(error) if error else Code.OK
         self._connection.write(add_response(code, run.ledger_id, run.first, version))
 
-    def _synced(self, batch: Batch, error: StorageError | None) -> None:
+    def _synced(self, batch: LogBatch, error: StorageError | None) -> None:
         """The batch is durable (or failed): its answers, in one write."""
-        if batch.singles is not None and error is None:
-            self._connection.write(add_responses_each(*batch.singles[:2]))
+        if batch.columns is not None and error is None:
+            self._connection.write(add_responses_each(*batch.columns[:2]))
             return
         parts: list[bytes] = []
         for run in batch.runs:
@@ -283,12 +283,12 @@ class RequestsV2:
         connection = self._connection
         if opcode == Opcode.READ:
             _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
-            request = ReadOne(connection, version, ledger, entry)
+            request: PendingRead = ReadOne(connection, version, ledger, entry)
         else:
             _, _, ledger, entry, request_id, count, size = BATCH_READ_REQUEST.unpack_from(
                 self._view, at
             )
-            request = ReadBatch(connection, version, ledger, entry, request_id, count, size)
+            request = ReadBatch(connection, ledger, entry, request_id, count, size)
         if version > MAX_VERSION:
             connection.out.append(request.failed(Code.BAD_VERSION))
         elif flags & Flag.DO_FENCING:
@@ -300,7 +300,7 @@ class RequestsV2:
             if answer is not None:
                 connection.out.append(answer)
 
-    def _wait(self, request: ReadOne) -> bool:
+    def _wait(self, request: PendingRead) -> bool:
         """Whether it is answered later: where its first entry is not here yet, with the entries
         that bring the next LAC, or in vain."""
         service, ledger = self._service, request.ledger_id
@@ -315,21 +315,16 @@ class RequestsV2:
         return True
 
 
-class ReadOne:
+class ReadOne(PendingRead):
     """A READ request that waits for its answer."""
 
-    __slots__ = ("connection", "entry_id", "ledger_id", "version")
-
-    max_count = 1
-    max_bytes = 0
+    __slots__ = ("version",)
 
     def __init__(
         self, connection: ClientConnection, version: int, ledger_id: int, entry_id: int
     ) -> None:
-        self.connection = connection
+        super().__init__(connection, ledger_id, entry_id)
         self.version = version
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
 
     def failed(self, code: int) -> bytes:
         return read_response(code, self.ledger_id, self.entry_id, version=self.version)
@@ -339,22 +334,8 @@ class ReadOne:
             Code.OK, self.ledger_id, self.entry_id, entries[0], version=self.version
         )
 
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        return (self.found(entries),)
 
-    def answer_fenced(self, code: int) -> None:
-        """The fence is durable (code 0), or it failed: now the read may be answered."""
-        if code:
-            self.connection.write(self.failed(code))
-        else:
-            self.connection.answer(self)
-
-    def ready(self, moved: bool) -> None:
-        """The end of its waiting."""
-        self.connection.answer(self)
-
-
-class ReadBatch(ReadOne):
+class ReadBatch(PendingRead):
     """A BATCH_READ request that waits for its answer."""
 
     __slots__ = ("max_bytes", "max_count", "request_id")
@@ -362,14 +343,13 @@ class ReadBatch(ReadOne):
     def __init__(
         self,
         connection: ClientConnection,
-        version: int,
         ledger_id: int,
         first: int,
         request_id: int,
         max_count: int,
         max_size: int,
     ) -> None:
-        super().__init__(connection, version, ledger_id, first)
+        super().__init__(connection, ledger_id, first)
         self.request_id = request_id
         self.max_count = max_count if max_count > 0 else 2**31
         self.max_bytes = min(max_size, connection.service.config.max_batch_read_bytes)

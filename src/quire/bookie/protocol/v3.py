@@ -7,10 +7,10 @@ is what counts, not the ids beside it, which are echoed only (3.4).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, AddBatcher
 from quire.bookie.protocol.service import ClientConnection
 from quire.bookie.protocol.v2 import AUTH_DISABLED_PLUGIN
 from quire.bookie.protocol.v3_answers import (
@@ -41,9 +41,9 @@ from quire.codec.wire.v3 import (
     DEFERRED_SYNC,
     VERSION,
     BadMessageError,
-    BookieInfo,
     Op,
     ReadFlag,
+    RequestedInfo,
     frame,
     parse_request,
     response,
@@ -51,7 +51,7 @@ from quire.codec.wire.v3 import (
 from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
 from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
-from quire.storage.signals import NoLedger
+from quire.storage.read.outcomes import NoLedger
 
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
@@ -64,12 +64,27 @@ BASE_BYTES = FRAME_HEADER_BYTES - 4
 """Of an ADD frame without its length word and its entry."""
 MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
 
+_IDS = ("ledgerId", "entryId")
+_PARTS: dict[int, tuple[str, str, Sequence[str]]] = {
+    Op.ADD: ("addResponse", "addRequest", _IDS),
+    Op.READ: ("readResponse", "readRequest", _IDS),
+    Op.WRITE_LAC: ("writeLacResponse", "writeLacRequest", _IDS[:1]),
+    Op.READ_LAC: ("readLacResponse", "readLacRequest", _IDS[:1]),
+    Op.FORCE: ("forceLedgerResponse", "forceLedgerRequest", _IDS[:1]),
+    Op.BOOKIE_INFO: ("getBookieInfoResponse", "", ()),
+    Op.LIST_ENTRIES: (
+        "getListOfEntriesOfLedgerResponse", "getListOfEntriesOfLedgerRequest", _IDS[:1]
+    ),
+}  # fmt: skip
+"""The part of an answer for each operation, the part of its request, and the fields that a refusal
+repeats from it."""
+
 
 class RequestsV3:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        self._intake = Intake(connection.service)
+        self._batcher = AddBatcher(connection.service)
         self._pieces: list[Buffer] = []
         """Of the frames of the batch: head, body, head, body."""
         self._answers = AddAnswers(connection)
@@ -87,7 +102,7 @@ class RequestsV3:
     def take(self, view: memoryview, at: int, end: int, size: int) -> int:
         """The request of `size` bytes at `at`, and those of its size and shape behind it, or the
         first of these; the offset behind them. ProtocolError: it is none."""
-        count = min(equal_frames(view, at, end, size), self._intake.most(size))
+        count = min(equal_frames(view, at, end, size), self._batcher.most(size))
         if count >= MIN_STRETCH:
             stretch = stretch_of(view, at, size, count)
             if stretch is not None:
@@ -143,31 +158,12 @@ class RequestsV3:
         """A refusal that does not depend on what the request asks for."""
         op: int = request.header.operation
         answer = response(op, txn, code)
-        status = answer.status
-        if op == Op.ADD:
-            answer.addResponse.status = status
-            answer.addResponse.ledgerId = request.addRequest.ledgerId
-            answer.addResponse.entryId = request.addRequest.entryId
-        elif op == Op.READ:
-            read = request.readRequest
-            answer.readResponse.status = status
-            answer.readResponse.ledgerId = read.ledgerId
-            answer.readResponse.entryId = read.entryId
-        elif op == Op.WRITE_LAC:
-            answer.writeLacResponse.status = status
-            answer.writeLacResponse.ledgerId = request.writeLacRequest.ledgerId
-        elif op == Op.READ_LAC:
-            answer.readLacResponse.status = status
-            answer.readLacResponse.ledgerId = request.readLacRequest.ledgerId
-        elif op == Op.FORCE:
-            answer.forceLedgerResponse.status = status
-            answer.forceLedgerResponse.ledgerId = request.forceLedgerRequest.ledgerId
-        elif op == Op.BOOKIE_INFO:
-            answer.getBookieInfoResponse.status = status
-        elif op == Op.LIST_ENTRIES:
-            listing = answer.getListOfEntriesOfLedgerResponse
-            listing.status = status
-            listing.ledgerId = request.getListOfEntriesOfLedgerRequest.ledgerId
+        if op in _PARTS:
+            own, asked, echoed = _PARTS[op]
+            part = getattr(answer, own)
+            part.status = answer.status
+            for field in echoed:
+                setattr(part, field, getattr(getattr(request, asked), field))
         return frame(answer)
 
     # -- adds ---------------------------------------------------------------------------------
@@ -188,7 +184,7 @@ class RequestsV3:
             ledger, entry, lac = HEAD.unpack_from(body)
             size = FRAME_HEADER_BYTES + len(body)
             self._make_room(size)
-            code = self._intake.take(flags, key, ledger, (entry,), size, lac)
+            code = self._batcher.take(flags, key, ledger, (entry,), size, lac)
         self._answer_later(
             code,
             bool(add.writeFlags & DEFERRED_SYNC) and not recovery,
@@ -204,7 +200,7 @@ class RequestsV3:
         size = FRAME_HEADER_BYTES + len(bodies[0])
         flags = RECOVERY * shape.recovery | PRIORITY * shape.high_priority
         self._make_room(size * len(bodies))
-        code = self._intake.take(
+        code = self._batcher.take(
             flags, shape.key, stretch.ledger_id, stretch.entry_ids, size, stretch.last_lac
         )
         self._answer_later(
@@ -219,7 +215,7 @@ class RequestsV3:
             self._pieces.append(prefix.join(bodies))
 
     def _make_room(self, size_bytes: int) -> None:
-        if not self._intake.has_room(size_bytes):
+        if not self._batcher.has_room(size_bytes):
             self.submit()
 
     def _answer_later(self, code: int, deferred: bool, ledger: int, echoed: Echoed) -> None:
@@ -232,11 +228,11 @@ class RequestsV3:
 
     def submit(self) -> None:
         """Hand what was accepted so far to the store."""
-        if self._intake.empty:
+        if self._batcher.empty:
             return
         pieces, self._pieces = self._pieces, []
         answers, self._answers = self._answers, AddAnswers(self._connection)
-        self._intake.submit([b"".join(pieces)], answers.synced)
+        self._batcher.submit([b"".join(pieces)], answers.synced)
         answers.accepted()
 
     # -- reads --------------------------------------------------------------------------------
@@ -321,10 +317,10 @@ class RequestsV3:
         answer = response(Op.BOOKIE_INFO, txn, Code.OK)
         answer.getBookieInfoResponse.status = answer.status
         try:
-            if requested & BookieInfo.TOTAL_CAPACITY:
+            if requested & RequestedInfo.TOTAL_CAPACITY:
                 total = self._service.store.total_bytes()
                 answer.getBookieInfoResponse.totalDiskCapacity = total
-            if requested & BookieInfo.FREE_SPACE:
+            if requested & RequestedInfo.FREE_SPACE:
                 answer.getBookieInfoResponse.freeDiskSpace = self._service.store.free_bytes()
         except OSError:
             answer = response(Op.BOOKIE_INFO, txn, Code.IO_ERROR)

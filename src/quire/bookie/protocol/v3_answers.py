@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.bookie.protocol.service import ClientConnection
+from quire.bookie.protocol.service import ClientConnection, PendingRead
 from quire.codec.entry.entry import LAC_PACKET
 from quire.codec.wire.v2 import LAST_ENTRY, Buffer, Code
 from quire.codec.wire.v3 import Op, frame, response
 from quire.codec.wire.v3_adds import add_responses
 from quire.errors import StorageError
-from quire.storage.log.batch import Batch
+from quire.storage.segment.batch import LogBatch
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one
@@ -33,7 +33,7 @@ class AddAnswers:
         self._send(self.deferred, Code.OK)
         self.deferred = []
 
-    def synced(self, batch: Batch, error: StorageError | None) -> None:
+    def synced(self, batch: LogBatch, error: StorageError | None) -> None:
         if error is not None:
             self._connection.service.add_failed(batch)
         waiting, refused = self.waiting, self.deferred
@@ -68,15 +68,10 @@ class WriteLacAnswer:
         self._connection.write(frame(answer))
 
 
-class ReadV3:
+class ReadV3(PendingRead):
     """A READ request that waits for its answer."""
 
-    __slots__ = (
-        "connection", "entry_id", "is_poll", "ledger_id", "moved_at_ms", "txn", "with_lac",
-    )  # fmt: skip
-
-    max_count = 1
-    max_bytes = 0
+    __slots__ = ("is_poll", "moved_at_ms", "txn", "with_lac")
 
     def __init__(
         self,
@@ -87,10 +82,8 @@ class ReadV3:
         *,
         with_lac: bool = True,
     ) -> None:
-        self.connection = connection
+        super().__init__(connection, ledger_id, entry_id)
         self.txn = txn
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
         self.with_lac = with_lac
         self.is_poll = False
         """Whether it is a long poll, which gets the proof of the LAC as well, where that is an
@@ -103,9 +96,6 @@ class ReadV3:
 
     def found(self, entries: Sequence[Buffer]) -> bytes:
         return self._build(Code.OK, self.entry_id, entries[0], with_lac=self.with_lac)
-
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
-        return (self.found(entries),)
 
     def _build(
         self, code: int, entry_id: int, body: Buffer | None = None, *, with_lac: bool = False
@@ -126,18 +116,10 @@ class ReadV3:
             read.lacUpdateTimestamp = self.moved_at_ms
         return frame(answer)
 
-    def answer_fenced(self, code: int) -> None:
-        """The fence is durable (code 0), or it failed: now the read may be answered."""
-        if code:
-            self.connection.write(self.failed(code))
-        else:
-            self.connection.answer(self)
-
     def ready(self, moved: bool) -> None:
-        """The end of a long poll's waiting."""
         if moved:
             self.moved_at_ms = self.connection.service.clock.now_ms()
-        self.connection.answer(self)
+        super().ready(moved)
 
 
 class Piggyback(ReadV3):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from quire.cli.apache.keys import RULES, rule_of
 from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome, ignored, refused, unsaid
-from quire.configuration.layers import Given, Layer
+from quire.configuration.layers import GivenValue, Layer
 
 FILE_BYTES_MAX = 1024 * 1024
 MEANS_UNSET = ("", "null")
@@ -97,7 +97,7 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
 
 
 def as_layer(lines: list[KeyLine], source: str) -> Layer:
-    """What is taken; what is refused is a problem."""
+    """Return the keys that are taken as a layer of configuration. Refused keys are its problems."""
     layer = Layer()
     for one in lines:
         where = f"{source}:{one.line}" if one.line else source
@@ -110,5 +110,5 @@ def as_layer(lines: list[KeyLine], source: str) -> Layer:
                 layer.problems.append(problem)
             continue
         for key, value in one.outcome.keys.items():
-            layer.given[key] = Given(value, f"{where} ({one.name})" if one.name else where)
+            layer.given[key] = GivenValue(value, f"{where} ({one.name})" if one.name else where)
     return layer

@@ -73,7 +73,8 @@ def _taken(name: str, conversion: str, how: str) -> KeyRule:
 
 
 def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
-    """What holds for every bookie of Quire, unless the file wants the opposite."""
+    """Return the rule of a key that holds for every bookie of Quire, unless the file wants the
+    opposite."""
 
     def apply(asked: Asked) -> KeyOutcome:
         if boolean(asked.value) is boolean(unless):

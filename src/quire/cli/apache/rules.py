@@ -35,7 +35,7 @@ NO_TLS = "tlsProviderFactoryClass is not set, so that Apache offers no TLS"
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the translation has to know about this machine."""
+    """The facts about this machine that the translation needs."""
 
     own_host: Callable[[bool, bool], str]
     """(host name rather than address, short): how Apache's bookie would call itself."""
@@ -46,7 +46,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeyOutcome:
-    """What becomes of one key."""
+    """The decision about one key."""
 
     verdict: Verdict
     why: str

@@ -1,4 +1,4 @@
-"""The command `quire bench`.
+"""The commands `quire bench ...`.
 
-Start with `bench`.
+`bench` declares them and prints results; `core`, `tail`, `stream` and `rereplicate` measure.
 """

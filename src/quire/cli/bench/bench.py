@@ -20,6 +20,8 @@ from quire.cli.common.options import (
     LEDGER_ID_MAX,
     FiniteRange,
     check_quorums,
+    composed,
+    flag,
     json_option,
     metadata_option,
     password_option,
@@ -31,7 +33,7 @@ from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
-    from quire.cli.bench.core import Load, Result, Shape
+    from quire.cli.bench.core import Load, RoundResult, Shape
     from quire.client import Client
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,8 +50,8 @@ LEDGERS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What the options said."""
+class BenchOptions:
+    """The values of the options that all benchmarks share."""
 
     verb: str
     uri: str
@@ -84,36 +86,23 @@ _MODE = click.option(
     show_default=True,
     help="append_many in pieces, or a task for each outstanding append.",
 )
-_KEEP = click.option("--keep", is_flag=True, help="Keep the ledgers; they are deleted otherwise.")
+_KEEP = flag("--keep", "Keep the ledgers; they are deleted otherwise.")
 _JSON = json_option("One JSON object a round.")
 
 
-def _options(*decorators: Decorator) -> Decorator:
-    every: tuple[Decorator, ...] = (
-        metadata_option,
-        *decorators,
-        quorum_options,
-        placement_option,
-        tls_options,
-        _KEEP,
-        _JSON,
+def _options(*options: Decorator) -> Decorator:
+    return composed(
+        metadata_option, *options, quorum_options, placement_option, tls_options, _KEEP, _JSON
     )
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(every):
-            command = decorator(command)
-        return command
 
-    return decorate
-
-
-def _work(verb: str, given: dict[str, Any]) -> Work:
+def _work(verb: str, given: dict[str, Any]) -> BenchOptions:
     from quire.cli.bench.core import Load, Shape
 
     quorums = given["ensemble_size"], given["write_quorum"], given["ack_quorum"]
     check_quorums(*quorums)
     _check_size(given["size"], given["digest"])
-    return Work(
+    return BenchOptions(
         verb,
         given["uri"],
         Load(given["entries"], given["size"], given.get("outstanding", DEFAULT_OUTSTANDING)),
@@ -286,7 +275,7 @@ def tail(
     _ROUNDS,
     _count("--streams", 1, "Streams that are written at once (write)."),
     _count("--readers", 1, "Readers that follow (tail)."),
-    click.option("--lz4", is_flag=True, help="Compress entries."),
+    flag("--lz4", "Compress entries."),
 )
 def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
     """Records through streams: written, read back, or followed one by one."""
@@ -296,7 +285,7 @@ def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> No
 # -- rounds -----------------------------------------------------------------------------------
 
 
-async def _add(work: Work, count: int, mode: str) -> None:
+async def _add(work: BenchOptions, count: int, mode: str) -> None:
     import quire
     from quire._runtime.heap import collect_on_demand
     from quire.cli.bench import core as bench_core
@@ -315,7 +304,7 @@ async def _add(work: Work, count: int, mode: str) -> None:
         await _warm_up(client, work)
         collect_on_demand()  # else every look at thousands of writers shows as late entries
 
-        async def round_() -> Result:
+        async def round_() -> RoundResult:
             gc.collect()  # what the round before has left
             made = bench_core.ledgers(client, work.shape, count, keep=work.keep)
             async with made as writers:
@@ -324,13 +313,13 @@ async def _add(work: Work, count: int, mode: str) -> None:
         await _rounds(work, round_)
 
 
-async def _latency(work: Work, rate: float | None) -> None:
+async def _latency(work: BenchOptions, rate: float | None) -> None:
     from quire.cli.bench import core as bench_core
 
     async with connect(work.uri) as client:
         await _warm_up(client, work)
 
-        async def round_() -> Result:
+        async def round_() -> RoundResult:
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
                 if rate is None:
                     appends = partial(bench_core.add_one_by_one, writers, work.load)
@@ -341,7 +330,9 @@ async def _latency(work: Work, rate: float | None) -> None:
         await _rounds(work, round_)
 
 
-async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_ms: int) -> None:
+async def _tail(
+    work: BenchOptions, rate: float, count: int, clients: int, explicit_lac_ms: int
+) -> None:
     from contextlib import AsyncExitStack
 
     from quire._runtime.heap import collect_on_demand
@@ -354,7 +345,7 @@ async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
         collect_on_demand()  # else each look at all objects shows as late entries
 
-        async def round_() -> Result:
+        async def round_() -> RoundResult:
             gc.collect()  # what the round before has left
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
                 readers = await bench_tail.open_all(following, writers[0].ledger_id, count)
@@ -363,7 +354,7 @@ async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_
         await _rounds(work, round_)
 
 
-async def _stream(work: Work, what: str, streams: int, readers: int, lz4: bool) -> None:
+async def _stream(work: BenchOptions, what: str, streams: int, readers: int, lz4: bool) -> None:
     from quire.cli.bench import stream as bench_stream
 
     settings: dict[str, object] = {"compression": "lz4" if lz4 else "none"}
@@ -371,7 +362,7 @@ async def _stream(work: Work, what: str, streams: int, readers: int, lz4: bool) 
         gc.collect()
         gc.freeze()
 
-        async def round_() -> Result:
+        async def round_() -> RoundResult:
             made = bench_stream.namespace(client, work.shape, settings, keep=work.keep)
             async with made as namespace:
                 if what == "tail":
@@ -384,7 +375,7 @@ async def _stream(work: Work, what: str, streams: int, readers: int, lz4: bool) 
         await _rounds(work, round_)
 
 
-async def _warm_up(client: Client, work: Work) -> None:
+async def _warm_up(client: Client, work: BenchOptions) -> None:
     from quire.cli.bench import core as bench_core
 
     if work.warm_up:
@@ -396,7 +387,7 @@ async def _warm_up(client: Client, work: Work) -> None:
     gc.freeze()
 
 
-async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
+async def _read(work: BenchOptions, ledger_id: int | None, password: bytes) -> None:
     from quire.cli.bench import core as bench_core
 
     async with connect(work.uri) as client:
@@ -413,7 +404,7 @@ async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
                 await bench_core.delete(client, writer.ledger_id)
 
 
-async def _recover(work: Work, count: int) -> None:
+async def _recover(work: BenchOptions, count: int) -> None:
     from quire.cli.bench import core as bench_core
 
     async with connect(work.uri) as client, connect(work.uri) as other:
@@ -431,7 +422,7 @@ async def _recover(work: Work, count: int) -> None:
         )
 
 
-async def _rereplicate(work: Work, count: int) -> None:
+async def _rereplicate(work: BenchOptions, count: int) -> None:
     from quire.cli.bench.rereplicate import rereplicate as measured
 
     async with connect(work.uri) as client, connect(work.uri) as other:
@@ -441,7 +432,7 @@ async def _rereplicate(work: Work, count: int) -> None:
         )
 
 
-async def _rounds(work: Work, round_: Callable[[], Awaitable[Result]]) -> None:
+async def _rounds(work: BenchOptions, round_: Callable[[], Awaitable[RoundResult]]) -> None:
     if sys.stderr.isatty():
         shape, load = work.shape, work.load
         say(
@@ -455,7 +446,7 @@ async def _rounds(work: Work, round_: Callable[[], Awaitable[Result]]) -> None:
 # -- results ----------------------------------------------------------------------------------
 
 
-def _print(work: Work, number: int, result: Result) -> None:
+def _print(work: BenchOptions, number: int, result: RoundResult) -> None:
     p50, p99 = result.percentile_ms(50), result.percentile_ms(99)
     acked = [result.percentile_ms(percent, since_acked=True) for percent in (50, 99)]
     # Openings of ledgers are told by their time; a rate of them would mislead.
@@ -490,7 +481,7 @@ def _print(work: Work, number: int, result: Result) -> None:
     sys.stdout.flush()
 
 
-def _of_readers(result: Result, acked: list[float | None]) -> dict[str, float | None]:
+def _of_readers(result: RoundResult, acked: list[float | None]) -> dict[str, float | None]:
     if not result.deliveries:
         return {}
     return {

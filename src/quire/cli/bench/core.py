@@ -1,8 +1,8 @@
-"""What `quire bench` measures, without any printing: loads on a client, and what came out.
+"""The measurements of `quire bench`, without any printing: loads on a client, and their results.
 
-Lean on purpose: the loops here run beside the client that they measure, in the same process. Time
-is taken once a piece of entries where a piece is the unit of work, and once an append where an
-append is.
+The loops are short on purpose, because they run in the process of the client that they measure.
+Time is taken once for each piece of entries where a piece is the unit of work, and once for each
+append otherwise.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from quire.client import Client, LedgerWriter
 from quire.errors import QuireError, ReadError
 
 PIECES = 6
-"""What is outstanding is made of so many pieces: fewer leave a bookie without work while it syncs,
-and more are smaller."""
+"""The number of pieces that the outstanding entries are divided into. Fewer pieces leave a bookie
+without work while it syncs; more pieces are smaller."""
 PACE_S = 0.001
 """A paced load hands over what is due this often."""
 METADATA_IN_FLIGHT = 32
@@ -30,7 +30,7 @@ PATTERN = b"abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the ledgers."""
+    """The quorums and the digest of the ledgers."""
 
     ensemble: int = 3
     write_quorum: int = 3
@@ -55,18 +55,18 @@ class Load:
 
 
 @dataclass(slots=True)
-class Result:
+class RoundResult:
     """One measured round."""
 
     operations: int = 0
     payload_bytes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of this process: the client."""
+    """The CPU time of this process, which is the client."""
     latencies: list[tuple[float, int]] = field(default_factory=list)
     """(seconds, for how many operations)."""
     since_acked: list[tuple[float, int]] = field(default_factory=list)
-    """The same from the acknowledgement on, where that is measured."""
+    """Latencies from the acknowledgement on, where these are measured."""
     deliveries: int = 0
     """To all readers together, where readers are what is measured."""
 
@@ -92,19 +92,19 @@ class Result:
 
     @property
     def delivery_cpu_us(self) -> float | None:
-        """Of this process, for each entry that one of the readers got."""
+        """The CPU time of this process for each entry that a reader received, in microseconds."""
         return self.cpu_seconds * 1e6 / self.deliveries if self.deliveries else None
 
 
 Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
 
 
-async def measure(load: Load, work: Measured) -> Result:
+async def measure(load: Load, work: Measured) -> RoundResult:
     """`work` appends `load.entries` entries and gives their latencies."""
     cpu, began = time.process_time(), time.perf_counter()
     latencies = await work()
     seconds = time.perf_counter() - began
-    return Result(
+    return RoundResult(
         load.entries,
         load.entries * load.size_bytes,
         seconds,
@@ -150,7 +150,8 @@ async def create(client: Client, shape: Shape) -> LedgerWriter:
 
 
 async def delete(client: Client, ledger_id: int) -> None:
-    """What cannot be deleted stays: the measurement counts, and a first error is not hidden."""
+    """Delete a ledger. An error is ignored, so that it does not hide a first one or void a
+    measurement."""
     try:
         await client.delete_ledger(ledger_id)
     except QuireError:
@@ -286,7 +287,7 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
 # -- reads ------------------------------------------------------------------------------------
 
 
-async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> Result:
+async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> RoundResult:
     """All entries in order, every digest verified; opening is not measured."""
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
@@ -301,7 +302,7 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
                 f"{reader.last_add_confirmed + 1}",
                 ledger_id=ledger_id,
             )
-    return Result(entries, size, seconds, time.process_time() - cpu)
+    return RoundResult(entries, size, seconds, time.process_time() - cpu)
 
 
 # -- recovery ---------------------------------------------------------------------------------
@@ -309,10 +310,10 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
 
 async def recover_each(
     client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
-) -> Result:
+) -> RoundResult:
     """`count` times: a ledger whose entries are all in flight at once and acknowledged, left open
     by its writer, and opened with recovery by another client. Only the openings are measured."""
-    result = Result()
+    result = RoundResult()
     for _ in range(count):
         writer = await create(client, shape)
         try:

@@ -1,5 +1,5 @@
-"""What `quire bench rereplicate` measures: one bookie taken out of ledgers, as jobs and workers do
-it, without a budget."""
+"""The measurement of `quire bench rereplicate`: one bookie is taken out of ledgers, as jobs and
+workers do it, without a budget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import Counter, deque
 
-from quire.cli.bench.core import Load, Result, Shape, add_many, ledgers
+from quire.cli.bench.core import Load, RoundResult, Shape, add_many, ledgers
 from quire.client import Client, LedgerWriter
 from quire.errors import ReadError
 from quire.replication import LedgerOutcome, ReplicationLocks, take_out
@@ -18,7 +18,7 @@ OWNER = "quire bench"
 
 async def rereplicate(
     client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
-) -> Result:
+) -> RoundResult:
     """`count` closed ledgers of `load.entries` each; then the bookie that is in most of them is
     replaced in all of them by another client. Only that is measured: what was copied, and how long
     it took. The bookie lives, and may be read from."""
@@ -28,7 +28,7 @@ async def rereplicate(
             await writer.close()
         lost, held = _in_most(writers)
         locks = ReplicationLocks(other.metadata, OWNER, other.clock)
-        result = Result()
+        result = RoundResult()
         waiting = deque(held)
 
         async def worker() -> None:

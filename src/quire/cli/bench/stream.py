@@ -1,8 +1,8 @@
-"""What `quire bench stream` measures: records through the writers of streams, and back.
+"""The measurements of `quire bench stream`: records through the writers of streams, and back.
 
-write: appends of pieces, as fast as they are taken; the time is up to the last acknowledgement.
-read: the whole stream, record by record decoded, without an object for each.
-tail: one record at a time, from just before its append until a reader that follows has it.
+write: pieces are appended as fast as they are taken; the time ends with the last acknowledgement.
+read: the whole stream is decoded record by record, without an object for each.
+tail: single records, from just before the append until a reader that follows has the record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from quire.cli.bench.core import Load, Result, Shape
+from quire.cli.bench.core import Load, RoundResult, Shape
 from quire.client import Client
 from quire.errors import StreamError
 from quire.streams.namespace.namespace import Namespace, open_namespace
@@ -25,7 +25,7 @@ PATH = "/quire-bench"
 PIECE_RECORDS = 1_000
 TAIL_PAUSE_S = 0.002
 TAIL_LIMIT_S = 60.0
-"""Behind the last append."""
+"""Seconds after the last append."""
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def namespace(
                 await client.metadata.tree.delete_tree(path)
 
 
-async def write(streams: Namespace, load: Load, count: int) -> Result:
+async def write(streams: Namespace, load: Load, count: int) -> RoundResult:
     """`load.entries` records to each of `count` streams at once. `outstanding` is the writer's own
     affair."""
     names = [f"s{number}" for number in range(count)]
@@ -68,7 +68,7 @@ async def write(streams: Namespace, load: Load, count: int) -> Result:
     for writer in writers:
         await writer.close()
     records = load.entries * count
-    return Result(records, records * load.size_bytes, seconds, used, latencies)
+    return RoundResult(records, records * load.size_bytes, seconds, used, latencies)
 
 
 async def _fill(writer: StreamWriter, load: Load, latencies: list[tuple[float, int]]) -> None:
@@ -86,7 +86,7 @@ async def _fill(writer: StreamWriter, load: Load, latencies: list[tuple[float, i
             await asyncio.sleep(0)
 
 
-async def read(streams: Namespace, name: str, load: Load) -> Result:
+async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
     """The whole of a stream that `write` has filled."""
     cpu, began = time.process_time(), time.perf_counter()
     records = payload_bytes = 0
@@ -99,10 +99,10 @@ async def read(streams: Namespace, name: str, load: Load) -> Result:
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     if records <= load.entries:
         raise StreamError(f"stream {name} gave {records} records instead of {load.entries + 1}")
-    return Result(records, payload_bytes, seconds, used)
+    return RoundResult(records, payload_bytes, seconds, used)
 
 
-async def tail(streams: Namespace, load: Load, count: int) -> Result:
+async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
     """`load.entries` lone records of one stream, seen by `count` readers."""
     writer = await streams.open_writer("tail", create=True)
     await writer.append(b"")
@@ -137,4 +137,4 @@ async def tail(streams: Namespace, load: Load, count: int) -> Result:
             await asyncio.sleep(TAIL_PAUSE_S)
     seconds, used = time.perf_counter() - start, time.process_time() - cpu
     await writer.close()
-    return Result(load.entries, load.entries * load.size_bytes, seconds, used, latencies)
+    return RoundResult(load.entries, load.entries * load.size_bytes, seconds, used, latencies)

@@ -1,8 +1,8 @@
-"""What `quire bench tail` measures: one writer at a given rate, and readers that follow it.
+"""The measurement of `quire bench tail`: one writer at a given rate, and readers that follow it.
 
-The time of an entry ends when a reader has it, digest verified. It begins just before the entry is
-appended, and a second one when the writer hears that it is acknowledged: before that nobody may see
-it.
+The time of an entry ends when a reader has it with its digest verified. One time begins just before
+the append. A second one begins when the writer receives the acknowledgement, because nobody may see
+the entry earlier.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from array import array
 from contextlib import aclosing
 
-from quire.cli.bench.core import PACE_S, Load, Result
+from quire.cli.bench.core import PACE_S, Load, RoundResult
 from quire.client import Client, LedgerReader, LedgerWriter
 from quire.errors import ReadError
 
 LAG_LIMIT_S = 60.0
-"""Behind the last append; a reader that has not seen everything by then has failed."""
+"""Seconds after the last append within which each reader must have seen every entry."""
 
 
 async def tail_paced(
@@ -27,11 +27,11 @@ async def tail_paced(
     rate_per_s: float,
     *,
     lag_limit_s: float = LAG_LIMIT_S,
-) -> Result:
+) -> RoundResult:
     """`load.entries` appends at the given rate, seen by every reader. The ledger is closed.
     TimeoutError: a reader had not seen all of them `lag_limit_s` behind the last."""
     # Numbers, and no objects that a look at all objects would meet, again and again.
-    sent, acked, seen = array("d"), array("d"), Seen()
+    sent, acked, seen = array("d"), array("d"), Deliveries()
     pushed: asyncio.Queue[int] = asyncio.Queue()
 
     async def follow(reader: LedgerReader) -> None:
@@ -61,13 +61,13 @@ async def tail_paced(
             f"{load.entries * len(readers)}",
             ledger_id=writer.ledger_id,
         )
-    return Result(
+    return RoundResult(
         load.entries, load.entries * load.size_bytes, seconds, used,
         latencies=_since(sent, seen), since_acked=_since(acked, seen), deliveries=delivered,
     )  # fmt: skip
 
 
-class Seen:
+class Deliveries:
     """Runs of entries, and when readers got them."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Seen:
         self.last.append(last)
 
 
-def _since(began: array[float], seen: Seen) -> list[tuple[float, int]]:
+def _since(began: array[float], seen: Deliveries) -> list[tuple[float, int]]:
     """Never less than 0: a reader in this process may run before the writer in the same turn of the
     event loop."""
     return [

@@ -25,17 +25,17 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 
 if TYPE_CHECKING:
     from quire.storage.disk import RealDisk
-    from quire.storage.inspect.check import Checked, Survey
+    from quire.storage.inspect.check import CheckedSegment, Survey
+    from quire.storage.inspect.rebuild import Rebuilt
     from quire.storage.inspect.scrub_report import SegmentScrubbed
-    from quire.storage.recovery.incarnation import Expected
-    from quire.storage.recovery.rebuild import Rebuilt
+    from quire.storage.recovery.incarnation import ExpectedLog
 
 LEDGERS_SHOWN = 10
-"""Of one segment; --json has all."""
+"""The number of ledgers that are named for one segment. --json names all."""
 
 
 @click.command()
@@ -52,17 +52,17 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
     delete segments during the check; that is reported and is not an error.
     """
     from quire.storage.inspect.check import check_segments, survey
-    from quire.storage.recovery.incarnation import Expected
+    from quire.storage.recovery.incarnation import ExpectedLog
 
     counts = {"sealed": 0, "open": 0, "gone": 0}
     bad = 0
     with looked_at(directory) as place:
         # Ask the cluster first: if the bookie runs, its log grows during the check.
-        old, expected = run_async(_asked(uri, place)) if uri is not None else ("", Expected())
+        old, expected = run_async(_asked(uri, place)) if uri is not None else ("", ExpectedLog())
         found = survey(place)
         if not old and (why := expected.held_against(found.position)):
             old = behind(place.path, why)
-        with Progress(
+        with ProgressBar(
             "check", total=found.size_bytes, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
             for one in check_segments(place, found, lambda size: progress.advance(0, size)):
@@ -74,22 +74,22 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
     return EXIT_ERROR if bad or old or found.problems else 0
 
 
-async def _asked(uri: str, place: RealDisk) -> tuple[str, Expected]:
+async def _asked(uri: str, place: RealDisk) -> tuple[str, ExpectedLog]:
     """Return why the cluster rejects the directory, and how far its log should go. If the cluster
     does not answer, print that and return empty values: a disk can be checked without its
     cluster."""
     from quire.errors import MetadataError
-    from quire.storage.recovery.incarnation import Expected
+    from quire.storage.recovery.incarnation import ExpectedLog
 
     try:
         async with opened_metadata(uri) as store:
             return await old_directory(store, place), await expected_of(store, place)
     except MetadataError as error:
         say(f"whether a bookie still has {place.path} is not known: {error}")
-        return "", Expected()
+        return "", ExpectedLog()
 
 
-def _tell(one: Checked, as_json: bool) -> None:
+def _tell(one: CheckedSegment, as_json: bool) -> None:
     if as_json:
         print_json({
             "segment": one.number, "state": one.state, "bytes": one.size_bytes,
@@ -147,7 +147,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
     The bookie must not run, unless with --dry-run. An index that is right is left alone, and so is
     a segment whose groups are not all there. Exit status 1 where an index could not be made.
     """
-    from quire.storage.recovery.rebuild import Outcome, plan, rebuild
+    from quire.storage.inspect.rebuild import RebuildOutcome, plan, rebuild
 
     bad = made = 0
     with ExitStack() as stack:
@@ -156,14 +156,14 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
         place = looked if dry_run else stack.enter_context(held(directory))
         todo = plan(place)
         total = sum(one.size_bytes for one in todo)
-        with Progress(
+        with ProgressBar(
             "look", total=total, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
             advance = progress.advance
             for one in rebuild(place, todo, lambda size: advance(0, size), dry_run=dry_run):
                 advance(1, 0)
-                bad += one.outcome is Outcome.INCOMPLETE
-                made += one.outcome is Outcome.REBUILT
+                bad += one.outcome is RebuildOutcome.INCOMPLETE
+                made += one.outcome is RebuildOutcome.REBUILT
                 _tell_rebuilt(one, dry_run, as_json)
     if not as_json:
         done = "would be" if dry_run else "was" if made == 1 else "were"
@@ -172,17 +172,17 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
 
 
 def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
-    from quire.storage.recovery.rebuild import Outcome
+    from quire.storage.inspect.rebuild import RebuildOutcome
 
     if as_json:
         print_json({
             "segment": one.number, "outcome": one.outcome.value, "why": one.why or None,
             "dry_run": dry_run,
         })  # fmt: skip
-    elif one.outcome is Outcome.REBUILT:
+    elif one.outcome is RebuildOutcome.REBUILT:
         done = "would be made" if dry_run else "is made"
         click.echo(f"segment {one.number}: its index {done} again: {one.why}")
-    elif one.outcome is not Outcome.GOOD:
+    elif one.outcome is not RebuildOutcome.GOOD:
         click.echo(f"segment {one.number}: {one.outcome.value}: {one.why or 'it went meanwhile'}")
 
 
@@ -210,7 +210,7 @@ def scrub(directory: str, as_json: bool) -> int:
     damaged = checked = segments = lacking = 0
     try:
         whole = DirectoryScrub(RealDisk(directory, read_only=True))
-        bar = Progress(
+        bar = ProgressBar(
             "scrub", total=whole.total_bytes, in_bytes=True, shown=not as_json, counted="segments"
         )
         with bar as progress:

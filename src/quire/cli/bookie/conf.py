@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import Command, json_option
+from quire.cli.common.options import Command, file_option, flag, json_option
 
 if TYPE_CHECKING:
     from quire.cli.apache.conf import KeyLine
@@ -22,7 +22,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", type=_FILE)
-@click.option("--toml", "as_toml", is_flag=True, help="Print it as Quire's own configuration.")
+@flag("--toml", "Print it as Quire's own configuration.", name="as_toml")
 @json_option("One JSON object a key.")
 def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     """Say what becomes of each key of Apache's bk_server.conf: taken, implied, ignored, refused.
@@ -56,7 +56,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
 
 
 def bk_server_conf_option(command: Command) -> Command:
-    """What the file says counts less than Quire's own configuration."""
+    """Return the option for Apache's configuration, which counts less than Quire's own."""
 
     def keep(context: click.Context, parameter: click.Parameter, file: str | None) -> None:
         if file is None:
@@ -67,15 +67,13 @@ def bk_server_conf_option(command: Command) -> Command:
         context.meta[_LINES] = lines = read(file)
         context.meta[BELOW] = as_layer(lines, file)
 
-    return click.option(
+    return file_option(
         "--bk-server-conf",
-        metavar="FILE",
-        type=_FILE,
+        "Apache's configuration, for what is said nowhere else. `quire bookie conf FILE` says "
+        "what becomes of each key.",
         is_eager=True,
         expose_value=False,
         callback=keep,
-        help="Apache's configuration, for what is said nowhere else. `quire bookie conf FILE` says "
-        "what becomes of each key.",
     )(command)
 
 
@@ -125,7 +123,7 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Of the nearest directory above that is there."""
+    """Return the size of the disk of the nearest existing directory above."""
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

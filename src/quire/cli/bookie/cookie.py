@@ -29,6 +29,7 @@ from quire.cli.common.options import (
     checked,
     confirmed,
     dry_run_option,
+    flag,
     json_option,
     metadata_option,
     optional_metadata_option,
@@ -142,7 +143,7 @@ class _Shown:
         self.problems = problems
 
     def read(self, data: bytes) -> None:
-        """What the cluster has; b"": nothing."""
+        """Take the cookie that the cluster has; b"" if it has none."""
         from quire.bookie.directories.identity import tell_differences
         from quire.codec.metadata.cookie import decode, differences
         from quire.errors import CookieError
@@ -206,7 +207,7 @@ def _directory_s(directory: str) -> Cookie | None:
 
 
 async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict[str, bytes], str]:
-    """Of this bookie, or ('') of all; and what it knows against the directory."""
+    """Return the cookies of this bookie ('': of all), and why the cluster rejects the directory."""
     from quire.bookie.directories.identity import known_cookie
     from quire.storage.disk import RealDisk
 
@@ -226,9 +227,7 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.command()
 @metadata_option
 @bookie_argument()
-@click.option(
-    "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
-)
+@flag("--force", "Also where ledgers name the bookie: these copies are given up.")
 @dry_run_option("Only say whether it would be removed.")
 @yes_option()
 @asynchronous
@@ -342,7 +341,7 @@ async def _instance_id(uri: str) -> str:
     help="A data directory of the bookie.",
 )
 @_from_option
-@click.option("--force", is_flag=True, help="Also a cookie that names another cluster.")
+@flag("--force", "Also a cookie that names another cluster.")
 @dry_run_option("Only say what would be written.")
 @asynchronous
 async def create(
@@ -470,10 +469,9 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
     help="A data directory of the bookie; name all that it has.",
 )
 @_from_option
-@click.option(
+@flag(
     "--force",
-    is_flag=True,
-    help="Also where directories are left out or out of date, or a cookie names no cluster or "
+    "Also where directories are left out or out of date, or a cookie names no cluster or "
     "another one.",
 )
 @dry_run_option("Only say what would be changed.")
@@ -554,7 +552,10 @@ async def _update_all(
 async def _cookie_there(
     store: MetadataStore, disk: Disk, wanted: str, directories: int, force: bool
 ) -> Cookie:
-    """Of a directory of the bookie `wanted` ("": of any), which has so many of them."""
+    """Return the cookie of a directory of the bookie `wanted` ('': of any bookie).
+
+    `directories` is the number of directories that the caller named.
+    """
     from quire.bookie.directories.identity import stored_cookie
     from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
@@ -619,7 +620,8 @@ def _read_given(file: str, bookie: str) -> Cookie:
 
 
 async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: bool) -> None:
-    """A bookie that is told a wrong cluster drops what that cluster does not have."""
+    """Raise CookieError for the cookie of another cluster: its bookie would delete ledgers that
+    this cluster does not have."""
     from quire.errors import CookieError
 
     instance_id = await store.instance_id()

@@ -12,15 +12,20 @@ import click
 from quire._runtime.units import counted
 from quire.cli.bookie.identity import errors_of
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
-from quire.cli.common.options import LEDGER_ID_MAX, json_option
+from quire.cli.common.options import LEDGER_ID_MAX, flag, json_option
 from quire.cli.common.output import print_json, time_text
 
 if TYPE_CHECKING:
     from quire.codec.log.state_records import StateRecord
     from quire.storage.disk import RealDisk
-    from quire.storage.inspect.inspect import FileFacts, LedgerFacts, SegmentDump, SegmentFacts
+    from quire.storage.inspect.contents import (
+        FileDescription,
+        LedgerDescription,
+        SegmentDescription,
+        SegmentDump,
+    )
     from quire.storage.recovery.scan import ScannedGroup
-    from quire.storage.segment.extents import Extent
+    from quire.storage.segment.extents import FrameExtent
 
 _COMMANDS = commands(
     """
@@ -72,7 +77,7 @@ def looked_at(directory: str) -> Iterator[RealDisk]:
 @json_option("One JSON object a file.")
 def files(directory: str, as_json: bool) -> None:
     """List the files of a data directory and what they are. Of segments only the ends are read."""
-    from quire.storage.inspect.inspect import list_files
+    from quire.storage.inspect.contents import list_files
 
     with looked_at(directory) as place:
         if not as_json:
@@ -87,8 +92,8 @@ def files(directory: str, as_json: bool) -> None:
                 click.echo(_file_line(one))
 
 
-def _file_line(one: FileFacts) -> str:
-    from quire.storage.inspect.inspect import kind_of
+def _file_line(one: FileDescription) -> str:
+    from quire.storage.inspect.contents import kind_of
 
     if one.size_bytes is None:
         return f"{one.name:27} it went meanwhile"
@@ -107,8 +112,8 @@ def _file_line(one: FileFacts) -> str:
     )
 
 
-def _file_as_json(one: FileFacts) -> dict[str, Any]:
-    from quire.storage.inspect.inspect import kind_of
+def _file_as_json(one: FileDescription) -> dict[str, Any]:
+    from quire.storage.inspect.contents import kind_of
 
     kind = kind_of(one.name)
     described: dict[str, Any] = {"name": one.name, "bytes": one.size_bytes, "kind": kind}
@@ -117,7 +122,7 @@ def _file_as_json(one: FileFacts) -> dict[str, Any]:
     return described
 
 
-def _facts_as_json(found: SegmentFacts) -> dict[str, Any]:
+def _facts_as_json(found: SegmentDescription) -> dict[str, Any]:
     header, trailer = found.header, found.trailer
     return {
         "segment": found.number,
@@ -142,7 +147,7 @@ def _either(one: Any, other: Any) -> Any:
 
 def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
     """A number, or the name of the file."""
-    from quire.storage.inspect.inspect import number_of
+    from quire.storage.inspect.contents import number_of
 
     name = "log/" + value.rpartition("/")[2]
     found = number_of(name)
@@ -156,7 +161,7 @@ def segment_number(context: click.Context, parameter: click.Parameter, value: st
 @click.command()
 @directory_argument
 @click.argument("number", callback=segment_number)
-@click.option("--runs", is_flag=True, help="The runs of every group, too.")
+@flag("--runs", "The runs of every group, too.")
 @json_option("One JSON object a line: the segment, then its groups, then its index.")
 def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
     """Show what is in one segment: its groups with their state records, and its index.
@@ -165,23 +170,27 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
     match its checksum.
     """
     from quire.errors import StorageError
-    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
 
     bad = False
     with looked_at(directory) as place:
         try:
             with open_segment(place, number) as dump:
-                _show(dump.facts.number, {"what": "segment", **_facts_as_json(dump.facts)}, as_json)
-                end = dump.facts.groups_at
+                _show(
+                    dump.description.number,
+                    {"what": "segment", **_facts_as_json(dump.description)},
+                    as_json,
+                )
+                end = dump.description.groups_at
                 for group in dump.groups():
                     if group.header.offset != end:
                         bad |= _gap(end, group.header.offset, as_json)
                     bad |= group.damaged_blocks > 0
                     _show_group(group, runs, as_json)
                     end = group.header.end
-                if dump.facts.trailer is not None and end != dump.facts.groups_end:
-                    bad |= _gap(end, dump.facts.groups_end, as_json)
+                if dump.description.trailer is not None and end != dump.description.groups_end:
+                    bad |= _gap(end, dump.description.groups_end, as_json)
                 bad |= _show_index(dump, as_json)
         except FileNotFoundError:
             raise StorageError(
@@ -253,7 +262,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
-    """A master key is told by its length alone: whoever has it may write."""
+    """Describe a record. Only the length of a master key is shown, because its owner may write."""
     from quire.codec.log.state_records import Deleted, Merged, RecordKind, decode_segment_value
 
     described: dict[str, Any] = {
@@ -291,7 +300,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
     """Whether something in it does not check."""
     from quire.codec.log.state_records import FormatError
 
-    trailer, bad = dump.facts.trailer, bool(dump.problem)
+    trailer, bad = dump.description.trailer, bool(dump.problem)
     if trailer is None or dump.summary is None:
         if as_json:
             print_json({"what": "index", "problem": dump.problem or "it has none yet"})
@@ -335,17 +344,17 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
 @click.command()
 @directory_argument
 @click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0, LEDGER_ID_MAX))
-@click.option("--runs", is_flag=True, help="Every run, and not only the segments.")
+@flag("--runs", "Every run, and not only the segments.")
 @json_option("One JSON object.")
 def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
     """Show what the directory has of one ledger, and where.
 
     Exit status 1: it has nothing of it, or the index of a segment that has does not check.
     """
-    from quire.storage.inspect.inspect import ledger_facts
+    from quire.storage.inspect.contents import describe_ledger
 
     with looked_at(directory) as place:
-        found = ledger_facts(place, ledger_id)
+        found = describe_ledger(place, ledger_id)
     if found is None:
         say(f"{directory} has nothing of ledger {ledger_id}")
         return EXIT_ERROR
@@ -361,7 +370,7 @@ def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
     return EXIT_ERROR if problems else 0
 
 
-def _ledger_as_json(found: LedgerFacts) -> dict[str, Any]:
+def _ledger_as_json(found: LedgerDescription) -> dict[str, Any]:
     return {
         "ledger_id": found.ledger_id,
         "fenced": found.fenced,
@@ -387,7 +396,7 @@ def _ledger_as_json(found: LedgerFacts) -> dict[str, Any]:
     }
 
 
-def _run_as_json(run: Extent) -> dict[str, Any]:
+def _run_as_json(run: FrameExtent) -> dict[str, Any]:
     return {
         "first": run.first,
         "last": run.entries()[-1][1],
@@ -397,7 +406,7 @@ def _run_as_json(run: Extent) -> dict[str, Any]:
     }
 
 
-def _ledger_lines(found: LedgerFacts, runs: bool) -> list[str]:
+def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
     from quire.storage.inspect.check import words_of
 
     state = [
@@ -439,7 +448,7 @@ def last_mark(directory: str, as_json: bool) -> int:
 
     Exit status 1 where something of the log is missing or damaged.
     """
-    from quire.storage.inspect.inspect import end_of_log
+    from quire.storage.inspect.contents import end_of_log
     from quire.storage.segment.segment import segment_name
 
     with looked_at(directory) as place:

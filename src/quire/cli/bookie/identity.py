@@ -1,5 +1,4 @@
-"""What the commands about a bookie's identity share: its directories, its cookies, and who still
-needs it."""
+"""The identity of a bookie: its directories, its cookies, and who still needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from quire.metadata.ledgers.unreadable import Unread
     from quire.storage.disk import RealDisk
     from quire.storage.interfaces import Disk
-    from quire.storage.recovery.incarnation import Expected
+    from quire.storage.recovery.incarnation import ExpectedLog
 
 NAMED_MAX = 5
 """Ledgers that are named where a bookie is still needed."""
@@ -56,7 +55,7 @@ def held(directory: str) -> Iterator[RealDisk]:
 
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
-    """What the system says about files, in the words of a directory."""
+    """Turn errors of the operating system into errors that name the directory."""
     from quire.errors import QuireError, StorageError
 
     try:
@@ -93,7 +92,7 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
     return behind(disk.path, why) if why else ""
 
 
-async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
+async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
     """Return how far the log of this directory should go, according to the cluster. Raises
     MetadataError."""
     from quire.bookie.directories.rollback import expected_in
@@ -127,7 +126,7 @@ def behind(path: str, why: str) -> str:
 
 
 def absolute(directories: Sequence[str]) -> list[str]:
-    """As the bookie writes them into its cookie."""
+    """Return the paths as the bookie writes them into its cookie."""
     return [os.path.abspath(one) for one in directories]
 
 

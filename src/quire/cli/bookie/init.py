@@ -22,6 +22,7 @@ from quire.cli.common.options import (
     WHICH_CLUSTER,
     asynchronous,
     dry_run_option,
+    flag,
     json_option,
     metadata_option,
     optional_metadata_option,
@@ -76,6 +77,8 @@ async def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
+    from quire._runtime.clock import SystemClock
+    from quire.bookie.directories.identity import create_identity
     from quire.bookie.options import check_advertised, check_directories, check_new_id
     from quire.codec.metadata.registration import default_bookie_id
 
@@ -83,8 +86,6 @@ async def init(
     check_directories((directory,))
     check_advertised(advertise)
     check_new_id(wanted)
-    from quire._runtime.clock import SystemClock
-    from quire.bookie.directories.identity import create_identity
 
     async with opened_metadata(uri) as store:
         with held(directory) as disk:
@@ -110,16 +111,10 @@ async def init(
     type=click.Path(exists=True, file_okay=False),
     help="A data directory of the bookie. May be repeated.",
 )
-@click.option(
-    "--delete-cookie",
-    is_flag=True,
-    help="Remove the bookie from the cluster as well, so that its id is free.",
-)
-@click.option(
+@flag("--delete-cookie", "Remove the bookie from the cluster as well, so that its id is free.")
+@flag(
     "--force",
-    is_flag=True,
-    help="Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers "
-    "name.",
+    "Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers name.",
 )
 @dry_run_option("Only say what would be deleted.")
 @yes_option("Do not ask.")
@@ -221,7 +216,7 @@ class _Erasing:
 
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
-    """That of all directories."""
+    """Return the one cookie of all directories."""
     from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
 

@@ -16,7 +16,7 @@ from quire.cli.common.moves import (
     run_job,
     say_what_is_left,
 )
-from quire.cli.common.options import bookie_argument, run_async
+from quire.cli.common.options import bookie_argument, flag, run_async
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect
@@ -62,14 +62,11 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
 
 @click.command()
 @bookie_argument()
-@click.option(
+@flag(
     "--keep-cookie",
-    is_flag=True,
-    help="Only empty it: it stays read-only, and may be made writable again with --cancel.",
+    "Only empty it: it stays read-only, and may be made writable again with --cancel.",
 )
-@click.option(
-    "--cancel", is_flag=True, help="Let a bookie that is being emptied take entries again."
-)
+@flag("--cancel", "Let a bookie that is being emptied take entries again.")
 @move_options
 def decommission(
     bookie: str,

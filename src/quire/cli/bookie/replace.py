@@ -36,8 +36,8 @@ from quire.metadata.ledgers.naming import SomeLedgers
 from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
-    from quire.bookie.directories.lost import Content, Holder
-    from quire.bookie.directories.replacement import Replacement
+    from quire.bookie.directories.lost import DirectoryContent, KnownBookie
+    from quire.bookie.directories.replacement import DirectoryReplacement
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.interfaces import Disk
@@ -52,7 +52,7 @@ class Loss:
     only_here: SomeLedgers = field(default_factory=SomeLedgers)
     """Each entry is on one bookie alone."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
-    """Of a segment that names the bookie no other member is registered."""
+    """Ledgers with a segment that names the bookie and no other registered bookie."""
     unread: Unread = field(default_factory=Unread)
     """The ledgers whose metadata cannot be read. They may name the bookie."""
 
@@ -109,8 +109,9 @@ async def replace(
     read is not lost, and nothing is done. Safe to run twice. Should the lost one come back later,
     BOOKIE refuses to start with it.
     """
-    lost, new = absolute([lost, new or lost])
     from quire.bookie.directories.replacement import find_replacement
+
+    lost, new = absolute([lost, new or lost])
 
     async with opened_metadata(uri) as store:
         with ExitStack() as stack:
@@ -129,7 +130,7 @@ async def replace(
     return _replaced(found, loss, as_json, dry_run)
 
 
-def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
+def _replaced(found: DirectoryReplacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
     """`loss` None: that was done before."""
     holder, lost, new = found.holder, found.lost, found.new
     if as_json:
@@ -153,7 +154,9 @@ def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: boo
     return 0
 
 
-def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content]) -> None:
+def _say_loss(
+    holder: KnownBookie, lost: str, loss: Loss, others: dict[str, DirectoryContent]
+) -> None:
     bookie = holder.bookie_id
     for path, found in others.items():
         if found.ledgers is None:
@@ -203,8 +206,9 @@ async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: 
     (`quire bookie decommission BOOKIE --keep-cookie`), or put an empty directory in the place of a
     lost one (`quire bookie disk replace`). DIRECTORY itself is left as it is.
     """
-    (path,) = absolute([directory])
     from quire.bookie.directories.replacement import find_removal
+
+    (path,) = absolute([directory])
 
     async with opened_metadata(uri) as store:
         with ExitStack() as stack:
@@ -254,7 +258,7 @@ def _now_ms() -> int:
 
 
 async def _loss(
-    store: MetadataStore, holder: Holder, others: dict[str, Content], *, shown: bool
+    store: MetadataStore, holder: KnownBookie, others: dict[str, DirectoryContent], *, shown: bool
 ) -> Loss:
     loss = Loss()
     here = [one.ledgers for one in others.values() if one.ledgers is not None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.bookie.conf import announce, bk_server_conf_option
-from quire.cli.common.options import checked, metadata_option
+from quire.cli.common.options import checked, flag, metadata_option
 from quire.cli.common.tls import server_tls, server_tls_options
 from quire.cli.servers.autorecovery import beside, settings_option
 from quire.cli.servers.http import around_bookie, fill_options, given_options, http_options
@@ -79,10 +79,9 @@ def _check_host(host: str) -> None:
     "repeated.",
 )
 @bk_server_conf_option
-@click.option(
+@flag(
     "--autorecovery",
-    is_flag=True,
-    help="Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
+    "Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
     "start.",
 )
 @settings_option("--set-autorecovery")
@@ -156,7 +155,7 @@ def _check_ports(port: int, http: HttpOptions | None) -> None:
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """What is configured, with NAME=VALUE applied; `click.UsageError` names what is wrong."""
+    """Return the configured limits with NAME=VALUE applied. Raises `click.UsageError`."""
     from quire.cli.common.configuration import assignments_layer, configured
 
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
@@ -164,9 +163,9 @@ def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
 
 @contextmanager
 def _loading_bar() -> Iterator[Callable[[int], None]]:
-    from quire.cli.common.progress import Progress
+    from quire.cli.common.progress import ProgressBar
 
-    with Progress("load the log", total=100, counted="%") as bar:
+    with ProgressBar("load the log", total=100, counted="%") as bar:
         yield lambda percent: bar.advance(percent - bar.entries, 0)
 
 
@@ -178,7 +177,7 @@ def _print_id(bookie_id: str) -> None:
 
 
 class _Events(logging.Handler):
-    """What libraries log, as lines of the bookie's own kind."""
+    """Turns log records of libraries into the bookie's own events."""
 
     def __init__(self, log_event: Any) -> None:
         super().__init__(logging.WARNING)

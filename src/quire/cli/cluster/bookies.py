@@ -16,6 +16,7 @@ from quire.cli.common.options import (
     asynchronous,
     bookie_argument,
     checked,
+    flag,
     json_option,
     metadata_option,
 )
@@ -43,7 +44,7 @@ _LOCATIONS = commands(
 
 @click.command()
 @metadata_option
-@click.option("--space", is_flag=True, help="Ask each for the free space of its disk.")
+@flag("--space", "Ask each for the free space of its disk.")
 @tls_options
 @json_option("One JSON object a line.")
 @asynchronous
@@ -116,7 +117,7 @@ def _check_location(text: str) -> None:
 
 
 def _check_node(path: str) -> None:
-    from quire.metadata.tree_common import check_path_below_root
+    from quire.metadata.common import check_path_below_root
 
     check_path_below_root(path)
 

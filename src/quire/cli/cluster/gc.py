@@ -24,7 +24,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import print_json, time_text
 
 if TYPE_CHECKING:
-    from quire.metadata.bookies.collection import Refusal, Switch
+    from quire.metadata.bookies.collection import CollectionRefusal, Switch
 
 _COMMANDS = commands(
     """
@@ -78,7 +78,7 @@ async def status(uri: str, as_json: bool) -> None:
         click.echo(_line(name, one))
 
 
-def _line(name: str, one: Refusal) -> str:
+def _line(name: str, one: CollectionRefusal) -> str:
     if one.unreadable:
         since = f" since {time_text(one.since_ms)}" if one.since_ms else ""
         return f"{name} collects nothing{since}: its mark could not be read ({one.unreadable})"
@@ -88,7 +88,7 @@ def _line(name: str, one: Refusal) -> str:
     )
 
 
-async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
+async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal]]:
     from quire.metadata.bookies.collection import read_switch, refusals
 
     async with opened_metadata(uri) as store:
@@ -161,7 +161,7 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
             say(f"{name} {'would resume' if dry_run else 'resumes'} with this metadata store")
 
 
-def _agreed(wanted: list[str], refusing: dict[str, Refusal]) -> bool:
+def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(
             "nothing was changed: there is no terminal to ask for confirmation, and bookies would "

@@ -27,7 +27,7 @@ from quire.cli.common.options import (
     metadata_option,
     password_option,
     placement_option,
-    size_or_time,
+    size_option,
 )
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.progress import JobBar
@@ -55,12 +55,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Enough when the fullest has so much more than the emptiest, in percent of the mean.",
 )
-@click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Copy at most so much: 10g. [default: all]",
-)
+@size_option("--max-bytes", "Copy at most so much: 10g. [default: all]")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Chooses among moves that are as good."
 )
@@ -169,9 +164,10 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
     begins no other, and waits, also when it is started again, until `quire cluster resume`.
     Autorecovery is paused with `quire autorecovery disable`.
     """
-    target = _target(kind, bookie) if kind is not None else None
     import quire
     from quire.replication.moves.recover import check_known
+
+    target = _target(kind, bookie) if kind is not None else None
 
     changed = None
     async with quire.connect(uri) as client:

@@ -125,7 +125,10 @@ async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
 
 
 async def erase_now(store: MetadataStore) -> None:
-    """What `check_erasable` has seen. Interrupted, some is left: run it again. MetadataError."""
+    """Delete the nodes of the cluster that `check_erasable` examined.
+
+    After an interruption some nodes are left; call it again. Raises MetadataError.
+    """
     from quire.metadata.uri import VALUES_ROOT, parse_uri
 
     root = parse_uri(store.uri).root

@@ -1,4 +1,4 @@
-"""What the command at hand is configured to do: its options, the environment, and the one file that
+"""The configuration of the current command: its options, the environment, and the one file that
 counts."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.cli.common.groups import CONFIG_VARIABLE
 from quire.configuration.fields import keys
 from quire.configuration.layers import (
     Configuration,
-    Given,
+    GivenValue,
     Layer,
     environment_layer,
     file_layer,
@@ -29,7 +29,8 @@ _CACHE = "quire.configuration"
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
-    """Of an option NAME=VALUE for the keys of one table. `click.UsageError`."""
+    """Return the layer of an option NAME=VALUE for the keys of one table. Raises
+    `click.UsageError`."""
     layer = Layer()
     for setting in settings:
         last, equals, text = setting.partition("=")
@@ -41,7 +42,7 @@ def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer
             )
         if name not in keys():
             raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
-        layer.given[name] = Given(text, f"{option} {setting}")
+        layer.given[name] = GivenValue(text, f"{option} {setting}")
     return layer
 
 
@@ -80,8 +81,10 @@ def _base() -> list[Layer]:
 
 
 def configured(*options: Layer) -> Configuration:
-    """What the command at hand is to do; its options count most. `click.UsageError`, and
-    `OSError` for a file that cannot be read."""
+    """Return the configuration of the current command, whose options count most.
+
+    Raises `click.UsageError`, and `OSError` for a file that cannot be read.
+    """
     return checked(merged([*_base(), *options]))
 
 

@@ -18,7 +18,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells say it."""
 EXIT_BROKEN_PIPE = 141
-"""128 + SIGPIPE: whoever read our output has enough of it."""
+"""128 + SIGPIPE: the reader of our output has closed it."""
 
 DEBUG_VARIABLE = "QUIRE_DEBUG"
 CONFIG_VARIABLE = "QUIRE_CONFIG"
@@ -157,7 +157,7 @@ def fail(text: str) -> None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What stands in a group of errors: the first of ours, else the first."""
+    """Return the error inside groups of errors: the first of ours, else the first."""
     from quire.errors import QuireError
 
     while isinstance(error, BaseExceptionGroup):
@@ -187,8 +187,8 @@ class _OneLine(logging.Handler):
 
 
 def _quiet_logs() -> None:
-    """What a command has to say about a failure is its own line; kazoo's view of each lost
-    connection is for debugging."""
+    """Keep the logs of libraries short: a failure is one line, and kazoo's lost connections are for
+    debugging."""
     root = logging.getLogger()
     if os.environ.get(DEBUG_VARIABLE):
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)

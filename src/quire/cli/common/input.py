@@ -1,4 +1,4 @@
-"""What a descriptor gives, read by a thread, so that the event loop goes on meanwhile."""
+"""Input from a descriptor, read by a thread so that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Splitter(Protocol):
     def finish(self) -> list[bytes]: ...
 
 
-class Whole:
+class WholeChunks:
     """Bytes in, the same out."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -186,7 +186,7 @@ def signals_to(source: InputSource) -> Iterator[list[int]]:
 
 
 def input_bytes(descriptor: int) -> int | None:
-    """Of what is left in it, where it is a file."""
+    """Return the number of bytes left in a file; None for anything else."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         return None

@@ -13,13 +13,14 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     FiniteRange,
+    composed,
     dry_run_option,
     json_option,
     metadata_option,
     password_option,
     placement_option,
     run_async,
-    size_or_time,
+    size_option,
 )
 from quire.cli.common.progress import JobBar
 from quire.cli.common.tls import connect, tls_options
@@ -37,12 +38,8 @@ LISTED_MAX = 1_000
 """Ledgers in each list of a result that is printed as JSON; all of them are counted."""
 LINES_MAX = 100
 
-rate_option = click.option(
-    "--bytes-per-s",
-    "rate",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Write at most so many bytes a second: 20m. [default: no bound]",
+rate_option = size_option(
+    "--bytes-per-s", "Write at most so many bytes a second: 20m. [default: no bound]", name="rate"
 )
 parallel_option = click.option(
     "--parallel",
@@ -100,10 +97,7 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
         return command(*arguments, options=options, **more)
 
-    wrapped: Callable[..., Any] = called
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return metadata_option(wrapped)
+    return composed(metadata_option, *_OPTIONS)(called)
 
 
 def run_job(
@@ -121,8 +115,8 @@ def run_job(
     async def job() -> T:
         from quire.cli.common.options import default_name
         from quire.replication import ReplicationLocks
+        from quire.replication.marks.job_announcements import announced
         from quire.replication.marks.pauses import PauseGate
-        from quire.replication.marks.running import announced
 
         async with connect(uri) as client:
             store, clock = client.metadata, client.clock
@@ -162,7 +156,7 @@ def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
 
 
 def planned_text(result: RecoverResult) -> str:
-    """Of a dry run."""
+    """Describe what a dry run found."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
         f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
-"""Of a command that was interrupted; behind it the process simply ends."""
+"""Seconds that an interrupted command may take to clean up, before its process ends."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,6 +131,19 @@ def size_or_time(kind: Literal["size", "time"]) -> Any:
     return parsed
 
 
+def option(
+    flags: str, help_text: str, name: str | None = None, **more: Any
+) -> Callable[[Command], Command]:
+    """Return an option. `flags` are separated by blanks; `name` is that of the parameter."""
+    names = [*flags.split(), name] if name is not None else flags.split()
+    return click.option(*names, help=help_text, **more)
+
+
+flag = functools.partial(option, is_flag=True)
+file_option = functools.partial(option, type=click.Path(dir_okay=False), metavar="FILE")
+size_option = functools.partial(option, callback=size_or_time("size"), metavar="SIZE")
+
+
 def metadata_option(command: Command) -> Command:
     return click.option(
         "--metadata",
@@ -170,14 +183,23 @@ def ledger_argument(command: Command) -> Command:
     return click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))(command)
 
 
-def password_option(command: Command) -> Command:
-    return click.option(
-        "--password",
+def password_of(
+    help_text: str, flags: str = "--password", **more: Any
+) -> Callable[[Command], Command]:
+    """Return an option with a password; the command gets bytes."""
+    return option(
+        flags,
+        help_text,
         default="",
         metavar="TEXT",
         callback=lambda context, parameter, value: os.fsencode(value),
-        help="The password that the ledger was created with. [default: none]",
-    )(command)
+        **more,
+    )
+
+
+password_option: Callable[[Command], Command] = password_of(
+    "The password that the ledger was created with. [default: none]"
+)
 
 
 def liars_option(command: Command) -> Command:
@@ -208,7 +230,7 @@ def placement_option(command: Command) -> Command:
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """What `--placement` or the environment says, for every command that has a client."""
+    """Return the placement that `--placement` or the environment names, if any."""
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 
@@ -260,45 +282,65 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
     return click.option(*names, metavar="KEY=VALUE", multiple=True, callback=parsed, help=help_text)
 
 
+def kept(place: str) -> dict[str, Any]:
+    """Return the parameters of an option that keeps its value in the context of the command.
+
+    The command does not get the value: it is in the dictionary `context.meta[place]`.
+    """
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        context.meta.setdefault(place, {})[parameter.name] = value
+
+    return {"expose_value": False, "callback": keep}
+
+
+def composed(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return one decorator for several; the first one's option is the first in the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def json_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
-def quorum_options(command: Command) -> Command:
-    """--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
-    for option in (
-        click.option(
-            "--digest",
-            type=click.Choice(DIGESTS, case_sensitive=False),
-            default="crc32c",
-            show_default=True,
-            help="How entries are protected.",
-        ),
-        click.option(
-            "--ack-quorum",
-            type=click.IntRange(min=1),
-            default=2,
-            show_default=True,
-            help="So many bookies must have an entry on disk before it is acknowledged.",
-        ),
-        click.option(
-            "--write-quorum",
-            type=click.IntRange(min=1),
-            default=3,
-            show_default=True,
-            help="Each entry goes to so many bookies.",
-        ),
-        click.option(
-            "--ensemble",
-            "ensemble_size",
-            type=click.IntRange(min=1),
-            default=3,
-            show_default=True,
-            help="Entries are striped over so many bookies.",
-        ),
-    ):
-        command = option(command)
-    return command
+quorum_options: Callable[[Command], Command] = composed(
+    click.option(
+        "--ensemble",
+        "ensemble_size",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="Entries are striped over so many bookies.",
+    ),
+    click.option(
+        "--write-quorum",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        help="Each entry goes to so many bookies.",
+    ),
+    click.option(
+        "--ack-quorum",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        help="So many bookies must have an entry on disk before it is acknowledged.",
+    ),
+    click.option(
+        "--digest",
+        type=click.Choice(DIGESTS, case_sensitive=False),
+        default="crc32c",
+        show_default=True,
+        help="How entries are protected.",
+    ),
+)
+"""--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
 
 
 def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:

@@ -1,4 +1,4 @@
-"""What commands print."""
+"""The output of commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quire.http.views.shapes import ledger_as_json, time_text
+from quire.http.views.ledger_json import ledger_as_json, time_text
 
 __all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_text"]
 
@@ -40,7 +40,7 @@ class OutputThread:
         threading.Thread(target=self._run, name="quire-output", daemon=True).start()
 
     async def write(self, data: bytes) -> None:
-        """Until all of it is written. OSError (BrokenPipeError)."""
+        """Write all of `data`. Raises OSError (BrokenPipeError)."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._work.put((data, written))
         await written
@@ -75,7 +75,7 @@ def _finish(written: asyncio.Future[None], failure: OSError | None) -> None:
 
 @contextmanager
 def diverted(log: Path, descriptors: Sequence[int] = (1, 2)) -> Iterator[None]:
-    """What a child that starts now says goes to a file, for as long as it lives."""
+    """Send the output of child processes that start now to a file, for as long as they live."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [(descriptor, os.dup(descriptor)) for descriptor in descriptors]

@@ -3,23 +3,60 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
 
 from quire.cli.common.groups import say
 
 if TYPE_CHECKING:
     from rich import progress
 
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.replication.marks.pauses import Pause, PauseGate
-    from quire.replication.marks.running import JobStatus
 
 REFRESHES_PER_S = 4
-REFRESHES_PER_S = 4
 
 
-class Progress:
-    """`with Progress("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
+class _Line:
+    """One line that is drawn while the context is entered, if a terminal shows it."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        self._bar: progress.Progress | None = None
+        self._task: progress.TaskID | None = None
+
+    def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            # Imported here: a script that pipes needs none of it.
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                *self._columns(progress),
+                console=Console(stderr=True),
+                refresh_per_second=REFRESHES_PER_S,
+                transient=True,
+            )
+            self._bar.start()
+        return self
+
+    def _update(self, **fields: Any) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, **fields)
+
+    def __exit__(self, *about: object) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+
+class ProgressBar(_Line):
+    """`with ProgressBar("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
 
     `total` counts entries (or what `counted` says), or bytes with `in_bytes`; None: not known.
     """
@@ -33,101 +70,61 @@ class Progress:
         shown: bool = True,
         counted: str = "entries",
     ) -> None:
+        super().__init__(shown)
         self._what = what
         self._counted = counted
         self._total = total
         self._in_bytes = in_bytes
-        self._shown = shown and sys.stderr.isatty()
-        self._bar: progress.Progress | None = None
-        self._task: progress.TaskID | None = None
         self.entries = 0
         self.size_bytes = 0
 
-    def __enter__(self) -> Progress:
-        if self._shown:
-            # Imported here: a script that pipes needs none of it.
-            from rich import progress
-            from rich.console import Console
+    def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
+        yield progress.TextColumn("{task.description}")
+        yield progress.BarColumn()
+        yield progress.TextColumn("{task.fields[entries]:,} " + self._counted)
+        if self._counted == "entries":
+            yield progress.TextColumn("{task.fields[megabytes]:,.1f} MB")
+        yield progress.TimeElapsedColumn()
+        yield progress.TimeRemainingColumn()
 
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[entries]:,} " + self._counted),
-                *(
-                    [progress.TextColumn("{task.fields[megabytes]:,.1f} MB")]
-                    if self._counted == "entries"
-                    else []
-                ),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-                refresh_per_second=REFRESHES_PER_S,
-                transient=True,
-            )
-            self._bar.start()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._bar is not None:
             self._task = self._bar.add_task(self._what, total=self._total, entries=0, megabytes=0.0)
         return self
 
     def advance(self, entries: int, size_bytes: int) -> None:
         self.entries += entries
         self.size_bytes += size_bytes
-        if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task,
-                completed=self.size_bytes if self._in_bytes else self.entries,
-                entries=self.entries,
-                megabytes=self.size_bytes / 1e6,
-            )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._update(
+            completed=self.size_bytes if self._in_bytes else self.entries,
+            entries=self.entries,
+            megabytes=self.size_bytes / 1e6,
+        )
 
 
-# -- jobs that copy ---------------------------------------------------------------------------
-
-
-class JobBar:
-    """On a terminal's standard error, nothing elsewhere: what jobs of `quire.replication` call as
-    their `progress`."""
+class JobBar(_Line):
+    """The progress of a job that copies: what jobs of `quire.replication` call as their
+    `progress`. It shows ledgers, bytes, the rate and the time left."""
 
     def __init__(self, counted: str = "ledgers", *, shown: bool = True) -> None:
+        super().__init__(shown)
         self._counted = counted
-        self._shown = shown and sys.stderr.isatty()
-        self._bar: progress.Progress | None = None
-        self._task: progress.TaskID | None = None
         self._ledgers = self._ledgers_total = 0
         self._bytes = self._bytes_total = 0
         self._step = ""
         self._paused = False
         self.gate: PauseGate | None = None
-        """Where the job waits while it is paused."""
+        """The gate at which the job waits while it is paused."""
 
-    def __enter__(self) -> JobBar:
-        if self._shown:
-            # Imported here: a script that pipes needs none of it.
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.SpinnerColumn(),
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[text]}"),
-                progress.TransferSpeedColumn(),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-                refresh_per_second=REFRESHES_PER_S,
-                transient=True,
-            )
-            self._bar.start()
-        return self
+    def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
+        yield progress.SpinnerColumn()
+        yield progress.TextColumn("{task.description}")
+        yield progress.BarColumn()
+        yield progress.TextColumn("{task.fields[text]}")
+        yield progress.TransferSpeedColumn()
+        yield progress.TimeElapsedColumn()
+        yield progress.TimeRemainingColumn()
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
         self._step = what
@@ -141,15 +138,14 @@ class JobBar:
     def done(self, ledgers: int, size_bytes: int) -> None:
         self._ledgers += ledgers
         self._bytes += size_bytes
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._bytes, text=self._text())
+        self._update(completed=self._bytes, text=self._text())
 
     async def may_go_on(self) -> None:
         if self.gate is not None:
             await self.gate.passes()
 
     def paused(self, found: Pause | None) -> None:
-        """Told on standard error, also where there is no bar."""
+        """Print on standard error that the job is paused, or goes on; also where no bar is."""
         self._paused = found is not None
         if found is None:
             say("the job goes on")
@@ -161,7 +157,7 @@ class JobBar:
             )
 
     def far(self) -> JobStatus:
-        from quire.replication.marks.running import JobStatus
+        from quire.replication.marks.job_announcements import JobStatus
 
         return JobStatus(
             self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
@@ -177,11 +173,37 @@ class JobBar:
             text += f", {self._bytes / 1e6:,.1f} of {self._bytes_total / 1e6:,.1f} MB"
         return text
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+
+class StepBar(_Line):
+    """The progress of a job of Spark, which calls it from any thread."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        super().__init__(shown)
+        self._lock = threading.Lock()
+        self._step = ""
+
+    def _columns(self, progress: ModuleType) -> Iterator[progress.ProgressColumn]:
+        yield progress.SpinnerColumn()
+        yield progress.TextColumn("{task.description}")
+        yield progress.BarColumn()
+        yield progress.TextColumn("{task.fields[counted]}")
+        yield progress.TimeElapsedColumn()
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        counted = f"{done:,}" if not total else f"{done:,} of {total:,}"
+        with self._lock:
+            self._step = f"{what}: {counted}"
+            if self._bar is not None and self._task is None:
+                self._task = self._bar.add_task(what, total=None, counted="")
+            self._update(description=what, completed=done, total=total, counted=counted)
+
+    def far(self) -> JobStatus:
+        """Return the step, for the list of jobs that run. What is counted differs by job."""
+        from quire.replication.marks.job_announcements import JobStatus
+
+        with self._lock:
+            return JobStatus(self._step)
+
+    def __exit__(self, *about: object) -> None:
+        with self._lock:
+            super().__exit__(*about)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import wanted_placement
+from quire.cli.common.options import Command, composed, file_option, flag, kept, wanted_placement
 
 if TYPE_CHECKING:
     from quire._runtime.opening import Opening
@@ -16,47 +16,31 @@ if TYPE_CHECKING:
     from quire.config import ClientConfig
     from quire.configuration.layers import Configuration, Layer
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 SYSTEM = "system"
 """Instead of a file of authorities: those that the operating system trusts."""
 _CLIENT = "quire.tls"
-"""Where the options of a client stand in the context of its command."""
+"""The key of the client options in the context of a command."""
 _FILE = click.Path(dir_okay=False)
 
 
 # -- of a bookie ------------------------------------------------------------------------------
 
-_SERVER_OPTIONS = (
-    click.option(
+server_tls_options: Callable[[Command], Command] = composed(
+    file_option(
         "--tls-cert",
-        type=_FILE,
-        metavar="FILE",
-        help="Offer TLS with this certificate (PEM, with its chain). It must name the host of "
+        "Offer TLS with this certificate (PEM, with its chain). It must name the host of "
         "--advertise. Files that change are followed.",
     ),
-    click.option(
-        "--tls-key",
-        type=_FILE,
-        metavar="FILE",
-        help="Its private key (PEM). [default: in the file of --tls-cert]",
-    ),
-    click.option(
-        "--tls-key-password-file", type=_FILE, metavar="FILE", help="Where the key is encrypted."
-    ),
-    click.option(
-        "--tls-ca",
-        type=_FILE,
-        metavar="FILE",
-        help="The authorities that sign the certificates of clients (PEM).",
-    ),
+    file_option("--tls-key", "Its private key (PEM). [default: in the file of --tls-cert]"),
+    file_option("--tls-key-password-file", "Where the key is encrypted."),
+    file_option("--tls-ca", "The authorities that sign the certificates of clients (PEM)."),
     click.option(
         "--tls-client-certs",
         type=click.Choice(("none", "optional", "required")),
         help="Whether clients must show a certificate. [default: required with --tls-ca, else "
         "none]",
     ),
-    click.option("--tls-only", is_flag=True, help="Refuse what comes in clear text."),
+    flag("--tls-only", "Refuse what comes in clear text."),
     click.option(
         "--tls-authorized-role",
         "roles",
@@ -66,12 +50,6 @@ _SERVER_OPTIONS = (
         "repeated; implies --tls-only.",
     ),
 )
-
-
-def server_tls_options(command: Command) -> Command:
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
 
 
 def server_tls(
@@ -122,70 +100,49 @@ def server_tls(
 # -- of commands that talk to bookies ---------------------------------------------------------
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_CLIENT, {})[parameter.name] = value
+_KEEP = kept(_CLIENT)
 
-
-_CLIENT_OPTIONS = (
+tls_options: Callable[[Command], Command] = composed(
     click.option(
         "--tls-ca",
         envvar="QUIRE_TLS_CA",
         metavar="FILE",
-        expose_value=False,
-        callback=_keep,
+        **_KEEP,
         help=f"Talk TLS to bookies, whose certificates these authorities sign (PEM; '{SYSTEM}': "
         "those that this machine trusts). [default: QUIRE_TLS_CA]",
     ),
-    click.option(
+    file_option(
         "--tls-cert",
+        "The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
         envvar="QUIRE_TLS_CERT",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
+        **_KEEP,
     ),
-    click.option(
+    file_option(
         "--tls-key",
+        "Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
         envvar="QUIRE_TLS_KEY",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
+        **_KEEP,
     ),
-    click.option(
+    file_option(
         "--tls-key-password-file",
+        "Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
         envvar="QUIRE_TLS_KEY_PASSWORD_FILE",
-        type=_FILE,
-        metavar="FILE",
-        expose_value=False,
-        callback=_keep,
-        help="Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
+        **_KEEP,
     ),
-    click.option(
+    flag(
         "--tls-any-host-name",
-        is_flag=True,
+        "Accept certificates that name other hosts: for clusters whose certificates have no names.",
         envvar="QUIRE_TLS_ANY_HOST_NAME",
-        expose_value=False,
-        callback=_keep,
-        help="Accept certificates that name other hosts: for clusters whose certificates have no "
-        "names.",
+        **_KEEP,
     ),
 )
-
-
-def tls_options(command: Command) -> Command:
-    for option in reversed(_CLIENT_OPTIONS):
-        command = option(command)
-    return command
 
 
 def client_config(**limits: Any) -> ClientConfig:
     """The configuration of a client, as the options of the command at hand want it; with other
     limits than the usual ones where the command wants it."""
     from quire.cli.common.configuration import configured
-    from quire.configuration.layers import Given, options_layer
+    from quire.configuration.layers import GivenValue, options_layer
 
     context = click.get_current_context()
     given = context.meta.get(_CLIENT, {})
@@ -207,7 +164,7 @@ def client_config(**limits: Any) -> ClientConfig:
         }
     )
     if given.get("tls_any_host_name") and "client.tls" in configured(options).tables:
-        options.given["client.tls.verify_host_name"] = Given(False, "--tls-any-host-name")
+        options.given["client.tls.verify_host_name"] = GivenValue(False, "--tls-any-host-name")
     return replace(configured(options).client(), **limits)
 
 

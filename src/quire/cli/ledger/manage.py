@@ -16,6 +16,7 @@ from quire.cli.common.options import (
     asynchronous,
     confirmed,
     dry_run_option,
+    flag,
     json_option,
     ledger_argument,
     liars_option,
@@ -25,7 +26,7 @@ from quire.cli.common.options import (
     yes_option,
 )
 from quire.cli.common.output import ledger_as_json, print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ async def _described_in_list(
     client: Client, ledger_id: int, unread: Unread
 ) -> dict[str, Any] | None:
     """Return a ledger as JSON; None for one that was deleted since it was listed."""
-    from quire.http.views.shapes import described_or_error
+    from quire.http.views.ledger_json import described_or_error
 
     return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)
 
@@ -148,10 +149,9 @@ def _lines(described: dict[str, Any]) -> list[str]:
     "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
 )
 @yes_option()
-@click.option(
+@flag(
     "--force",
-    is_flag=True,
-    help="Also delete ledgers that a stream, an object, a dataset or another application needs, "
+    "Also delete ledgers that a stream, an object, a dataset or another application needs, "
     "which loses their data.",
 )
 @dry_run_option("Only say what would be deleted.")
@@ -195,7 +195,7 @@ async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool
             for claim in claims:
                 say(f"warning: ledger {ledger_id} belongs to {claim}")
         return
-    with Progress("look for owners", counted="records") as progress:
+    with ProgressBar("look for owners", counted="records") as progress:
         await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))
 
 
@@ -226,10 +226,9 @@ def _summary(metadata: LedgerMetadata) -> str:
 @ledger_argument
 @password_option
 @liars_option
-@click.option(
+@flag(
     "--unverified-password",
-    is_flag=True,
-    help="Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
+    "Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
     "stores none (format 1).",
 )
 @json_option("Print what `show --json` says of the closed ledger.")

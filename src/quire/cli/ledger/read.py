@@ -14,6 +14,7 @@ from quire.cli.common.groups import say
 from quire.cli.common.options import (
     ENTRY_ID_MAX,
     asynchronous,
+    flag,
     json_option,
     ledger_argument,
     liars_option,
@@ -21,7 +22,7 @@ from quire.cli.common.options import (
     password_option,
 )
 from quire.cli.common.output import OutputThread
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -41,16 +42,8 @@ if TYPE_CHECKING:
 )
 @password_option
 @liars_option
-@click.option(
-    "--recover",
-    is_flag=True,
-    help="Fence the writer and close the ledger first, if it is not closed.",
-)
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="Wait for what is appended, until the ledger is closed (or --last is reached).",
-)
+@flag("--recover", "Fence the writer and close the ledger first, if it is not closed.")
+@flag("--follow", "Wait for what is appended, until the ledger is closed (or --last is reached).")
 @json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
 @asynchronous
 async def read(
@@ -94,7 +87,7 @@ async def read(
             if last is None and first > end + 1:
                 last = first  # beyond the end: the reader says so
             total = max(end - first + 1, 0)
-            with Progress("read", total=total, shown=not sys.stdout.isatty()) as progress:
+            with ProgressBar("read", total=total, shown=not sys.stdout.isatty()) as progress:
                 async with aclosing(reader.read_runs(first, last)) as runs:
                     async for run in runs:
                         await output.write(as_text(run))
@@ -106,7 +99,7 @@ async def read(
 
 
 def _where_it_ends(state: LedgerState, ledger_id: int, end: int) -> str:
-    """Else what a writer has left open is taken for all there is."""
+    """Say that an open ledger may have more entries than were printed."""
     if state.name == "OPEN":
         what, more = "open", "--follow waits for more, --recover fences its writer and closes it"
     else:

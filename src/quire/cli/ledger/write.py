@@ -16,13 +16,14 @@ from quire.cli.common.options import (
     EXPLICIT_LAC_MAX_MS,
     asynchronous,
     check_quorums,
+    flag,
     key_values,
     metadata_option,
     password_option,
     placement_option,
     quorum_options,
 )
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -44,11 +45,9 @@ OUTSTANDING_ENTRIES_MAX = 65_536
 @quorum_options
 @password_option
 @key_values("--custom", help_text="Stored with the ledger's metadata. May be repeated.")
-@click.option(
+@flag(
     "--deferred-sync",
-    is_flag=True,
-    help="Let bookies acknowledge before they sync; everything is synced before the ledger is "
-    "closed.",
+    "Let bookies acknowledge before they sync; everything is synced before the ledger is closed.",
 )
 @click.option(
     "--explicit-lac",
@@ -106,13 +105,14 @@ def _left_open(writer: LedgerWriter) -> str:
 
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
-    """What was done. The ledger is also closed behind a line that cannot be an entry."""
+    """Append the input and close the ledger, also after a line that cannot be an entry. Return what
+    was done."""
     from quire.cli.common.input import input_bytes
     from quire.errors import EntryTooLargeError
 
     too_large: EntryTooLargeError | None = None
     shown = not os.isatty(STDIN)  # a bar would run into what is typed
-    with Progress("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
+    with ProgressBar("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
         except EntryTooLargeError as error:
@@ -125,7 +125,7 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     return closed
 
 
-async def _append(writer: LedgerWriter, source: LineSource, progress: Progress) -> None:
+async def _append(writer: LedgerWriter, source: LineSource, progress: ProgressBar) -> None:
     async for lines in source:
         for at in range(0, len(lines), PIECE_ENTRIES):
             piece = lines[at : at + PIECE_ENTRIES]

@@ -1,1 +1,1 @@
-"""The commands `quire object ...`."""
+"""The commands `quire object ...`: `transfer` puts and gets, `manage` has the others."""

@@ -1,4 +1,4 @@
-"""What the commands that work on objects share."""
+"""Options and output that the commands on objects share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def name_argument(command: Command) -> Command:
 
 
 def object_as_json(bucket: str, info: ObjectInfo) -> dict[str, Any]:
-    """What the commands print of an object with --json."""
+    """Return what the commands print of an object with --json."""
     return {
         "name": info.name,
         "bucket": bucket,

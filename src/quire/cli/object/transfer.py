@@ -16,6 +16,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     check_quorums,
+    flag,
     json_option,
     key_values,
     metadata_option,
@@ -24,7 +25,7 @@ from quire.cli.common.options import (
     run_async,
 )
 from quire.cli.common.output import OutputThread, print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
 from quire.cli.object.options import bucket_option, checked, name_argument, object_as_json
 
@@ -48,7 +49,7 @@ STANDARD_OUTPUT = "-"
 @bucket_option
 @click.argument("path", metavar="FILE")
 @click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
-@click.option("--replace", is_flag=True, help="Take the place of what has the name.")
+@flag("--replace", "Take the place of what has the name.")
 @key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
 @click.option(
     "--chunk-bytes",
@@ -93,20 +94,20 @@ def _opened_input(path: str) -> BinaryIO:
 
 
 async def _put(uri: str, bucket: str, name: str, file: BinaryIO, how: dict[str, Any]) -> ObjectInfo:
-    from quire.cli.common.input import InputSource, Whole
+    from quire.cli.common.input import InputSource, WholeChunks
     from quire.streams.objects.objects import Objects
 
     found = os.fstat(file.fileno())
     total = found.st_size if stat.S_ISREG(found.st_mode) else None
     async with connect(uri) as client:
         with (
-            closing(InputSource(file.fileno(), Whole())) as source,
-            Progress("put", total=total, in_bytes=True, counted="pieces") as progress,
+            closing(InputSource(file.fileno(), WholeChunks())) as source,
+            ProgressBar("put", total=total, in_bytes=True, counted="pieces") as progress,
         ):
             return await Objects(client, bucket).put(name, _counted(source, progress), **how)
 
 
-async def _counted(source: InputSource, progress: Progress) -> AsyncGenerator[bytes, None]:
+async def _counted(source: InputSource, progress: ProgressBar) -> AsyncGenerator[bytes, None]:
     async for pieces in source:
         for piece in pieces:
             yield piece
@@ -190,7 +191,9 @@ async def _get(
         with (
             _opened_output(output) as descriptor,
             closing(OutputThread(descriptor)) as thread,
-            Progress("get", total=total, in_bytes=True, counted="pieces", shown=shown) as progress,
+            ProgressBar(
+                "get", total=total, in_bytes=True, counted="pieces", shown=shown
+            ) as progress,
         ):
             async for piece in pieces:
                 await thread.write(piece)

@@ -1,4 +1,4 @@
-"""The commands `quire pipeline ...`.
+"""The commands `quire pipeline ...`, each of which runs one job of `quire.spark.jobs`.
 
-Start with `common`.
+Read `job` first: it says what a command looks like, and runs the job in a session of Spark.
 """

@@ -8,8 +8,8 @@ import click
 
 from quire._runtime.units import counted, plural
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import dry_run_option, key_values, size_or_time
-from quire.cli.pipeline.job import Job, job_options
+from quire.cli.common.options import dry_run_option, flag, key_values, size_option, size_or_time
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
 
 if TYPE_CHECKING:
@@ -41,18 +41,12 @@ WAIT = "30s"
     callback=size_or_time("time"),
     help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
 )
-@click.option(
+@size_option(
     "--larger-than",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
+    "Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
     "either is enough.",
 )
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Behind what is verified, truncate the stream and free its ledgers.",
-)
+@flag("--truncate", "Behind what is verified, truncate the stream and free its ledgers.")
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
@@ -68,22 +62,21 @@ WAIT = "30s"
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
     help="Of the files.",
 )  # fmt: skip
-@click.option(
-    "--file-size", "file_bytes", metavar="SIZE", default="128m", show_default=True,
-    callback=size_or_time("size"), help="Of a file, about: what its records take in ledgers.",
-)  # fmt: skip
-@click.option(
-    "--skip-lost",
-    is_flag=True,
-    help="Go on behind records that are gone, and note what is missing.",
+@size_option(
+    "--file-size",
+    "Of a file, about: what its records take in ledgers.",
+    name="file_bytes",
+    default="128m",
+    show_default=True,
 )
+@flag("--skip-lost", "Go on behind records that are gone, and note what is missing.")
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
     callback=size_or_time("time"), help="For another job that offloads the same stream.",
 )  # fmt: skip
 @dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
 def offload(
-    job: Job,
+    job: PipelineJob,
     path: str,
     streams: tuple[str, ...],
     directory: str,
@@ -99,19 +92,13 @@ def offload(
     """
     from quire.spark import jobs
 
-    options["catalog"] = options.pop("catalog", {})
+    options |= {"older_than_s": older_than_s or 0.0, "fail_on_data_loss": not skip_lost}
     if dry_run:
-        return _preview(
-            job, path, streams, directory,
-            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
-        )  # fmt: skip
-    result: OffloadResult = job.run(
-        lambda spark, progress: jobs.offload(
-            spark, job.cluster, path, streams, directory, progress=progress,
-            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
-        ),
-        target=f"{path}/{','.join(streams)}",
-    )  # fmt: skip
+        return _preview(job, path, streams, directory, **options)
+    with job.session(f"{path}/{','.join(streams)}") as (spark, progress):
+        result: OffloadResult = jobs.offload(
+            spark, job.cluster, path, streams, directory, progress=progress, **options
+        )
     freed = len(result.streams) and f", {_count(result.freed_ledgers, 'ledger')} freed"
     job.show(
         result.as_json(),
@@ -123,7 +110,9 @@ def offload(
     return EXIT_ERROR if result.failed else 0
 
 
-def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> int:
+def _preview(
+    job: PipelineJob, path: str, streams: tuple[str, ...], directory: str, **options: Any
+) -> int:
     from quire.spark.jobs import preview_offload
 
     found = preview_offload(job.cluster, path, streams, directory, **options)
@@ -173,7 +162,7 @@ def _count(number: int, what: str) -> str:
     help="Write the records to Parquet files here; DIR must not exist.",
 )
 def history(
-    job: Job,
+    job: PipelineJob,
     path: str,
     name: str,
     directory: str,
@@ -203,7 +192,7 @@ def history(
     return 0
 
 
-def _describe(job: Job, path: str, name: str, directory: str) -> None:
+def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
     from quire.spark.jobs.history import history_facts
 
     facts = history_facts(job.cluster, path, name, directory)
@@ -221,13 +210,11 @@ def _describe(job: Job, path: str, name: str, directory: str) -> None:
     job.show(facts.as_json(), line)
 
 
-def _check(job: Job, name: str, directory: str) -> int:
+def _check(job: PipelineJob, name: str, directory: str) -> int:
     from quire.spark.jobs.history import check_history
 
-    wrong: list[str] = job.run(
-        lambda spark, progress: check_history(spark, name, directory, progress=progress),
-        target=name,
-    )
+    with job.session(name) as (spark, progress):
+        wrong: list[str] = check_history(spark, name, directory, progress=progress)
     shown = "all files are as they were written"
     if wrong:
         shown = counted(len(wrong), "damaged file")
@@ -237,20 +224,21 @@ def _check(job: Job, name: str, directory: str) -> int:
     return EXIT_ERROR if wrong else 0
 
 
-def _read(job: Job, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None) -> None:
+def _read(
+    job: PipelineJob, what: tuple[str, str, str], bounds: dict[str, Any], output: str | None
+) -> None:
     from quire.spark import jobs
 
-    def work(spark: Any, progress: Any) -> int:
+    name = what[1]
+    with job.session(f"{what[0]}/{name}") as (spark, progress):
         frame = jobs.history(spark, job.cluster, *what, **bounds)
         if output is None:
             frame = frame.select("sequence")
-            return int(frame.count())
-        progress("write", 0, None)
-        frame.write.mode("error").parquet(output)
-        return int(spark.read.parquet(output).count())
-
-    name = what[1]
-    records = job.run(work, target=f"{what[0]}/{name}")
+        else:
+            progress("write", 0, None)
+            frame.write.mode("error").parquet(output)
+            frame = spark.read.parquet(output)
+        records = int(frame.count())
     result = {"stream": name, "records": records}
     if output is None:
         job.show(result, f"{records:,}")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, checked, key_values
-from quire.cli.pipeline.job import Bar, Job, job_options
+from quire.cli.common.options import FiniteRange, checked, composed, flag, key_values
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 
 if TYPE_CHECKING:
-    from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
+    from quire.spark.jobs.ingest import Files, IngestTarget
 
 
 def _streams(text: str) -> str:
@@ -71,7 +71,7 @@ _TARGET = (
         help="With --stream-column: streams that may be written, or patterns. [default: those "
         "that occur]",
     ),
-    click.option("--create", is_flag=True, help="Make streams that are missing."),
+    flag("--create", "Make streams that are missing."),
     click.option(
         "--value-column",
         metavar="COLUMN",
@@ -91,13 +91,11 @@ _ONCE = (
         help="What has been published under this id is not published again. [default: derived "
         "from path, size and time of each file; for a table: none]",
     ),
-    click.option("--again", is_flag=True, help="Append, even if the same files were ingested."),
+    flag("--again", "Append, even if the same files were ingested."),
 )
 _FOLLOW = (
-    click.option("--follow", is_flag=True, help="Go on with files that come, until interrupted."),
-    click.option(
-        "--available-now", is_flag=True, help="The files that --checkpoint does not know, and stop."
-    ),
+    flag("--follow", "Go on with files that come, until interrupted."),
+    flag("--available-now", "The files that --checkpoint does not know, and stop."),
     click.option(
         "--checkpoint", metavar="DIR", help="What has been read; with --follow, --available-now."
     ),
@@ -107,7 +105,7 @@ _FOLLOW = (
         callback=checked(_writer_name),
         help="The name under which the streams know this writer.",
     ),
-    click.option("--takeover", is_flag=True, help="The writer begins with a new checkpoint."),
+    flag("--takeover", "The writer begins with a new checkpoint."),
     click.option(
         "--interval",
         "interval_s",
@@ -118,18 +116,12 @@ _FOLLOW = (
 )
 
 
-def _all(command: Any) -> Any:
-    for option in reversed((*_SOURCE, *_TARGET, *_ONCE, *_FOLLOW)):
-        command = option(command)
-    return command
-
-
 @click.command()
-@_all
+@composed(*_SOURCE, *_TARGET, *_ONCE, *_FOLLOW)
 @namespace_option
 @job_options
 def ingest(
-    job: Job,
+    job: PipelineJob,
     path: str,
     paths: tuple[str, ...],
     table: str | None,
@@ -158,10 +150,10 @@ def ingest(
         raise click.UsageError("what is to be ingested? Give PATH..., or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
         raise click.UsageError("--checkpoint goes together with --follow or --available-now")
-    from quire.spark.jobs.ingest import Files, Target
+    from quire.spark.jobs.ingest import Files, IngestTarget
 
     given = tuple(name.strip() for name in streams.split(",")) if streams else ()
-    target = Target(
+    target = IngestTarget(
         stream, path, stream_column, given, value_column, order_by, create, token
     )  # fmt: skip
     files = Files(paths, format_name, options, schema)
@@ -170,18 +162,19 @@ def ingest(
     elif table is not None:
         raise click.UsageError("a table cannot be followed: give a directory")
     else:
-        _follow(job, files, target, checkpoint, available_now, **how)
+        how |= {"checkpoint": checkpoint, "available_now": available_now}
+        _follow(job, files, target, **how)
 
 
-def _named(target: Target) -> str:
+def _named(target: IngestTarget) -> str:
     return f"{target.namespace}/{target.stream or ','.join(target.streams) or '*'}"
 
 
 def _batch(
-    job: Job,
+    job: PipelineJob,
     files: Files,
     table: str | None,
-    target: Target,
+    target: IngestTarget,
     *,
     txn_id: str | None,
     again: bool,
@@ -195,17 +188,15 @@ def _batch(
         raise click.UsageError("--again and --txn-id exclude each other")
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
 
-    def work(spark: Any, progress: Bar) -> IngestResult:
-        once = txn_id
+    once = txn_id
+    with job.session(_named(target)) as (spark, progress):
         if table is not None:
             frame = spark.table(table)
         else:
             listing = list_files(spark, files)
             frame = read_files(spark, files, listing)
             once = txn_id or (None if again else content_id(files, listing, target))
-        return ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
-
-    result = job.run(work, target=_named(target))
+        result = ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
     names = ", ".join(one.stream for one in result.streams) or "no stream"
     if result.repeated:
         line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
@@ -216,36 +207,19 @@ def _batch(
 
 
 def _follow(
-    job: Job,
+    job: PipelineJob,
     files: Files,
-    target: Target,
-    checkpoint: str,
-    available_now: bool,
+    target: IngestTarget,
     *,
     txn_id: str | None,
     again: bool,
-    writer_id: str | None,
-    takeover: bool,
-    interval_s: float | None,
+    **how: Any,
 ) -> None:
     if txn_id is not None or again:
         raise click.UsageError("--txn-id and --again are of no use with --checkpoint")
     from quire.spark.jobs.ingest import follow
 
-    def work(spark: Any, progress: Bar) -> FollowResult:
-        return follow(
-            spark,
-            job.cluster,
-            files,
-            target,
-            checkpoint=checkpoint,
-            writer_id=writer_id,
-            takeover=takeover,
-            available_now=available_now,
-            interval_s=interval_s,
-            progress=progress,
-        )
-
-    result = job.run(work, target=_named(target))
+    with job.session(_named(target)) as (spark, progress):
+        result = follow(spark, job.cluster, files, target, progress=progress, **how)
     batches = counted(result.batches, "micro-batch")
     job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")

@@ -1,20 +1,18 @@
-"""What the commands `quire pipeline NAME` share: which cluster, which Spark, what is shown.
+"""The parts that the commands `quire pipeline NAME` share: the cluster, Spark, and the output.
 
 A command of it looks like this:
 
     @click.command()
     @job_options
     @namespace_option
-    def example(job: Job, path: str) -> int | None:
+    def example(job: PipelineJob, path: str) -> int | None:
         from quire.spark import jobs
 
-        result = job.run(
-            lambda spark, progress: jobs.example(spark, job.cluster, path, progress=progress),
-            target=path,
-        )
+        with job.session(target=path) as (spark, progress):
+            result = jobs.example(spark, job.cluster, path, progress=progress)
         job.show(result.as_json(), f"{result.records} records")
 
-`job.run` raises one error that says what went wrong, never a stack of Spark's.
+`job.session` raises one error that says what went wrong, never a stack of Spark's.
 """
 
 from __future__ import annotations
@@ -22,44 +20,38 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import json_option, key_values, metadata_option
+from quire.cli.common.options import composed, json_option, key_values, metadata_option, password_of
 from quire.cli.common.output import diverted, print_json
+from quire.cli.common.progress import StepBar
 from quire.cli.common.tls import client_config, tls_options
 from quire.config import ClientConfig
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
-    from rich import progress
-
     from quire.config import ClientConfig
-    from quire.replication.marks.running import JobStatus
+    from quire.replication.marks.job_announcements import JobStatus
     from quire.spark.jobs import ClusterOptions
 
-T = TypeVar("T")
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
-REFRESHES_PER_S = 4
 LOG_NAME = "spark.log"
 RETRY_S = 10.0
-"""Between two attempts to reach a metadata store that cannot be reached."""
+"""Seconds between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
 """A job that has ended waits so long to be told of no more; else that goes with its session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineJob:
     """One run of one command: what its options say, and how it is run and shown."""
 
     name: str
@@ -69,16 +61,20 @@ class Job:
     log: Path | None
     as_json: bool
 
-    def run(self, work: Callable[[Any, Bar], T], *, target: str) -> T:
-        """`work(spark, progress)` in the active session, in that of spark-submit, or in one that
-        is made for it and stopped behind it. What Spark says meanwhile goes to a file, which is
-        removed when all went well. `target`, what it works on, is told with the jobs that run.
+    @contextmanager
+    def session(self, target: str) -> Iterator[tuple[Any, StepBar]]:
+        """A session of Spark, and what a job calls as its `progress`.
 
-        QuireError: one sentence of what went wrong, and the name of that file."""
+        The session is the active one, that of spark-submit, or one that is made for this job and
+        stopped after it. What Spark says meanwhile goes to a file, which is removed when all went
+        well. `target`, what the job works on, is shown in the list of jobs that run.
+
+        Any failure becomes a QuireError with one sentence and the name of that file.
+        """
         from quire.spark.failures import one_error
         from quire.spark.session import job_session
 
-        bar = Bar(shown=not self.as_json)
+        bar = StepBar(shown=not self.as_json)
         where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
         with _scratch(self.log) as (directory, log):
             try:
@@ -93,7 +89,7 @@ class Job:
                     ) as spark,
                     bar as progress,
                 ):
-                    return work(spark, progress)
+                    yield spark, progress
             except Exception as error:
                 raise one_error(error, self.name, lambda: _kept(log, directory)) from error
 
@@ -109,14 +105,10 @@ class Job:
 
 
 _OPTIONS = (
-    click.option(
-        "--password",
-        envvar=PASSWORD_VARIABLE,
-        default="",
-        metavar="TEXT",
-        callback=lambda context, parameter, value: os.fsencode(value),
-        help=f"Of the ledgers. Others on this machine see command lines: the variable "
+    password_of(
+        f"Of the ledgers. Others on this machine see command lines: the variable "
         f"{PASSWORD_VARIABLE} is safer. [default: {PASSWORD_VARIABLE}, else none]",
+        envvar=PASSWORD_VARIABLE,
     ),
     click.option(
         "--master",
@@ -158,13 +150,10 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         need_spark()
         context = click.get_current_context()
         cluster = cluster_options(uri, password)
-        job = Job(context.info_name or "", cluster, master, settings, log, as_json)
+        job = PipelineJob(context.info_name or "", cluster, master, settings, log, as_json)
         return command(*arguments, job=job, **more)
 
-    wrapped: Callable[..., Any] = called
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return metadata_option(tls_options(wrapped))
+    return composed(metadata_option, tls_options, *_OPTIONS)(called)
 
 
 def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
@@ -196,69 +185,6 @@ def _kept(log: Path, directory: Path) -> Path | None:
     return Path(name)
 
 
-# -- progress ---------------------------------------------------------------------------------
-
-
-class Bar:
-    """A line of progress on a terminal's standard error; nothing elsewhere. Called as jobs call
-    their `progress`, from any thread."""
-
-    def __init__(self, *, shown: bool = True) -> None:
-        self._shown = shown and sys.stderr.isatty()
-        self._bar: progress.Progress | None = None
-        self._task: progress.TaskID | None = None
-        self._lock = threading.Lock()
-        self._step = ""
-
-    def __enter__(self) -> Bar:
-        if self._shown:
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.SpinnerColumn(),
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[counted]}"),
-                progress.TimeElapsedColumn(),
-                console=Console(stderr=True),
-                refresh_per_second=REFRESHES_PER_S,
-                transient=True,
-            )
-            self._bar.start()
-        return self
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        counted = f"{done:,}" if not total else f"{done:,} of {total:,}"
-        with self._lock:
-            self._step = f"{what}: {counted}"
-            if self._bar is None:
-                return
-            if self._task is None:
-                self._task = self._bar.add_task(what, total=None, counted="")
-            self._bar.update(
-                self._task, description=what, completed=done, total=total, counted=counted
-            )
-
-    def far(self) -> JobStatus:
-        """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.marks.running import JobStatus
-
-        with self._lock:
-            return JobStatus(self._step)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.stop()
-
-
 # -- among the jobs that run ------------------------------------------------------------------
 
 
@@ -266,9 +192,12 @@ class Bar:
 def told(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> Iterator[None]:
-    """While this is open, the job is among those that run on this cluster. On the loop behind the
-    blocking client and with a client of its own, because the job has this thread. The job neither
-    waits for it nor fails with it: a store that cannot be reached is asked again."""
+    """List the job among those that run on this cluster, while the context is entered.
+
+    This uses the loop of the blocking client and a client of its own, because the job has this
+    thread. The job neither waits for it nor fails with it; a store that cannot be reached is tried
+    again.
+    """
     from quire.blocking.background import call
 
     async def begin() -> asyncio.Task[None]:
@@ -292,7 +221,7 @@ async def _tell(
 ) -> None:
     import quire
     from quire.cli.common.options import default_name
-    from quire.replication.marks.running import announced
+    from quire.replication.marks.job_announcements import announced
 
     while True:
         try:

@@ -14,16 +14,16 @@ from quire.cli.common.options import (
     FiniteRange,
     bookie_argument,
     dry_run_option,
-    size_or_time,
+    flag,
+    size_option,
 )
-from quire.cli.pipeline.job import Bar, Job, job_options
+from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.replication import Finding
     from quire.spark.jobs.audit import AuditResult
-    from quire.spark.jobs.recover import RecoverResult
 
 
 # -- audit ------------------------------------------------------------------------------------
@@ -44,21 +44,16 @@ if TYPE_CHECKING:
     help="The ledgers of these streams only: names as of a shell; * matches / too.",
 )
 @namespace_option
-@click.option(
-    "--rate",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
+@size_option(
+    "--rate", "Read at most so many bytes a second of each bookie: 20m. [default: no bound]"
 )
-@click.option(
+@flag(
     "--repair",
-    is_flag=True,
-    help="Write back what is wrong, from replicas that are right; replace bookies that do not "
-    "answer.",
+    "Write back what is wrong, from replicas that are right; replace bookies that do not answer.",
 )
 @job_options
 def audit(
-    job: Job,
+    job: PipelineJob,
     path: str,
     ledgers: tuple[int, ...],
     streams: str | None,
@@ -76,10 +71,11 @@ def audit(
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
 
-    def work(spark: Any, progress: Bar) -> AuditResult:
-        from quire.spark.jobs.audit import audit as run
+    from quire.spark.jobs.audit import audit as run
 
-        return run(
+    target = "cluster" if streams is None else f"{path}/{streams}"
+    with job.session(target) as (spark, progress):
+        result = run(
             spark,
             job.cluster,
             ledgers=ledgers or None,
@@ -89,8 +85,6 @@ def audit(
             repair=repair,
             progress=progress,
         )
-
-    result = job.run(work, target="cluster" if streams is None else f"{path}/{streams}")
     job.show(result.as_json(), _text(result))
     for unread in result.unreadable[:LINES_MAX]:
         fail(unread)
@@ -132,9 +126,7 @@ def _line(one: Finding) -> str:
 @click.command()
 @bookie_argument()
 @dry_run_option("Change nothing; say what would move.")
-@click.option(
-    "--even-if-alive", is_flag=True, help="Empty a bookie that is registered, too: it is read from."
-)
+@flag("--even-if-alive", "Empty a bookie that is registered, too: it is read from.")
 @click.option(
     "--grace",
     "open_grace_s",
@@ -145,45 +137,27 @@ def _line(one: Finding) -> str:
     help="How long the writer of an open ledger has to replace the bookie by itself. A ledger to "
     "which nothing happens in that time is fenced and closed.",
 )
-@click.option("--leave-open", is_flag=True, help="Never fence a ledger; leave those that are open.")
-@click.option(
+@flag("--leave-open", "Never fence a ledger; leave those that are open.")
+@size_option(
     "--rate",
-    metavar="SIZE",
-    callback=size_or_time("size"),
-    help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
+    "Write at most so many bytes a second in each task: 20m. [default: no bound]",
+    name="bytes_per_second",
 )
 @job_options
-def recover(
-    job: Job,
-    bookie: str,
-    dry_run: bool,
-    even_if_alive: bool,
-    open_grace_s: float,
-    leave_open: bool,
-    rate: float | None,
-) -> int:
+def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> int:
     """Replicate again what a lost BOOKIE held, to other bookies.
 
     Under the same locks and rules as autorecovery, which may be at it, too. Run again it goes on
     where it was. Exit status 1 if ledgers are left that name the bookie.
     """
 
-    def work(spark: Any, progress: Bar) -> RecoverResult:
-        from quire.spark.jobs.recover import recover as run
+    from quire.spark.jobs.recover import recover as run
 
-        return run(
-            spark,
-            job.cluster,
-            bookie,
-            dry_run=dry_run,
-            even_if_alive=even_if_alive,
-            open_grace_s=open_grace_s,
-            fence_open=not leave_open,
-            bytes_per_second=rate,
-            progress=progress,
+    with job.session(bookie) as (spark, progress):
+        result = run(
+            spark, job.cluster, bookie, fence_open=not leave_open, progress=progress, **options
         )
-
-    result = job.run(work, target=bookie)
+    dry_run = options["dry_run"]
     job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
     if not job.as_json:
         for left in result.failed[:LINES_MAX]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, dry_run_option
-from quire.cli.pipeline.job import Job, cluster_options, job_options
+from quire.cli.common.options import FiniteRange, dry_run_option, flag, password_of
+from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0
-"""Of a continuous run whose standard error is no terminal."""
+"""Seconds between two lines of a continuous run whose standard error is no terminal."""
 
 
 def _target(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -45,13 +44,10 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     "--to-namespace", metavar="PATH", callback=path_callback,
     help="Of the copies. [default: as in the source]",
 )  # fmt: skip
-@click.option(
+@password_of(
+    f"Of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
     "--to-password",
     envvar=PASSWORD_VARIABLE,
-    default="",
-    metavar="TEXT",
-    callback=lambda context, parameter, value: os.fsencode(value),
-    help=f"Of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
 )
 @click.option(
     "--streams",
@@ -59,7 +55,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     default="*",
     help="Which streams: names as of a shell; * matches / too. [default: all]",
 )
-@click.option("--continuous", is_flag=True, help="Go on, until interrupted.")
+@flag("--continuous", "Go on, until interrupted.")
 @click.option(
     "--for",
     "for_s",
@@ -67,22 +63,17 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     metavar="SECONDS",
     help="With --continuous: stop after this.",
 )
-@click.option(
-    "--keep-truncated",
-    is_flag=True,
-    help="Keep in the target what the source gives up.",
-)
-@click.option(
+@flag("--keep-truncated", "Keep in the target what the source gives up.")
+@flag(
     "--skip-gaps",
-    is_flag=True,
-    help="With --keep-truncated: go on behind what the source gave up before it was copied.",
+    "With --keep-truncated: go on behind what the source gave up before it was copied.",
 )
 @set_option
 @dry_run_option("Change nothing; say what would be copied, and what would be refused.")
 @namespace_option
 @job_options
 def replicate(
-    job: Job,
+    job: PipelineJob,
     path: str,
     to: str,
     to_namespace: str | None,
@@ -118,23 +109,23 @@ def replicate(
         job.show(plan.as_json(), _plan(plan))
         return _failed(plan)
 
-    def work(spark: Any, progress: Any) -> ReplicateResult:
-        with _until_interrupted(continuous) as stop:
-            return jobs.replicate(
-                spark,
-                job.cluster,
-                target,
-                path,
-                continuous=continuous,
-                stop=stop,
-                for_s=for_s,
-                settings=values,
-                report=_lines() if continuous else None,
-                progress=progress,
-                **looked,
-            )
-
-    result = job.run(work, target=f"{path}/{streams}")
+    with (
+        job.session(f"{path}/{streams}") as (spark, progress),
+        _until_interrupted(continuous) as stop,
+    ):
+        result = jobs.replicate(
+            spark,
+            job.cluster,
+            target,
+            path,
+            continuous=continuous,
+            stop=stop,
+            for_s=for_s,
+            settings=values,
+            report=_lines() if continuous else None,
+            progress=progress,
+            **looked,
+        )
     job.show(result.as_json(), _line(result))
     return _failed(result)
 

@@ -1,4 +1,4 @@
 """Commands that run servers in the foreground: a local cluster, HTTP, ZooKeeper, autorecovery.
 
-`quire bookie start` is with the other commands about bookies.
+`http` also has the options of every server with an HTTP side. A bookie is `quire.cli.bookie.start`.
 """

@@ -16,6 +16,7 @@ from quire.cli.common.options import (
     check_bookie,
     checked,
     default_name,
+    flag,
     json_option,
     metadata_option,
     placement_option,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
-    """What is configured, with NAME=VALUE applied."""
+    """Return the configured settings with NAME=VALUE applied."""
     from quire.cli.common.configuration import assignments_layer, configured
 
     flag = parameter.opts[0]
@@ -58,8 +59,8 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
 @metadata_option
 @tls_options
 @placement_option
-@click.option("--auditor-only", is_flag=True, help="Look for what is missing; repair nothing.")
-@click.option("--worker-only", is_flag=True, help="Repair what others have found.")
+@flag("--auditor-only", "Look for what is missing; repair nothing.")
+@flag("--worker-only", "Repair what others have found.")
 @click.option(
     "--name",
     metavar="ID",

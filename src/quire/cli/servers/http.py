@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, metadata_option, run_async
+from quire.cli.common.options import (
+    Command,
+    composed,
+    file_option,
+    flag,
+    kept,
+    metadata_option,
+    run_async,
+)
 from quire.cli.common.tls import client_config, tls_options
 
 if TYPE_CHECKING:
@@ -29,60 +37,55 @@ PORTS_TRIED = 10
 """From the default one on, where nobody has said which."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
+_KEEP = kept(_KEPT)
 _NEED_HTTP = (
     "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
 )  # fmt: skip
-
-
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta.setdefault(_KEPT, {})[parameter.name] = value
 
 
 def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
     """`flag`, and what goes with it; `given_options` has what was given. `default` is that of the
     configuration, shown in the help."""
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
-    options = (
+    return composed(
         click.option(
-            flag, "http", metavar="HOST:PORT", expose_value=False, callback=_keep,
+            flag,
+            "http",
+            metavar="HOST:PORT",
+            **_KEEP,
             help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
             f"loopback a token and TLS are needed. {shown}",
         ),
-        click.option(
-            "--http-token-file", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Answer only those who know the token in this file.",
+        file_option(
+            "--http-token-file", "Answer only those who know the token in this file.", **_KEEP
         ),
-        click.option(
-            "--http-bookies-token-file", type=_FILE, metavar="FILE", expose_value=False,
-            callback=_keep,
-            help="Show the token in this file to bookies whose metrics the dashboard reads: on "
+        file_option(
+            "--http-bookies-token-file",
+            "Show the token in this file to bookies whose metrics the dashboard reads: on "
             "loopback, and over HTTPS where --tls-ca names who signs for bookies.",
+            **_KEEP,
         ),
-        click.option(
-            "--http-tls-cert", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
+        file_option(
+            "--http-tls-cert",
+            "Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
             "followed.",
+            **_KEEP,
+        ),
+        file_option(
+            "--http-tls-key", "Its private key. [default: in the file of --http-tls-cert]", **_KEEP
         ),
         click.option(
-            "--http-tls-key", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
-            help="Its private key. [default: in the file of --http-tls-cert]",
-        ),
-        click.option(
-            "--http-name", multiple=True, metavar="HOST", expose_value=False, callback=_keep,
+            "--http-name",
+            multiple=True,
+            metavar="HOST",
+            **_KEEP,
             help="A further host name that requests may be sent to. May be repeated.",
         ),
-    )  # fmt: skip
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    )
 
 
 def fill_options(configured: Mapping[str, Any]) -> None:
-    """Where an option was not given, what is configured counts."""
+    """Use the configuration for options that were not given."""
     given = click.get_current_context().meta.setdefault(_KEPT, {})
     given.update({name: value for name, value in configured.items() if not given.get(name)})
 
@@ -190,8 +193,11 @@ def http(uri: str) -> None:
 def serve_in_foreground(
     uri: str, serving: Callable[[str], object] | None = None, *, any_port: bool = False
 ) -> None:
-    """Until a signal comes. `serving` is called with the address, once it serves. `any_port`: where
-    nobody has chosen one, one of the next is as good."""
+    """Serve until a signal comes.
+
+    `serving` is called with the address once it serves. With `any_port` and no chosen address, one
+    of the next ports is taken if the default one is in use.
+    """
     from quire.cli.common.configuration import configured
     from quire.configuration.layers import DEFAULT
 
@@ -210,7 +216,7 @@ def serve_in_foreground(
 async def _http(
     uri: str, options: HttpOptions, serving: Callable[[str], object] | None, ports: int
 ) -> None:
-    """On the first of so many ports that is free."""
+    """Serve on the first free one of `ports` ports."""
     import quire
 
     stopping = stop_event()
@@ -264,7 +270,7 @@ def stop_event() -> asyncio.Event:
 @click.command()
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
-@click.option("--open", "opened", is_flag=True, help="Open it in this machine's browser.")
+@flag("--open", "Open it in this machine's browser.", name="opened")
 @tls_options
 def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster in the foreground, with the HTTP API that it asks.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, fail, say
+from quire.cli.common.options import flag
 from quire.cli.servers.http import check_address
 
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ UI_START_TIMEOUT_S = 20.0
     type=click.Path(file_okay=False),
     help="Where everything is kept. [default: a temporary directory, removed at the end]",
 )
-@click.option(
-    "--zookeeper",
-    is_flag=True,
-    help="Keep the metadata in a ZooKeeper process instead of a SQLite file (needs Java).",
+@flag(
+    "--zookeeper", "Keep the metadata in a ZooKeeper process instead of a SQLite file (needs Java)."
 )
 @click.option(
     "--base-port",
@@ -51,7 +50,7 @@ UI_START_TIMEOUT_S = 20.0
     help=f"Where the dashboard is; loopback only. [default: {UI_ADDRESS}, or any free port where "
     "that is taken]",
 )
-@click.option("--no-ui", is_flag=True, help="Without the dashboard.")
+@flag("--no-ui", "Without the dashboard.")
 def local(
     bookies: int | None,
     directory: str | None,
@@ -150,8 +149,8 @@ def _dashboard(
 
 
 def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
-    """Until stopped. A process that dies is told of and not restarted: whoever kills one wants to
-    see what the others do."""
+    """Watch the processes until stopped. A process that dies is reported and not restarted, so that
+    the user sees how the others react."""
     dead: set[ServerProcess] = set()
     while not stopping.wait(WATCH_INTERVAL_S):
         for process in processes:

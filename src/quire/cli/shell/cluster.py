@@ -7,29 +7,19 @@ import json
 
 import click
 
-from quire.cli.bookie.identity import opened_metadata
 from quire.cli.cluster.metadata import check_erasable, erase_now
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import run_async
-from quire.cli.common.tls import connect
-from quire.cli.shell.options import (
+from quire.cli.shell.session import (
     Shell,
     agreed,
     bookie_line,
-    dry_run,
-    flag,
-    pass_shell,
     readable,
-    value,
 )
 
 
-@click.command("help")
-@click.argument("verb", required=False)
-@click.pass_context
-def show_help(context: click.Context, verb: str | None) -> None:
+def show_help(shell: Shell, verb: str | None) -> None:
     """Show the verbs, or what VERB takes."""
-    parent = context.parent
+    parent = click.get_current_context().parent
     assert parent is not None
     assert isinstance(parent.command, click.Group)
     if verb is None:
@@ -44,139 +34,94 @@ def show_help(context: click.Context, verb: str | None) -> None:
 # -- made and destroyed -----------------------------------------------------------------------
 
 
-@click.command("initnewcluster")
-@dry_run
-@pass_shell
-def init_new_cluster(shell: Shell, dry_run: bool) -> int:
+async def init_new_cluster(shell: Shell, dry_run: bool) -> int:
     """Make a new, empty cluster. Where there is one this is an error, and nothing is changed."""
     uri = shell.cluster()
-
-    async def work() -> int:
-        async with opened_metadata(uri, create=not dry_run) as store:
-            if dry_run:
-                there = await store.is_initialised()
-                click.echo(
-                    f"{uri} {'holds a cluster already' if there else 'would be initialised'}"
-                )
-                return EXIT_ERROR if there else 0
-            made = await store.initialise()
-        click.echo(f"Successfully initiated cluster. {uri} instanceId: {made}")
-        return 0
-
-    return run_async(work())
+    async with shell.store(create=not dry_run) as store:
+        if dry_run:
+            there = await store.is_initialised()
+            click.echo(f"{uri} {'holds a cluster already' if there else 'would be initialised'}")
+            return EXIT_ERROR if there else 0
+        made = await store.initialise()
+    click.echo(f"Successfully initiated cluster. {uri} instanceId: {made}")
+    return 0
 
 
-@click.command("nukeexistingcluster")
-@value("root", "p", "zkledgersrootpath", metavar="PATH", required=True, help="The ledgers root.")
-@value("instance_id", "i", "instanceid", metavar="ID", help="The cluster's instance id.")
-@flag("force", "f", "force", help="Whatever the instance id is.")
-@dry_run
-@pass_shell
-def nuke(shell: Shell, root: str, instance_id: str | None, force: bool, dry_run: bool) -> None:
+async def nuke(
+    shell: Shell, root: str, instance_id: str | None, force: bool, dry_run: bool
+) -> None:
     """Destroy the cluster's metadata: all ledgers are lost. Refused while a bookie is registered.
 
     As with Apache's, -p, and either -i or -f, are the confirmation.
     """
+    from quire.metadata.uri import parse_uri
+
     if force == (instance_id is not None):
         raise click.UsageError("give either -force or -instanceid, not both")
     uri = shell.cluster()
 
-    async def work() -> None:
-        from quire.metadata.uri import parse_uri
-
-        if (own := parse_uri(uri).root) and own != root:
-            raise click.UsageError(f"the ledgers root of {uri} is {own}, not {root}")
-        async with opened_metadata(uri) as store:
-            found = await check_erasable(store, instance_id)
-            if not dry_run:
-                await erase_now(store)
-        done = "would be nuked" if dry_run else "is nuked"
-        click.echo(f"The cluster {found or 'without an instance id'} at {uri} {done}")
-
-    run_async(work())
+    if (own := parse_uri(uri).root) and own != root:
+        raise click.UsageError(f"the ledgers root of {uri} is {own}, not {root}")
+    async with shell.store() as store:
+        found = await check_erasable(store, instance_id)
+        if not dry_run:
+            await erase_now(store)
+    done = "would be nuked" if dry_run else "is nuked"
+    click.echo(f"The cluster {found or 'without an instance id'} at {uri} {done}")
 
 
-@click.command("metaformat")
-@flag("silent", "n", "nonInteractive", help="Do not ask: without -force, fail if there is data.")
-@flag("force", "f", "force", help="With -nonInteractive: destroy what there is.")
-@dry_run
-@pass_shell
-def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) -> int:
+async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) -> int:
     """Destroy the cluster's metadata, if there is a cluster, and make a new one.
 
     All ledgers are lost, and bookies have to be formatted. Refused while a bookie is registered.
     """
     uri = shell.cluster()
-
-    async def work() -> int:
-        async with opened_metadata(uri) as store:
-            if await store.is_initialised():
-                found = await check_erasable(store, None)
-                if dry_run:
-                    click.echo(f"the cluster {found} at {uri} would be formatted")
-                    return 0
-                if silent and not force:
-                    raise click.UsageError(
-                        f"{uri} holds the cluster {found}: nothing was changed. Give -force with "
-                        "-nonInteractive"
-                    )
-                question = f"Destroy all metadata of the cluster {found} at {uri}?"
-                if not silent and not agreed(question, without="-n -f"):
-                    return EXIT_ERROR
-                await erase_now(store)
-            elif dry_run:
-                click.echo(f"{uri} holds no cluster: one would be made")
+    async with shell.store() as store:
+        if await store.is_initialised():
+            found = await check_erasable(store, None)
+            if dry_run:
+                click.echo(f"the cluster {found} at {uri} would be formatted")
                 return 0
-        async with opened_metadata(uri, create=True) as store:
-            made = await store.initialise()
-        click.echo(f"Successfully formatted BookKeeper metadata. instanceId: {made}")
-        return 0
-
-    return run_async(work())
+            if silent and not force:
+                raise click.UsageError(
+                    f"{uri} holds the cluster {found}: nothing was changed. Give -force with "
+                    "-nonInteractive"
+                )
+            question = f"Destroy all metadata of the cluster {found} at {uri}?"
+            if not silent and not agreed(question, without="-n -f"):
+                return EXIT_ERROR
+            await erase_now(store)
+        elif dry_run:
+            click.echo(f"{uri} holds no cluster: one would be made")
+            return 0
+    async with shell.store(create=True) as store:
+        made = await store.initialise()
+    click.echo(f"Successfully formatted BookKeeper metadata. instanceId: {made}")
+    return 0
 
 
 # -- looked at --------------------------------------------------------------------------------
 
 
-@click.command("whatisinstanceid")
-@pass_shell
-def instance_id(shell: Shell) -> None:
+async def instance_id(shell: Shell) -> None:
     """Print the cluster's instance id."""
-    uri = shell.cluster()
-
-    async def work() -> str:
-        async with opened_metadata(uri) as store:
-            return await store.instance_id()
-
-    click.echo(f"Metadata Service Uri: {uri} InstanceId: {run_async(work())}")
+    async with shell.store() as store:
+        found = await store.instance_id()
+    click.echo(f"Metadata Service Uri: {shell.uri} InstanceId: {found}")
 
 
-@click.command("listbookies")
-@flag("writable", "rw", "readwrite", help="Bookies that take entries.")
-@flag("readonly", "ro", "readonly", help="Bookies that are read-only.")
-@flag("known", "a", "all", help="All that the cluster knows, running or not.")
-@flag("hostnames", "h", "hostnames", help="They are printed in any case.")
-@pass_shell
-def list_bookies(
+async def list_bookies(
     shell: Shell, writable: bool, readonly: bool, known: bool, hostnames: bool
 ) -> None:
     """List the bookies: -rw, -ro or -a."""
     if writable + readonly + known != 1:
         raise click.UsageError("which bookies? Give one of -readwrite, -readonly and -all")
-    uri = shell.cluster()
-
-    async def work() -> list[str]:
-        async with opened_metadata(uri) as store:
-            found = await store.bookies()
-            names = found.writable if writable else found.readonly
-            wanted = [*names] if not known else {
-                *await store.list_cookies(), *found.writable, *found.readonly
-            }  # fmt: skip
-            return [
-                await asyncio.to_thread(bookie_line, one, found.find(one)) for one in sorted(wanted)
-            ]
-
-    lines = run_async(work())
+    async with shell.store() as store:
+        found = await store.bookies()
+        wanted = {*found.writable} if writable else {*found.readonly}
+        if known:
+            wanted = {*await store.list_cookies(), *found.writable, *found.readonly}
+    lines = [await asyncio.to_thread(bookie_line, one, found.find(one)) for one in sorted(wanted)]
     if not lines:
         click.echo("No bookie exists!")
         return
@@ -184,84 +129,63 @@ def list_bookies(
     click.echo("\n".join((f"{which} Bookies :", *lines)))
 
 
-@click.command("bookieinfo")
-@pass_shell
-def bookie_info(shell: Shell) -> int:
+async def bookie_info(shell: Shell) -> int:
     """Print free and total disk space of the bookies, and of all together."""
-    uri = shell.cluster()
+    from quire.http.routes.cluster import spaces_of
 
-    async def work() -> int:
-        from quire.http.routes.cluster import spaces_of
-
-        async with connect(uri) as client:
-            spaces = await spaces_of(client)
-            bookies = await client.bookies()
-        told = {name: space for name, space in spaces.items() if space is not None}
-        for name in sorted(set(spaces) - set(told)):
-            say(f"bookie {name} does not tell its space")
-        if not told:
-            say("Failed to retrieve bookie information from any of the bookies")
-            return EXIT_ERROR
-        click.echo("Free disk space info:")
-        for name, (free, total) in told.items():
-            line = await asyncio.to_thread(bookie_line, name, bookies.find(name))
-            click.echo(f"{line}: \tFree: {readable(free)}\tTotal: {readable(total)}")
-        free, total = (sum(space[at] for space in told.values()) for at in (0, 1))
-        click.echo(f"Total free disk space in the cluster:\t{readable(free)}")
-        click.echo(f"Total disk capacity in the cluster:\t{readable(total)}")
-        return 0
-
-    return run_async(work())
+    async with shell.client() as client:
+        spaces = await spaces_of(client)
+        bookies = await client.bookies()
+    told = {name: space for name, space in spaces.items() if space is not None}
+    for name in sorted(set(spaces) - set(told)):
+        say(f"bookie {name} does not tell its space")
+    if not told:
+        say("Failed to retrieve bookie information from any of the bookies")
+        return EXIT_ERROR
+    click.echo("Free disk space info:")
+    for name, (free, total) in told.items():
+        line = await asyncio.to_thread(bookie_line, name, bookies.find(name))
+        click.echo(f"{line}: \tFree: {readable(free)}\tTotal: {readable(total)}")
+    free, total = (sum(space[at] for space in told.values()) for at in (0, 1))
+    click.echo(f"Total free disk space in the cluster:\t{readable(free)}")
+    click.echo(f"Total disk capacity in the cluster:\t{readable(total)}")
+    return 0
 
 
-@click.command("clusterinfo")
-@pass_shell
-def cluster_info(shell: Shell) -> None:
+async def cluster_info(shell: Shell) -> None:
     """Print how many bookies there are, the auditor, and whether replicas are missing, as JSON."""
-    uri = shell.cluster()
+    from quire.http.routes.cluster import cluster_facts
 
-    async def work() -> str:
-        from quire.http.routes.cluster import cluster_facts
-
-        async with connect(uri) as client:
-            return json.dumps(await cluster_facts(client), indent=2, separators=(",", " : "))
-
-    click.echo(f"--------- Cluster Info ---------\n{run_async(work())}")
+    async with shell.client() as client:
+        facts = json.dumps(await cluster_facts(client), indent=2, separators=(",", " : "))
+    click.echo(f"--------- Cluster Info ---------\n{facts}")
 
 
-@click.command("endpointinfo")
-@value("bookie", "b", "bookieid", metavar="ID", required=True, help="The bookie.")
-@pass_shell
-def endpoint_info(shell: Shell, bookie: str) -> int:
+async def endpoint_info(shell: Shell, bookie: str) -> int:
     """Print where a bookie listens."""
-    uri = shell.cluster()
+    from quire.codec.metadata.registration import (
+        RPC_ENDPOINT,
+        RPC_PROTOCOL,
+        TLS_EXTENSION,
+        Endpoint,
+    )
 
-    async def work() -> int:
-        from quire.codec.metadata.registration import (
-            RPC_ENDPOINT,
-            RPC_PROTOCOL,
-            TLS_EXTENSION,
-            Endpoint,
-        )
-
-        async with opened_metadata(uri) as store:
-            found = (await store.bookies()).find(bookie)
-        if found is None:
-            say(f"bookie {bookie} is not registered: `listbookies -a` lists all that are known")
-            return EXIT_ERROR
-        extensions = (TLS_EXTENSION,) if found.tls else ()
-        own = Endpoint(RPC_ENDPOINT, found.host, found.port, RPC_PROTOCOL, extensions=extensions)
-        click.echo(f"BookiedId: {bookie}")
-        if found.properties:
-            click.echo("Properties")
-            for name, text in found.properties.items():
-                click.echo(f"  {name}:{text}")
-        for one in (own, *found.others):
-            click.echo(f"Endpoint: {one.id}")
-            click.echo(f"Protocol: {one.protocol}")
-            click.echo(f"Address: {one.host} : {one.port}")
-            click.echo(f"Auth: [{', '.join(one.auth)}]")
-            click.echo(f"Extensions: [{', '.join(one.extensions)}]")
-        return 0
-
-    return run_async(work())
+    async with shell.store() as store:
+        found = (await store.bookies()).find(bookie)
+    if found is None:
+        say(f"bookie {bookie} is not registered: `listbookies -a` lists all that are known")
+        return EXIT_ERROR
+    extensions = (TLS_EXTENSION,) if found.tls else ()
+    own = Endpoint(RPC_ENDPOINT, found.host, found.port, RPC_PROTOCOL, extensions=extensions)
+    click.echo(f"BookiedId: {bookie}")
+    if found.properties:
+        click.echo("Properties")
+        for name, text in found.properties.items():
+            click.echo(f"  {name}:{text}")
+    for one in (own, *found.others):
+        click.echo(f"Endpoint: {one.id}")
+        click.echo(f"Protocol: {one.protocol}")
+        click.echo(f"Address: {one.host} : {one.port}")
+        click.echo(f"Auth: [{', '.join(one.auth)}]")
+        click.echo(f"Extensions: [{', '.join(one.extensions)}]")
+    return 0

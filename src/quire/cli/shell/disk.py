@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire._runtime.units import are, counted
-from quire.cli.bookie.disk import looked_at, segment_number
+from quire.cli.bookie.disk import looked_at
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import ENTRY_ID_MAX, run_async
-from quire.cli.common.tls import connect
-from quire.cli.shell.options import Shell, as_ledger_id, flag, pass_shell, value
+from quire.cli.shell.session import Shell
 
 if TYPE_CHECKING:
-    from quire.storage.inspect.inspect import SegmentDump
-    from quire.storage.segment.extents import Extent
-
-_number = click.argument("number", metavar="SEGMENT", callback=segment_number)
+    from quire.storage.inspect.contents import SegmentDump
+    from quire.storage.segment.extents import FrameExtent
 
 
 @contextmanager
@@ -34,7 +30,7 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
     from contextlib import ExitStack
 
     from quire.errors import StorageError
-    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
 
     with ExitStack() as stack:
@@ -78,15 +74,15 @@ def _print_entries(
             click.echo("")
 
 
-def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
+def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
     """In the order of the file, and how many bytes of each frame stand before its entry."""
-    from quire.storage.segment.extents import Extent
+    from quire.storage.segment.extents import FrameExtent
 
     for group in dump.groups():
         if damaged := group.damaged_blocks:
             say(f"group {group.header.number}: {counted(damaged, 'block')} {are(damaged)} damaged")
         for row in group.table.runs:
-            extent = Extent(
+            extent = FrameExtent(
                 row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
                 row.frame_size, row.sizes, row.ids,
             )  # fmt: skip
@@ -110,19 +106,6 @@ def _opened(entry: bytes) -> tuple[int, bytes]:
     return lac, rest
 
 
-@click.command("readlog")
-@_number
-@flag("message", "m", "msg", help="Print the payloads, too.")
-@value(
-    "ledger_id", "l", "ledgerid", callback=as_ledger_id, metavar="LEDGER", help="Only this ledger."
-)
-@value("entry_id", "e", "entryid", type=click.IntRange(0, ENTRY_ID_MAX), metavar="ENTRY",
-       help="Only this entry.")  # fmt: skip
-@value("start", "sp", "startpos", type=click.IntRange(min=0), metavar="OFFSET",
-       help="Only what begins at this byte or behind.")  # fmt: skip
-@value("end", "ep", "endpos", type=click.IntRange(min=0), metavar="OFFSET",
-       help="Only what begins at this byte or before.")  # fmt: skip
-@pass_shell
 def read_log(
     shell: Shell,
     number: int,
@@ -148,12 +131,6 @@ def read_log(
             _print_entries(shell, dump, message, wanted)
 
 
-@click.command("readjournal")
-@click.argument("number", metavar="SEGMENT", callback=segment_number)
-@value("directory", "dir", type=click.Path(exists=True, file_okay=False), help="The data "
-       "directory. [default: all of the local bookie]")  # fmt: skip
-@flag("message", "m", "msg", help="Print the payloads, too.")
-@pass_shell
 def read_journal(shell: Shell, number: int, directory: str | None, message: bool) -> None:
     """Print the entries of a segment in the order in which they were written.
 
@@ -177,9 +154,6 @@ def _sizes(dump: SegmentDump) -> dict[int, int]:
     return dict(sorted(sizes.items()))
 
 
-@click.command("readlogmetadata")
-@_number
-@pass_shell
 def read_log_metadata(shell: Shell, number: int) -> None:
     """Print which ledgers a segment holds, and how many bytes of each."""
     with _segments(shell.own_directories(), number) as dumps:
@@ -195,38 +169,27 @@ def read_log_metadata(shell: Shell, number: int) -> None:
                 )
 
 
-@click.command("activeledgers")
-@value("number", "l", "logId", metavar="SEGMENT", required=True, callback=segment_number,
-       help="Its number, or its file's name.")  # fmt: skip
-@value("timeout_ms", "t", "timeout", type=click.IntRange(min=1), help="Not needed.")
-@pass_shell
-def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
+async def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
     """List the ledgers of a segment that the cluster still has."""
+    from quire._runtime.tasks import each
+    from quire.errors import NoSuchLedgerError
+    from quire.metadata.ledgers.unreadable import UNREADABLE
+
     with _segments(shell.own_directories(), number) as dumps:
-        held = {ledger_id for dump in dumps for ledger_id in _sizes(dump)}
-    uri = shell.cluster()
+        held = sorted({ledger_id for dump in dumps for ledger_id in _sizes(dump)})
+    async with shell.client() as client:
 
-    async def work() -> list[int]:
-        from quire._runtime.tasks import each
-        from quire.errors import NoSuchLedgerError
-        from quire.metadata.ledgers.unreadable import UNREADABLE
+        async def there(ledger_id: int) -> bool:
+            try:
+                await client.ledger_metadata(ledger_id)
+            except NoSuchLedgerError:
+                return False
+            except UNREADABLE:
+                pass  # the cluster has this ledger, even if its metadata cannot be read
+            return True
 
-        async with connect(uri) as client:
-
-            async def there(ledger_id: int) -> bool:
-                try:
-                    await client.ledger_metadata(ledger_id)
-                except NoSuchLedgerError:
-                    return False
-                except UNREADABLE:
-                    pass  # the cluster has this ledger, even if its metadata cannot be read
-                return True
-
-            ledger_ids = sorted(held)
-            known = await each(ledger_ids, there)
-        return [ledger_id for ledger_id, one in zip(ledger_ids, known, strict=True) if one]
-
-    found = run_async(work())
+        known = await each(held, there)
+    found = [ledger_id for ledger_id, one in zip(held, known, strict=True) if one]
     if not found:
         click.echo(f"No active ledgers on log file {number}")
         return
@@ -237,11 +200,9 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
 # -- the whole bookie -------------------------------------------------------------------------
 
 
-@click.command("lastmark")
-@pass_shell
 def last_mark(shell: Shell) -> int:
     """Print where the log ends, a line for each data directory."""
-    from quire.storage.inspect.inspect import end_of_log
+    from quire.storage.inspect.contents import end_of_log
 
     bad = False
     for directory in shell.own_directories():
@@ -257,14 +218,9 @@ def last_mark(shell: Shell) -> int:
     return EXIT_ERROR if bad else 0
 
 
-@click.command("listfilesondisc")
-@flag("journals", "txn", "journal", help="The journal's: there are none beside the log.")
-@flag("logs", "log", "entrylog", help="The segments of the log.")
-@flag("indexes", "idx", "index", help="The index's: it is in the segments.")
-@pass_shell
 def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
     """List the files of the local bookie; without a flag all kinds."""
-    from quire.storage.inspect.inspect import list_files as listed
+    from quire.storage.inspect.contents import list_files as listed
 
     every = not (journals or logs or indexes)
     segments = []
@@ -283,22 +239,18 @@ def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
             click.echo("\n".join((*names, "")))
 
 
-@click.command("ledger")
-@click.argument("ledger_id", metavar="LEDGER", callback=as_ledger_id)
-@flag("meta", "m", "meta", help="Print what is known of the ledger, too.")
-@pass_shell
 def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
     """Print where the entries of a ledger lie on the local bookie.
 
     Exit status 1: it has nothing of it, or the index of a segment that has does not check.
     """
-    from quire.storage.inspect.inspect import ledger_facts
+    from quire.storage.inspect.contents import describe_ledger
 
     click.echo(f"===== LEDGER: {shell.ledger(ledger_id)} =====")
     bad = held = False
     for directory in shell.own_directories():
         with looked_at(directory) as place:
-            found = ledger_facts(place, ledger_id)
+            found = describe_ledger(place, ledger_id)
         if found is None:
             continue
         held = True
@@ -321,7 +273,7 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
     return EXIT_ERROR if bad or not held else 0
 
 
-def _print_run(run: Extent, segment: int) -> None:
+def _print_run(run: FrameExtent, segment: int) -> None:
     at = run.offset
     for index in range(run.count):
         entry_id = run.first + index if run.ids is None else run.ids[index]
@@ -329,11 +281,9 @@ def _print_run(run: Extent, segment: int) -> None:
         at += run.frame_size if run.sizes is None else run.sizes[index]
 
 
-@click.command("localconsistencycheck")
-@pass_shell
 def consistency_check(shell: Shell) -> int:
     """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
-    from quire.cli.common.progress import Progress
+    from quire.cli.common.progress import ProgressBar
     from quire.storage.inspect.check import check_segments, survey
 
     click.echo("=== Performing local consistency check ===")
@@ -342,7 +292,7 @@ def consistency_check(shell: Shell) -> int:
         with looked_at(directory) as place:
             found = survey(place)
             problems += [f"{directory}: {one}" for one in found.problems]
-            with Progress(
+            with ProgressBar(
                 "check", total=found.size_bytes, in_bytes=True, counted="segments"
             ) as progress:
                 read = partial(progress.advance, 0)

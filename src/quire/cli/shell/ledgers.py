@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.options import ENTRY_ID_MAX, check_quorums, run_async
-from quire.cli.common.progress import Progress
-from quire.cli.common.tls import connect
+from quire.cli.common.options import check_quorums
+from quire.cli.common.progress import ProgressBar
 from quire.cli.ledger.manage import check_owners
-from quire.cli.shell.options import (
+from quire.cli.shell.session import (
+    LOOKUPS_IN_FLIGHT,
     Shell,
     agreed,
-    as_ledger_id,
-    dry_run,
-    flag,
-    pass_shell,
-    value,
 )
 
 if TYPE_CHECKING:
@@ -30,21 +25,11 @@ if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
 
-LOOKUPS_IN_FLIGHT = 64
 TEST_PAYLOAD = b"\0" * 100
-"""Of an entry of `simpletest`, as Apache's."""
+"""The payload of an entry of `simpletest`, as in Apache's shell."""
 TEST_PIECE_ENTRIES = 4_096
 FILE_BYTES_MAX = 16 * 1024 * 1024
-"""Of a file with the metadata of one ledger."""
-_ledger_id = value(
-    "ledger_id",
-    "l",
-    "ledgerid",
-    callback=as_ledger_id,
-    metavar="LEDGER",
-    required=True,
-    help="Its id.",
-)
+"""The largest file that can be the metadata of one ledger."""
 
 
 def metadata_text(metadata: LedgerMetadata) -> str:
@@ -94,32 +79,24 @@ async def each_metadata(
 # -- listed, shown, deleted -------------------------------------------------------------------
 
 
-@click.command("listledgers")
-@flag("meta", "m", "meta", help="Print the metadata, too.")
-@value("bookie", "bookieid", metavar="ID", help="Only ledgers that name this bookie.")
-@pass_shell
-def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
+async def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
     """List all ledgers.
 
     With -meta or -bookieid, the exit status is 1 if the metadata of a ledger cannot be read.
     """
     from quire.metadata.ledgers.unreadable import Unread
 
-    uri, unread = shell.cluster(), Unread()
-
-    async def work() -> None:
-        async with connect(uri) as client:
-            if not meta and bookie is None:
-                async for ledger_id in client.list_ledgers():
-                    click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
-                return
-            async for ledger_id, metadata in each_metadata(client, unread):
-                if bookie is None or any(bookie in one.ensemble for one in metadata.segments):
-                    click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
-                    if meta:
-                        click.echo(metadata_text(metadata))
-
-    run_async(work())
+    unread = Unread()
+    async with shell.client() as client:
+        if not meta and bookie is None:
+            async for ledger_id in client.list_ledgers():
+                click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
+            return 0
+        async for ledger_id, metadata in each_metadata(client, unread):
+            if bookie is None or any(bookie in one.ensemble for one in metadata.segments):
+                click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
+                if meta:
+                    click.echo(metadata_text(metadata))
     return say_unread(unread)
 
 
@@ -131,41 +108,28 @@ def say_unread(unread: Unread) -> int:
     return EXIT_ERROR
 
 
-@click.command("ledgermetadata")
-@_ledger_id
-@value("dump", "dumptofile", type=click.Path(dir_okay=False), help="Write its bytes to this file.")
-@value("restore", "restorefromfile", type=click.Path(exists=True, dir_okay=False), help="Make the "
-       "ledger anew from such a file.")  # fmt: skip
-@flag("update", "update", help="With -restorefromfile: also where there is metadata already.")
-@dry_run
-@pass_shell
-def ledger_metadata(
+async def ledger_metadata(
     shell: Shell, ledger_id: int, dump: str | None, restore: str | None, update: bool, dry_run: bool
 ) -> None:
     """Print the metadata of a ledger, keep it in a file, or restore it from one."""
+    from quire.codec.metadata.ledger_metadata_format import encode
+
     if dump is not None and restore is not None:
         raise click.UsageError("give one of -dumptofile and -restorefromfile")
     if update and restore is None:
         raise click.UsageError("-update goes with -restorefromfile")
-    from quire.codec.metadata.ledger_metadata_format import encode
-
-    uri = shell.cluster()
+    shell.cluster()
     wanted = None if restore is None else _read_metadata(restore)
-
-    async def work() -> LedgerMetadata | None:
-        async with connect(uri) as client:
-            if wanted is None:
-                return await client.ledger_metadata(ledger_id)
+    async with shell.client() as client:
+        if wanted is not None:
             await _restore(shell, client, ledger_id, wanted, update, dry_run)
-            return None
-
-    found = run_async(work())
-    if found is None:
-        return
+            return
+        found = await client.ledger_metadata(ledger_id)
     click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
     click.echo(metadata_text(found))
     if dump is not None:
-        Path(dump).write_bytes(encode(found))
+        with open(dump, "wb") as file:  # noqa: ASYNC230 - nothing else runs here
+            file.write(encode(found))
 
 
 def _read_metadata(file: str) -> LedgerMetadata:
@@ -215,60 +179,41 @@ async def _restore(
     click.echo(metadata_text(wanted))
 
 
-@click.command("deleteledger")
-@_ledger_id
-@flag("force", "f", "force", help="Do not ask, and also delete ledgers that an application needs.")
-@dry_run
-@pass_shell
-def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
+async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
     """Delete a ledger. The command succeeds if the ledger does not exist.
 
     Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
     another application, or whose owner cannot be determined.
     """
-    uri, name = shell.cluster(), shell.ledger(ledger_id)
+    from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 
-    async def work() -> int:
-        from quire.errors import NoSuchLedgerError, UnreadableMetadataError
+    name = shell.ledger(ledger_id)
 
-        async with connect(uri) as client:
-            try:
-                state = (await client.ledger_metadata(ledger_id)).state.name
-            except UnreadableMetadataError:
-                if not force:
-                    raise
-                state = "its metadata cannot be understood"
-            except NoSuchLedgerError:
-                say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
-                return 0
-            await check_owners(client, [ledger_id], force=force)
-            if dry_run:
-                click.echo(f"ledger {name} ({state}) would be deleted")
-                return 0
-            if not force and not agreed(f"Delete ledger {name}?", without="-force"):
-                return EXIT_ERROR
-            await client.delete_ledger(ledger_id)
-        click.echo(f"ledger {name} deleted")
-        return 0
-
-    return run_async(work())
+    async with shell.client() as client:
+        try:
+            state = (await client.ledger_metadata(ledger_id)).state.name
+        except UnreadableMetadataError:
+            if not force:
+                raise
+            state = "its metadata cannot be understood"
+        except NoSuchLedgerError:
+            say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
+            return 0
+        await check_owners(client, [ledger_id], force=force)
+        if dry_run:
+            click.echo(f"ledger {name} ({state}) would be deleted")
+            return 0
+        if not force and not agreed(f"Delete ledger {name}?", without="-force"):
+            return EXIT_ERROR
+        await client.delete_ledger(ledger_id)
+    click.echo(f"ledger {name} deleted")
+    return 0
 
 
 # -- entries ----------------------------------------------------------------------------------
 
 
-@click.command("readledger")
-@_ledger_id
-@value("first", "fe", "firstentryid", type=click.IntRange(0, ENTRY_ID_MAX), default=0,
-       metavar="ENTRY", help="[default: 0]")  # fmt: skip
-@value("last", "le", "lastentryid", type=click.IntRange(-1, ENTRY_ID_MAX), default=-1,
-       metavar="ENTRY", help="Inclusive. [default: the last one that is acknowledged]")  # fmt: skip
-@flag("message", "m", "msg", help="Print the payloads, too.")
-@flag("recover", "r", "force-recovery", help="Fence the writer and close the ledger first.")
-@value("bookie", "b", "bookie", metavar="ID", help="Read from this bookie only. Exit status 1: it "
-       "lacks something.")  # fmt: skip
-@pass_shell
-def read_ledger(
+async def read_ledger(
     shell: Shell,
     ledger_id: int,
     first: int,
@@ -280,33 +225,28 @@ def read_ledger(
     """Print the entries of a ledger. The password is the one that its metadata holds."""
     if 0 <= last < first:
         raise click.UsageError(f"-firstentryid {first} lies behind -lastentryid {last}")
-    uri, name = shell.cluster(), shell.ledger(ledger_id)
+    name = shell.ledger(ledger_id)
 
     def show(entry_id: int, length: int, payload: bytes) -> None:
         click.echo(f"--------- Lid={name}, Eid={entry_id}, EntrySize={length} ---------")
         if message:
             click.echo(shell.entry(payload))
 
-    async def work() -> int:
-        async with connect(uri) as client:
-            secret = (await client.ledger_metadata(ledger_id)).password or b""
-            async with await client.open_ledger(
-                ledger_id, password=secret, recover=recover
-            ) as reader:
-                end = last if last >= 0 else reader.last_add_confirmed
-                if first > end:
-                    return 0
-                if bookie is not None:
-                    return await _read_replica(
-                        client, ledger_id, reader.metadata, secret, bookie, (first, end), show
-                    )
-                async with aclosing(reader.read_runs(first, end)) as runs:
-                    async for run in runs:
-                        for at, payload in enumerate(run.payloads()):
-                            show(run.first + at, run.ledger_lengths[at], payload)
-        return 0
-
-    return run_async(work())
+    async with shell.client() as client:
+        secret = (await client.ledger_metadata(ledger_id)).password or b""
+        async with await client.open_ledger(ledger_id, password=secret, recover=recover) as reader:
+            end = last if last >= 0 else reader.last_add_confirmed
+            if first > end:
+                return 0
+            if bookie is not None:
+                return await _read_replica(
+                    client, ledger_id, reader.metadata, secret, bookie, (first, end), show
+                )
+            async with aclosing(reader.read_runs(first, end)) as runs:
+                async for run in runs:
+                    for at, payload in enumerate(run.payloads()):
+                        show(run.first + at, run.ledger_lengths[at], payload)
+    return 0
 
 
 async def _read_replica(
@@ -318,7 +258,7 @@ async def _read_replica(
     span: tuple[int, int],
     show: Callable[[int, int, bytes], None],
 ) -> int:
-    """What one bookie has of these entries, those that it should not have left out."""
+    """Show the entries that one bookie has, and name those that it should have and lacks."""
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import EntryCodec
     from quire.core.replicas import Bad
@@ -347,37 +287,24 @@ async def _read_replica(
     return status
 
 
-@click.command("simpletest")
-@value("ensemble", "e", "ensemble", type=click.IntRange(min=1), default=3, help="[default: 3]")
-@value("write_quorum", "w", "writeQuorum", type=click.IntRange(min=1), default=2, help="[default: "
-       "2]")  # fmt: skip
-@value("ack_quorum", "a", "ackQuorum", type=click.IntRange(min=1), default=2, help="[default: 2]")
-@value("entries", "n", "numEntries", type=click.IntRange(1, ENTRY_ID_MAX), default=1000,
-       help="[default: 1000]")  # fmt: skip
-@pass_shell
-def simple_test(
+async def simple_test(
     shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
 ) -> None:
     """Write a ledger of entries of 100 bytes, and delete it."""
     check_quorums(ensemble, write_quorum, ack_quorum)
-    uri = shell.cluster()
-
-    async def work() -> None:
-        async with connect(uri) as client:
-            writer = await client.create_ledger(
-                ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
-            )
-            name = shell.ledger(writer.ledger_id)
-            click.echo(f"Ledger ID: {name}")
-            try:
-                with Progress("append", total=entries) as progress:
-                    for at in range(0, entries, TEST_PIECE_ENTRIES):
-                        count = min(TEST_PIECE_ENTRIES, entries - at)
-                        await writer.append_many([TEST_PAYLOAD] * count)
-                        progress.advance(count, count * len(TEST_PAYLOAD))
-                last = await writer.close()
-                click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
-            finally:
-                await client.delete_ledger(writer.ledger_id)
-
-    run_async(work())
+    async with shell.client() as client:
+        writer = await client.create_ledger(
+            ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
+        )
+        name = shell.ledger(writer.ledger_id)
+        click.echo(f"Ledger ID: {name}")
+        try:
+            with ProgressBar("append", total=entries) as progress:
+                for at in range(0, entries, TEST_PIECE_ENTRIES):
+                    count = min(TEST_PIECE_ENTRIES, entries - at)
+                    await writer.append_many([TEST_PAYLOAD] * count)
+                    progress.advance(count, count * len(TEST_PAYLOAD))
+            last = await writer.close()
+            click.echo(f"{entries} entries written to ledger {name}. Last entry Id {last}")
+        finally:
+            await client.delete_ledger(writer.ledger_id)

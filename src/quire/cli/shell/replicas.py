@@ -18,17 +18,11 @@ from quire.cli.common.moves import (
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
 from quire.cli.common.progress import JobBar
-from quire.cli.common.tls import connect
 from quire.cli.shell.ledgers import each_metadata, say_unread
-from quire.cli.shell.options import (
+from quire.cli.shell.session import (
     Shell,
     agreed,
-    as_ledger_id,
     bookie_line,
-    dry_run,
-    flag,
-    pass_shell,
-    value,
 )
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
@@ -39,148 +33,90 @@ if TYPE_CHECKING:
     from quire.replication.moves.decommission import Decommissioned
     from quire.replication.moves.recover import RecoverResult
 
-DELAY_MAX_S = 2**31 - 1
-
 
 # -- the switch and the auditor ---------------------------------------------------------------
 
 
-@click.command("autorecovery")
-@flag("enable", "e", "enable", help="Switch it on.")
-@flag("disable", "d", "disable", help="Switch it off: nothing new is begun.")
-@pass_shell
-def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
+async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     """Switch autorecovery on or off, for the whole cluster."""
+    from quire.replication.marks.marks import ReplicationMarks
+
     if enable == disable:
         raise click.UsageError("give one of -enable and -disable")
-    uri = shell.cluster()
-
-    async def work() -> bool:
-        from quire.replication.marks.marks import ReplicationMarks
-
-        async with connect(uri) as client:
-            marks = ReplicationMarks(client.metadata)
-            return await (marks.enable() if enable else marks.disable())
-
-    if run_async(work()):
+    async with shell.client() as client:
+        marks = ReplicationMarks(client.metadata)
+        changed = await (marks.enable() if enable else marks.disable())
+    if changed:
         click.echo("Enabling autorecovery" if enable else "Disabling autorecovery")
     else:
         done = "enabled" if enable else "disabled"
         click.echo(f"Autorecovery already {done}. Doing nothing")
 
 
-@click.command("whoisauditor")
-@pass_shell
-def who_is_auditor(shell: Shell) -> int:
+async def who_is_auditor(shell: Shell) -> int:
     """Print who the auditor is. Exit status 1: nobody."""
-    uri = shell.cluster()
+    from quire.replication.autorecovery.election import auditor_of
 
-    async def work() -> str | None:
-        from quire.replication.autorecovery.election import auditor_of
-
-        async with connect(uri) as client:
-            found = await auditor_of(client.metadata)
-            if found is None:
-                return None
-            return bookie_line(found.owner, (await client.bookies()).find(found.owner))
-
-    line = run_async(work())
-    if line is None:
-        say("No auditor elected: `quire autorecovery start` runs one")
-        return EXIT_ERROR
+    async with shell.client() as client:
+        found = await auditor_of(client.metadata)
+        if found is None:
+            say("No auditor elected: `quire autorecovery start` runs one")
+            return EXIT_ERROR
+        line = bookie_line(found.owner, (await client.bookies()).find(found.owner))
     click.echo(f"Auditor: {line}")
     return 0
 
 
-@click.command("lostbookierecoverydelay")
-@flag("asked", "g", "get", help="Print it.")
-@value("seconds", "s", "set", type=click.IntRange(0, DELAY_MAX_S), help="Set it, in seconds.")
-@pass_shell
-def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
+async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     """Print or set how many seconds a single lost bookie is waited for."""
+    from quire.replication.marks.marks import ReplicationMarks
+
     if asked == (seconds is not None):
         raise click.UsageError("One and only one of -get and -set must be specified")
-    uri = shell.cluster()
-
-    async def work() -> int:
-        from quire.replication.marks.marks import ReplicationMarks
-
-        async with connect(uri) as client:
-            marks = ReplicationMarks(client.metadata)
-            if seconds is not None:
-                await marks.set_delay(seconds)
-            return await marks.delay_s()
-
-    found = run_async(work())
-    done = "LostBookieRecoveryDelay value" if asked else (
-        "Successfully set LostBookieRecoveryDelay value"
-    )  # fmt: skip
-    click.echo(f"{done} in ZK: {found}")
+    async with shell.client() as client:
+        marks = ReplicationMarks(client.metadata)
+        if seconds is not None:
+            await marks.set_delay(seconds)
+        found = await marks.delay_s()
+    done = "" if asked else "Successfully set "
+    click.echo(f"{done}LostBookieRecoveryDelay value in ZK: {found}")
 
 
-@click.command("triggeraudit")
-@pass_shell
-def trigger_audit(shell: Shell) -> None:
+async def trigger_audit(shell: Shell) -> None:
     """Make the auditor look for lost bookies now, without waiting for any of them."""
-    uri = shell.cluster()
+    from quire.replication.marks.marks import ReplicationMarks
 
-    async def work() -> None:
-        from quire.replication.marks.marks import ReplicationMarks
-
-        async with connect(uri) as client:
-            await ReplicationMarks(client.metadata).trigger()
-
-    run_async(work())
+    async with shell.client() as client:
+        await ReplicationMarks(client.metadata).trigger()
 
 
-@click.command("forceauditchecks")
-@flag("ledgers", "calc", "checkallledgerscheck", help="The check that all entries can be read.")
-@flag("placement", "ppc", "placementpolicycheck", help="The check where replicas lie.")
-@flag("replicas", "rc", "replicascheck", help="The check that all replicas are there.")
-@pass_shell
-def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: bool) -> None:
+async def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: bool) -> None:
     """Make checks of the auditor due, as if they had never been done.
 
     The auditor reads that when it comes into office: start it again afterwards.
     """
-    if not (ledgers or placement or replicas):
+    from quire.codec.metadata.underreplication import (
+        CHECKED_LEDGERS,
+        CHECKED_PLACEMENT,
+        CHECKED_REPLICAS,
+    )
+    from quire.replication.marks.marks import ReplicationMarks
+
+    checks = {CHECKED_LEDGERS: ledgers, CHECKED_PLACEMENT: placement, CHECKED_REPLICAS: replicas}
+    if not any(checks.values()):
         raise click.UsageError("give -calc, -ppc or -rc, or several")
-    uri = shell.cluster()
-
-    async def work() -> None:
-        from quire.codec.metadata.underreplication import (
-            CHECKED_LEDGERS,
-            CHECKED_PLACEMENT,
-            CHECKED_REPLICAS,
-        )
-        from quire.replication.marks.marks import ReplicationMarks
-
-        async with connect(uri) as client:
-            marks = ReplicationMarks(client.metadata)
-            for wanted, name in (
-                (ledgers, CHECKED_LEDGERS),
-                (placement, CHECKED_PLACEMENT),
-                (replicas, CHECKED_REPLICAS),
-            ):
-                if wanted:
-                    await marks.set_checked(name, 0)
-                    click.echo(f"Resetting {name} to 0")
-
-    run_async(work())
+    async with shell.client() as client:
+        marks = ReplicationMarks(client.metadata)
+        for name, wanted in checks.items():
+            if wanted:
+                await marks.set_checked(name, 0)
+                click.echo(f"Resetting {name} to 0")
 
 
 # -- marked ledgers ---------------------------------------------------------------------------
 
 
-@click.command("listunderreplicated")
-@value("missing", "mr", "missingreplica", metavar="ID", help="Only those that this bookie lacks.")
-@value("others", "emr", "excludingmissingreplica", metavar="ID", help="Not those that this bookie "
-       "lacks.")  # fmt: skip
-@flag("with_replicas", "pmr", "printmissingreplica", help="Print which bookies lack them.")
-@flag("with_workers", "prw", "printreplicationworkerid", help="Print who works on them.")
-@flag("count_only", "c", "onlydisplayledgercount", help="Print only how many there are.")
-@pass_shell
-def list_underreplicated(
+async def list_underreplicated(
     shell: Shell,
     missing: str | None,
     others: str | None,
@@ -189,76 +125,58 @@ def list_underreplicated(
     count_only: bool,
 ) -> None:
     """List the ledgers that lack replicas."""
-    uri = shell.cluster()
+    from quire.replication.explain.status import marked_ledgers
 
-    async def work() -> int:
-        from quire.replication.explain.status import marked_ledgers
-
-        count = 0
-        async with connect(uri) as client:
-            async for one in marked_ledgers(client.metadata):
-                if missing is not None and missing not in one.replicas:
-                    continue
-                if others is not None and others in one.replicas:
-                    continue
-                count += 1
-                if count_only:
-                    continue
-                click.echo(shell.ledger(one.ledger))
-                if (since := time_text(-1 if one.marked_ms is None else one.marked_ms)) is not None:
-                    click.echo(f"\tCtime : {since}")
-                for replica in one.replicas if with_replicas else ():
-                    click.echo(f"\tMissingReplica : {replica}")
-                if with_workers and one.lock_owner is not None:
-                    click.echo(f"\tReplicationWorkerId : {one.lock_owner}")
-        return count
-
-    count = run_async(work())
+    count = 0
+    async with shell.client() as client:
+        async for one in marked_ledgers(client.metadata):
+            if missing is not None and missing not in one.replicas:
+                continue
+            if others is not None and others in one.replicas:
+                continue
+            count += 1
+            if count_only:
+                continue
+            click.echo(shell.ledger(one.ledger))
+            if (since := time_text(-1 if one.marked_ms is None else one.marked_ms)) is not None:
+                click.echo(f"\tCtime : {since}")
+            for replica in one.replicas if with_replicas else ():
+                click.echo(f"\tMissingReplica : {replica}")
+            if with_workers and one.lock_owner is not None:
+                click.echo(f"\tReplicationWorkerId : {one.lock_owner}")
     click.echo(f"Under replicated ledger count: {count}")
 
 
-@click.command("queryautorecoverystatus")
-@flag("verbose", "v", "verbose", help="With the size of each ledger, as far as it is known.")
-@pass_shell
-def query_status(shell: Shell, verbose: bool) -> None:
+async def query_status(shell: Shell, verbose: bool) -> None:
     """Print which ledgers are replicated again now, and by whom."""
-    uri = shell.cluster()
+    from quire.errors import NoSuchLedgerError
+    from quire.metadata.ledgers.unreadable import UNREADABLE
+    from quire.replication.marks.locks import ReplicationLocks
+    from quire.replication.marks.marks import ReplicationMarks
 
-    async def work() -> list[str]:
-        from quire.errors import NoSuchLedgerError
-        from quire.metadata.ledgers.unreadable import UNREADABLE
-        from quire.replication.marks.locks import ReplicationLocks
-        from quire.replication.marks.marks import ReplicationMarks
-
-        lines = []
-        async with connect(uri) as client:
-            locks = ReplicationLocks(client.metadata, "", client.clock)
-            for ledger_id in sorted(await ReplicationMarks(client.metadata).locked()):
-                holder = await locks.held_by(ledger_id)
-                if holder is None:
-                    continue  # it has just ended
-                line = f"\tLedgerId:{shell.ledger(ledger_id)}\tBookieId:{holder.owner}"
-                if verbose:
-                    try:
-                        line += f"\tLedgerSize:{(await client.ledger_metadata(ledger_id)).length}"
-                    except NoSuchLedgerError:
-                        pass
-                    except UNREADABLE:
-                        line += "\tLedgerSize:unknown (its metadata cannot be read)"
-                lines.append(line)
-        return lines
-
-    lines = run_async(work()) or ["\t No Ledger is being recovered."]
+    lines = []
+    async with shell.client() as client:
+        locks = ReplicationLocks(client.metadata, "", client.clock)
+        for ledger_id in sorted(await ReplicationMarks(client.metadata).locked()):
+            holder = await locks.held_by(ledger_id)
+            if holder is None:
+                continue  # it has just ended
+            line = f"\tLedgerId:{shell.ledger(ledger_id)}\tBookieId:{holder.owner}"
+            if verbose:
+                try:
+                    line += f"\tLedgerSize:{(await client.ledger_metadata(ledger_id)).length}"
+                except NoSuchLedgerError:
+                    pass
+                except UNREADABLE:
+                    line += "\tLedgerSize:unknown (its metadata cannot be read)"
+            lines.append(line)
+    lines = lines or ["\t No Ledger is being recovered."]
     click.echo("\n".join(("CurrentRecoverLedgerInfo:", *lines)))
 
 
 # -- bookies that are lost, or taken away -----------------------------------------------------
 
 
-@click.command("decommissionbookie")
-@value("bookie", "bookieid", metavar="ID", help="[default: the local bookie]")
-@dry_run
-@pass_shell
 def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
     """Take a bookie away for good, with nothing lost. It may live, or be stopped."""
     uri, name = shell.cluster(), bookie or shell.own_id()
@@ -286,22 +204,6 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
     return 0
 
 
-@click.command("recover")
-@click.argument("bookies", metavar="ID[,ID...]")
-@flag("query", "q", "query", help="Only print which ledgers name them.")
-@flag("plan", "dr", "dryrun", help="Change nothing; say what would be copied.")
-@flag("force", "f", "force", help="Do not ask.")
-@value(
-    "ledger_id", "l", "ledger", callback=as_ledger_id, metavar="LEDGER", help="Only this ledger."
-)
-@flag("skip_open", "sk", "skipOpenLedgers", help="Leave ledgers that are still written.")
-@flag("delete_cookie", "d", "deleteCookie", help="Then remove the bookies' cookies.")
-@flag("skip_failed", "sku", "skipUnrecoverableLedgers", help="Ledgers that cannot be recovered do "
-      "not count as a failure.")  # fmt: skip
-@value("rate", "rate", "replicationRate", type=click.IntRange(min=1), metavar="BYTES",
-       help="Write at most so many bytes a second.")  # fmt: skip
-@dry_run
-@pass_shell
 def recover(
     shell: Shell,
     bookies: str,
@@ -320,7 +222,7 @@ def recover(
     names = [name for name in bookies.split(",") if name]
     click.echo(f"Bookies : [{', '.join(names)}]")
     if query:
-        return _query(shell, uri, names)
+        return run_async(_query(shell, names))
     if not force and not plan and not agreed("Are you sure to recover them?", without="-force"):
         return EXIT_ERROR
     complete = True
@@ -336,7 +238,7 @@ def recover(
         )  # fmt: skip
         complete &= not bad
         if delete_cookie and result.complete and ledger_id is None:
-            run_async(_delete_cookie(uri, name))
+            run_async(_delete_cookie(shell, name))
         elif delete_cookie:
             say(f"the cookie of bookie {name} stays: ledgers may still name it")
     return 0 if complete else EXIT_ERROR
@@ -354,7 +256,7 @@ def _recovering(
             recover_bookie,
             take_out_of,
         )
-        from quire.replication.repair.ledger import move_of
+        from quire.replication.repair.bookie_removal import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT
         options = MoveOptions(opened, OPEN_GRACE_S, bytes_per_s=rate)
@@ -372,19 +274,15 @@ def _recovering(
     return work
 
 
-def _query(shell: Shell, uri: str, names: list[str]) -> int:
+async def _query(shell: Shell, names: list[str]) -> int:
     """Print which segments of which ledgers name these bookies, and how often."""
     from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
-
-    async def work() -> None:
-        async with connect(uri) as client:
-            say("NOTE: Bookies in inspection list are marked with '*'.")
-            async for ledger_id, metadata in each_metadata(client, unread):
-                _tell_ledger(shell, ledger_id, metadata, names)
-
-    run_async(work())
+    async with shell.client() as client:
+        say("NOTE: Bookies in inspection list are marked with '*'.")
+        async for ledger_id, metadata in each_metadata(client, unread):
+            _tell_ledger(shell, ledger_id, metadata, names)
     say("Done")
     return say_unread(unread)
 
@@ -404,12 +302,11 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
     click.echo(f"summary: [{told}]\n")
 
 
-async def _delete_cookie(uri: str, name: str) -> None:
-    from quire.cli.bookie.identity import opened_metadata
+async def _delete_cookie(shell: Shell, name: str) -> None:
     from quire.errors import NoSuchKeyError
     from quire.metadata.bookies.directories import forget_bookie
 
-    async with opened_metadata(uri) as store:
+    async with shell.store() as store:
         try:
             known = await store.read_cookie(name)
         except NoSuchKeyError:

@@ -12,6 +12,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     asynchronous,
     dry_run_option,
+    flag,
     json_option,
     metadata_option,
     yes_option,
@@ -204,7 +205,7 @@ def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
 @metadata_option
 @namespace_option
 @name_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="All streams of the namespace.")
+@flag("--all", "All streams of the namespace.", name="everything")
 @dry_run_option("Only say which ledgers would be freed.")
 @json_option("One JSON object for each stream: name, freed_ledgers, dry_run.")
 @asynchronous

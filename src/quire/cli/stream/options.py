@@ -1,4 +1,4 @@
-"""What the commands that work on namespaces and streams share."""
+"""Options and output that the commands on namespaces and streams share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command, checked
+from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
@@ -76,14 +76,9 @@ def name_argument(
     return click.argument(variable, metavar=metavar, required=required, callback=stream_callback)
 
 
-def password_option(command: Command) -> Command:
-    return click.option(
-        "--password",
-        default="",
-        metavar="TEXT",
-        callback=lambda context, parameter, value: os.fsencode(value),
-        help="Of the ledgers of the namespace's streams. [default: none]",
-    )(command)
+password_option: Callable[[Command], Command] = password_of(
+    "Of the ledgers of the namespace's streams. [default: none]"
+)
 
 
 def _delimiter(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
@@ -189,7 +184,7 @@ def columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def place(text: str) -> Start:
-    """What a user means by it. UsageError."""
+    """Parse a place in a stream. Raises UsageError."""
     from quire.streams.read.positions import parse_start
 
     return parse_start(text)

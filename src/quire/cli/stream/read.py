@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import say
-from quire.cli.common.options import Command, asynchronous, checked, metadata_option
+from quire.cli.common.options import (
+    asynchronous,
+    checked,
+    composed,
+    flag,
+    json_option,
+    metadata_option,
+)
 from quire.cli.common.output import OutputThread
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
     PLACES,
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
     from quire.streams.read.positions import Start
 
 COMMIT_INTERVAL_S = 1.0
-"""Between two stores of a subscription's position, at least: what was printed within that time may
-come again after a crash."""
+"""The shortest time, in seconds, between two commits of a subscription's position. Records printed
+within this time may come again after a crash."""
 TAIL_RECORDS = 10
 EXIT_TERMINATED = 128 + signal.SIGTERM
 FORMATS = ("text", "json", "hex")
@@ -45,7 +52,7 @@ GAPS = ("raise", "deliver", "skip")
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """What to print of the stream, and how."""
+    """The records to print, and their form."""
 
     limit: int | None
     """Records."""
@@ -60,33 +67,30 @@ def _subscription(text: str) -> str:
     return check_subscription_name(text)
 
 
-def _shared(command: Command) -> Command:
-    for option in (
-        password_option,
-        click.option(
-            "--on-gap",
-            type=click.Choice(GAPS),
-            default="raise",
-            show_default=True,
-            help="Where records are gone (truncated, or lost): fail, say so and go on, or go on.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
-        delimiter_option(r"What is printed behind each record, instead of a newline."),
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(FORMATS),
-            default="text",
-            show_default=True,
-            help="text: the records as they are; hex: in hexadecimal; json: an object a line with "
-            "position, txid, sequence and value, the record in Base64.",
-        ),
-        name_argument(),
-        tls_options,
-        metadata_option,
-    ):
-        command = option(command)
-    return command
+_shared = composed(
+    metadata_option,
+    tls_options,
+    name_argument(),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="text: the records as they are; hex: in hexadecimal; json: an object a line with "
+        "position, txid, sequence and value, the record in Base64.",
+    ),
+    delimiter_option(r"What is printed behind each record, instead of a newline."),
+    json_option("The same as --format json."),
+    click.option(
+        "--on-gap",
+        type=click.Choice(GAPS),
+        default="raise",
+        show_default=True,
+        help="Where records are gone (truncated, or lost): fail, say so and go on, or go on.",
+    ),
+    password_option,
+)
 
 
 @click.command()
@@ -95,9 +99,7 @@ def _shared(command: Command) -> Command:
 @place_option("from", f"Where to begin: {PLACES}. [default: earliest]")
 @place_option("to", "Stop before this place.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="So many records.")
-@click.option(
-    "-f", "--follow", is_flag=True, help="Wait for what is appended, until the stream ends."
-)
+@flag("-f --follow", "Wait for what is appended, until the stream ends.")
 @click.option(
     "--subscription",
     metavar="ID",
@@ -163,9 +165,7 @@ async def read(
     show_default=True,
     help="So many records from the end.",
 )
-@click.option(
-    "-f", "--follow", is_flag=True, help="Wait for what is appended, until the stream ends."
-)
+@flag("-f --follow", "Wait for what is appended, until the stream ends.")
 @asynchronous
 async def tail(
     uri: str,
@@ -193,11 +193,11 @@ async def tail(
 
 async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -> Start:
     from quire.streams import EARLIEST, LATEST
-    from quire.streams.read.facts import before_end, segment_facts
+    from quire.streams.read.statistics import before_end, segment_statistics
 
     if not count:
         return LATEST
-    facts = await segment_facts(opened.client, await opened.segments(name), password)
+    facts = await segment_statistics(opened.client, await opened.segments(name), password)
     return await before_end(opened.client, facts, count, password) or EARLIEST
 
 
@@ -205,7 +205,7 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 
 
 async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
-    """`done` is told the position behind what was written to standard output."""
+    """Print the records. `done` receives the position after what was written to standard output."""
     from quire.errors import StreamGapError
     from quire.streams import Gap
 
@@ -216,7 +216,7 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
     output = OutputThread(sys.stdout.fileno())
     shown = not sys.stdout.isatty() and not wanted.follow
     try:
-        with Progress("read", total=left, shown=shown, counted="records") as progress:
+        with ProgressBar("read", total=left, shown=shown, counted="records") as progress:
             async with aclosing(reader.batches()) as batches:
                 async for batch in batches:
                     if isinstance(batch, Gap):
@@ -242,7 +242,7 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
 
 
 def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, DLSN]:
-    """Of the first `count` records, and the position of the last of them."""
+    """Return the first `count` records as text, and the position of the last of them."""
     from quire.streams import DLSN
 
     last = DLSN(batch.segment.lssn, batch.entry_id, batch.records.slots[count - 1])
@@ -284,8 +284,8 @@ async def _tell(gap: Gap, wanted: PrintOptions, output: OutputThread) -> None:
 
 @asynccontextmanager
 async def _committed(subscription: Subscription | None) -> AsyncIterator[Callable[[DLSN], None]]:
-    """What the call that it gives is told becomes the position of the subscription: now and then,
-    and at the end, however that comes."""
+    """Commit the position that the given function receives: now and then, and at the end, however
+    that comes."""
     position: DLSN | None = None
     stored: DLSN | None = None
 

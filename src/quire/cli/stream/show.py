@@ -11,6 +11,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     LEDGER_ID_MAX,
     asynchronous,
+    flag,
     json_option,
     metadata_option,
 )
@@ -44,12 +45,10 @@ OLDER_THAN_S = 24 * 3600
 @tls_options
 @namespace_option
 @click.argument("prefix", metavar="[PREFIX]", default="")
-@click.option(
-    "-l",
-    "--long",
-    "long",
-    is_flag=True,
-    help="With segments, records, bytes, and the first and last position and time.",
+@flag(
+    "-l --long",
+    "With segments, records, bytes, and the first and last position and time.",
+    name="long",
 )
 @password_option
 @json_option("One JSON object a line: name, and with --long what it shows.")
@@ -64,14 +63,14 @@ async def list_streams(
 
     from quire._runtime.tasks import each
     from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
-    from quire.http.views.stream_facts import stream_facts
+    from quire.http.views.stream_statistics import stream_statistics
     from quire.streams import Namespace
 
     failed: list[str] = []
 
     async def described(opened: Namespace, name: str) -> Values | None:
         try:
-            return (await stream_facts(opened, name, password)).as_json()
+            return (await stream_statistics(opened, name, password)).as_json()
         except NoSuchStreamError:
             return None  # deleted since it was listed
         except MetadataUnavailableError:
@@ -133,11 +132,11 @@ async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -
 
 async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
     from quire.errors import StreamDamagedError
-    from quire.http.views.stream_facts import segment_as_json, stream_facts
-    from quire.streams.read.facts import records_from
+    from quire.http.views.stream_statistics import segment_as_json, stream_statistics
+    from quire.streams.read.statistics import records_from
 
     async with namespace(uri, path, password) as opened:
-        found = await stream_facts(opened, name, password)
+        found = await stream_statistics(opened, name, password)
         own = await opened.own_stream_settings(name)
         subscriptions: list[Values] = []
         for subscriber in await opened.subscriptions(name):

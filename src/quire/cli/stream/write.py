@@ -18,12 +18,13 @@ from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.options import (
     FiniteRange,
     asynchronous,
+    flag,
     json_option,
     metadata_option,
     placement_option,
 )
 from quire.cli.common.output import print_json
-from quire.cli.common.progress import Progress
+from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import tls_options
 from quire.cli.stream.options import (
     Values,
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 STDIN = 0
 PIECE_RECORDS = 1_024
-"""Appended together; also how exactly is told what was acknowledged before a failure."""
+"""The number of records that are appended together. It also bounds how exactly a failure says what
+was acknowledged."""
 OUTSTANDING_RECORDS_MAX = 65_536
 """Bytes have the writer's own bound; this is for short lines."""
 
@@ -54,8 +56,8 @@ OUTSTANDING_RECORDS_MAX = 65_536
 @namespace_option
 @name_argument()
 @delimiter_option(r"What stands between records, instead of a newline; \0 for find -print0.")
-@click.option("--base64", "base64", is_flag=True, help="Lines are Base64 of the records.")
-@click.option("--create", is_flag=True, help="Make the stream if it is not there.")
+@flag("--base64", "Lines are Base64 of the records.", name="base64")
+@flag("--create", "Make the stream if it is not there.")
 @set_option
 @click.option(
     "--roll-every",
@@ -164,8 +166,8 @@ def _report(input_: InputAppender, as_json: bool, caught: list[int]) -> int:
 
 
 class RecordSplitter:
-    """Bytes in, lines out that may be records: what is too long is told, behind what came before
-    it."""
+    """Splits input into lines that can be records. A line that is too long is an error after the
+    lines before it."""
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
         from quire.cli.common.input import LineSplitter
@@ -198,7 +200,7 @@ class RecordSplitter:
 
 
 class InputAppender:
-    """What was read, and what has become of it."""
+    """Appends the input, and knows what has become of it."""
 
     def __init__(
         self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str
@@ -225,7 +227,7 @@ class InputAppender:
         from quire.cli.common.input import input_bytes
 
         shown = not os.isatty(STDIN)  # a bar would run into what is typed
-        with Progress(
+        with ProgressBar(
             "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"
         ) as progress:
             try:
@@ -239,7 +241,7 @@ class InputAppender:
                 await self._wait()
         await self._writer.close()
 
-    async def _append(self, lines: list[bytes], progress: Progress) -> None:
+    async def _append(self, lines: list[bytes], progress: ProgressBar) -> None:
         records = self._decoded(lines) if self._decode else lines
         at = 0
         while at < len(records):

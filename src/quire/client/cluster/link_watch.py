@@ -57,7 +57,7 @@ class Links(Generic[L]):
         """A connection that can be relied on."""
         return self._find(bookie_id, adds_of, trusted=True)
 
-    def find_doubtful(self, bookie_id: str, adds_of: int | None) -> L | None:
+    def find_untrusted(self, bookie_id: str, adds_of: int | None) -> L | None:
         """A connection that must be examined before it is used."""
         return self._find(bookie_id, adds_of, trusted=False)
 
@@ -152,7 +152,7 @@ class LinkWatch:
             task.cancel()
         self._seen.clear()
 
-    def suspect(self, link: Link) -> None:
+    def examine(self, link: Link) -> None:
         """Examine this connection soon, because it has probably died."""
         if not self._closed and link in self._seen and link not in self._examined:
             link.trusted = False
@@ -164,7 +164,7 @@ class LinkWatch:
 
     async def examined(self, link: Link) -> None:
         """Wait until this connection can be relied on, or is given up. Cancel-safe."""
-        self.suspect(link)
+        self.examine(link)
         task = self._examined.get(link)
         if task is not None:
             await asyncio.wait((task,))
@@ -194,7 +194,7 @@ class LinkWatch:
             if seen.quiet_since is None:
                 seen.quiet_since = now
         if seen.quiet_since is not None and now - seen.quiet_since >= self.silence_s:
-            self.suspect(link)
+            self.examine(link)
         elif self._idle_s and now - seen.heard_at >= self._idle_s:
             link.trusted = False
 

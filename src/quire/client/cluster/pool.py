@@ -11,9 +11,9 @@ from typing import TypeVar
 from quire._runtime.metrics import Metric
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
+from quire.client.cluster.health import BookieHealth
 from quire.client.cluster.link_watch import Links, LinkWatch
 from quire.client.cluster.placement import Placement
-from quire.client.cluster.quarantine import BookieHealth
 from quire.client.observability.metrics import ClientCounters, client_metrics
 from quire.client.observability.tracing import Tracing
 from quire.config import ClientConfig
@@ -84,7 +84,7 @@ class BookiePool:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the client that has this pool."""
-        return client_metrics(self.counters, len(self.health.suspects()), self.health.lagged)
+        return client_metrics(self.counters, len(self.health.unhealthy()), self.health.lagged)
 
     # -- placement ----------------------------------------------------------------------------
 
@@ -250,11 +250,11 @@ class BookiePool:
         except SilentConnectionError:
             return await call(await self.control(bookie_id))
 
-    def suspect(self, bookie_id: str) -> None:
+    def examine_links(self, bookie_id: str) -> None:
         """Examine the connections to this bookie, because a request was not answered in time."""
         for links in (self._channels, self._controls):
             for link in links.of(bookie_id):
-                self._links_watch.suspect(link)
+                self._links_watch.examine(link)
 
     async def answers_anew(self, bookie_id: str, timeout_s: float) -> bool:
         """Return whether the bookie accepts a new connection and answers a probe on it within this
@@ -269,14 +269,14 @@ class BookiePool:
         finally:
             if link is not None:
                 link.close()
-        self.suspect(bookie_id)
+        self.examine_links(bookie_id)
         return True
 
     async def _link(self, links: Links[L], bookie_id: str, adds_of: int | None) -> L:
         lock = links.connecting.setdefault(bookie_id, asyncio.Lock())
         async with lock:
             found = links.find(bookie_id, adds_of)
-            while found is None and (link := links.find_doubtful(bookie_id, adds_of)) is not None:
+            while found is None and (link := links.find_untrusted(bookie_id, adds_of)) is not None:
                 await self._links_watch.examined(link)
                 found = links.find(bookie_id, adds_of)
             if found is None:
@@ -329,4 +329,4 @@ class BookiePool:
                     if link.address not in (None, (now.host, now.port)):
                         link.give_up(f"the bookie has moved to {host_port(now.host, now.port)}")
                     elif returned:
-                        self._links_watch.suspect(link)
+                        self._links_watch.examine(link)

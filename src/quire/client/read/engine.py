@@ -16,13 +16,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractContextManager
 from functools import partial
 
+from quire._runtime.tasks import cancelled
+from quire.client.cluster.health import Misbehaviour, misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import Misbehaviour, misbehaviour_of
 from quire.client.read.hedge import Hedge
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES
 from quire.config import ClientConfig
 from quire.core.append.quorum import stripe, write_set
 from quire.core.recovery import HONEST_BOOKIES, EntryVotes, TrustModel
@@ -94,9 +95,7 @@ class ReadEngine:
                     raise error
                 windows.popleft()
         finally:
-            for task in windows:
-                task.cancel()
-            await asyncio.gather(*windows, return_exceptions=True)
+            await cancelled(windows)
 
     async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
         """As `runs`, of entries that may not exist: NoSuchEntryError at the first that every
@@ -272,22 +271,12 @@ class ReadEngine:
             answer = await self._pool.ask(
                 bookie, lambda channel: channel.batch_read(ledger_id, first, count, size, flags)
             )
-            run = check_batch(
-                self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
-            )
-            if not run:
-                raise self._bad(bookie, self._why_bad(answer, first), first)
-            return run
-
-    def _why_bad(self, answer: bytes, first: int) -> BadEntryError:
-        """Of a batch whose first entry does not check."""
-        at = BATCH_RESPONSE_BYTES
-        size = int.from_bytes(answer[at : at + LENGTH.size], "big")
-        try:
-            self._codec.check(answer[at + LENGTH.size : at + LENGTH.size + size], first)
-        except BadEntryError as error:
-            return error
-        return BadEntryError("an answer without an entry")
+            try:
+                return check_batch(
+                    self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+                )
+            except BadEntryError as error:
+                raise self._bad(bookie, error, first) from error
 
     async def _one(self, bookie: str, entry_id: int, last: int) -> EntryRun:
         ledger_id = self._codec.ledger_id
@@ -401,9 +390,7 @@ class ReadEngine:
                     if value is not None:
                         agreed[entry] = value
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
         if first not in agreed:
             raise self._disagree(first, len(copies[first]), errors)
         end = next((entry for entry in copies if entry not in agreed), last + 1)
@@ -445,7 +432,7 @@ class ReadEngine:
         """The copy that enough members agree on, if there is one; the others misbehave."""
         votes = EntryVotes()
         for index, data in copies.items():
-            votes.copies.setdefault(self._content(data), set()).add(index)
+            votes.copies.setdefault(self._codec.content(data), set()).add(index)
         content, count = votes.most()
         if count < self.trust.copies_needed:
             return None
@@ -455,10 +442,6 @@ class ReadEngine:
         # LACs differ legitimately. The lowest is no higher than that of somebody honest.
         equal = [copies[index] for index in sorted(votes.copies[content])]
         return min(equal, key=lambda data: int.from_bytes(data[16:24], "big", signed=True))
-
-    def _content(self, data: bytes) -> tuple[bytes, bytes]:
-        """What all honest copies of an entry have in common: length and payload."""
-        return data[24:32], data[self._codec.head_bytes :]
 
     def _disagree(self, entry_id: int, copies: int, errors: dict[str, QuireError]) -> ReadError:
         ledger_id = self._codec.ledger_id

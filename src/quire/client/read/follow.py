@@ -1,7 +1,7 @@
 """Followers of a ledger that is written. Those of one client share what is new.
 
-    Feed      one poll of the bookies, one read of what is new, and the newest entries, kept
-    Follower  one reader's place in the ledger: what is kept there, what is not it reads for itself
+    Feed            one poll of the bookies, one read of what is new, and the newest entries, kept
+    LedgerFollower  one reader's place in the ledger: it takes what is kept, and reads the rest
 
 Nobody works for the feed alone: of the followers that have had everything, the first to wait does
 the work, the others are woken when there is something; when it leaves in the middle, another one
@@ -27,7 +27,7 @@ from contextlib import aclosing, contextmanager
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.engine import ReadEngine
 from quire.client.read.ledger_view import LedgerView
-from quire.client.read.tail import Tail, bytes_of
+from quire.client.read.tail import LedgerTail, bytes_of
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec, EntryRun
 from quire.config import ClientConfig
@@ -71,7 +71,7 @@ class Feeds:
     @contextmanager
     def joined(
         self,
-        follower: Follower,
+        follower: LedgerFollower,
         view: LedgerView,
         codec: EntryCodec,
         password: bytes,
@@ -103,12 +103,12 @@ class Feed:
         self.view = view
         self._pool = pool
         self._engine = ReadEngine(codec, lambda: view.metadata, view.refresh, pool, config, trust)
-        self._tail = Tail(view, codec, self._engine, pool, config)
+        self._tail = LedgerTail(view, codec, self._engine, pool, config)
         self._kept: deque[EntryRun] = deque()
         """Consecutive acknowledged entries, up to the one before `_tail.upcoming`."""
         self._kept_bytes = 0
         self._kept_bytes_max = config.read_windows * config.read_window_bytes
-        self._followers: dict[Follower, None] = {}
+        self._followers: dict[LedgerFollower, None] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
         """One of the followers does the work now; the others wait."""
@@ -119,13 +119,13 @@ class Feed:
 
     # -- coming and going ---------------------------------------------------------------------
 
-    def join(self, follower: Follower, view: LedgerView) -> None:
+    def join(self, follower: LedgerFollower, view: LedgerView) -> None:
         self._followers[follower] = None
         if self._watch is None:
             self._watch = self.view.store.watch_ledger(self.view.ledger_id, self._tail.on_metadata)
         self.learn(view)
 
-    def leave(self, follower: Follower) -> bool:
+    def leave(self, follower: LedgerFollower) -> bool:
         """Whether anybody is left."""
         self._followers.pop(follower, None)
         if not self._followers and self._watch is not None:
@@ -273,7 +273,7 @@ class Feed:
         self._kept_bytes = 0
 
 
-class Follower:
+class LedgerFollower:
     """One walk along one ledger, from `first` on."""
 
     def __init__(

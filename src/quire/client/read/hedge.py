@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from quire._runtime.tasks import cancelled
 from quire.config import ClientConfig
 from quire.errors import BookieTimeoutError, QuireError
 
@@ -73,7 +74,7 @@ class Hedge:
                     return found, errors
                 await self._give_up(asked, errors)
         finally:
-            await _cancel(asked)
+            await cancelled(asked)
         return None, errors
 
     async def _some(
@@ -106,15 +107,7 @@ class Hedge:
             one = asked.pop(future)
             limit_s = self._config.read_timeout_s * one.rounds
             errors[one.bookie] = BookieTimeoutError(f"no answer within {limit_s:g} s")
-        await _cancel(over)
+        await cancelled(over)
 
     def _later(self) -> float:
         return asyncio.get_running_loop().time() + self._config.read_timeout_s
-
-
-async def _cancel(futures: Iterable[asyncio.Future[T]]) -> None:
-    left = list(futures)
-    for future in left:
-        future.cancel()
-    if left:
-        await asyncio.gather(*left, return_exceptions=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from quire._runtime.tasks import cancelled
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import LAST_ENTRY, Flag
@@ -77,9 +78,7 @@ async def read_last_confirmed(
             if cover and trust.covered(result.known, len(ensemble), *quorums):
                 return result
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(tasks)
     if not cover:
         return result
     raise _uncovered(codec.ledger_id, result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quire.client.cluster.pool import BookiePool
 from quire.client.read import arrow
 from quire.client.read.engine import ReadEngine
-from quire.client.read.follow import Feed, Feeds, Follower
+from quire.client.read.follow import Feed, Feeds, LedgerFollower
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.client.read.ledger_view import LedgerView
 from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
@@ -61,7 +61,7 @@ class LedgerReader:
         self._engine = ReadEngine(
             codec, lambda: self._view.metadata, self._view.refresh, pool, config, trust
         )
-        self._tails: dict[Follower, None] = {}
+        self._tails: dict[LedgerFollower, None] = {}
         self._closed = False
 
     @property
@@ -211,7 +211,7 @@ class LedgerReader:
             first = self.last_add_confirmed + 1
         if first < 0:
             raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
-        follower = Follower(self._view, self._engine, first)
+        follower = LedgerFollower(self._view, self._engine, first)
         with self._following(follower) as feed:
             async with aclosing(follower.runs(feed)) as runs:
                 async for run in runs:
@@ -224,13 +224,13 @@ class LedgerReader:
         self._check_open()
         if entry_id <= self.last_add_confirmed or self.ledger_closed:
             return self.last_add_confirmed
-        follower = Follower(self._view, self._engine, entry_id, reads=False)
+        follower = LedgerFollower(self._view, self._engine, entry_id, reads=False)
         with self._following(follower) as feed:
             await follower.wait(feed)
         return self.last_add_confirmed
 
     @contextmanager
-    def _following(self, follower: Follower) -> Iterator[Feed]:
+    def _following(self, follower: LedgerFollower) -> Iterator[Feed]:
         self._tails[follower] = None
         joined = self._feeds.joined(follower, self._view, self._codec, self._password, self._trust)
         try:

@@ -34,8 +34,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quire._runtime.tasks import cancelled
+from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
-from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.client.read.last_confirmed import read_last_confirmed, verified_lac
 from quire.client.read.ledger_view import LedgerView
@@ -68,8 +69,9 @@ POLLS_MAX = 2
 """Bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
-"""Of a batch read. A bookie answers so little in one turn of its event loop, where it has it at
-hand, as it has the end of a ledger; it hands what may be megabytes on to its threads."""
+"""The largest answer to a batch read that reads ahead. A bookie gives such an answer within one
+event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its threads.
+"""
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
 ASK_DELAY_MAX_S = 0.25
@@ -83,7 +85,7 @@ def bytes_of(run: EntryRun) -> int:
     return run.ends[-1] - run.offsets[0]
 
 
-class Tail:
+class LedgerTail:
     """The end of one ledger. What it learns of the LAC is in `view`."""
 
     def __init__(
@@ -231,9 +233,7 @@ class Tail:
                     return told[0] if told else None
                 await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancelled(asked)
 
     async def _ask(self, bookie: str, *, again: bool = False) -> bool:
         """Wait for this bookie to prove that the next entry is acknowledged, and return whether it
@@ -307,8 +307,7 @@ class Tail:
                     break  # nothing comes
             return await polling
         finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
+            await cancelled((polling,))
 
     @property
     def _overdue_s(self) -> float | None:

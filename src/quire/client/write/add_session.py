@@ -364,7 +364,7 @@ class AddSession:
             self.fail(error)
             return
         if isinstance(error, BookieTimeoutError) and member.channel is not None:
-            self.pool.suspect(member.bookie_id)
+            self.pool.examine_links(member.bookie_id)
         may_return = may_return or isinstance(error, SilentConnectionError)
         if not may_return:
             self.pool.mark_failed(member.bookie_id)

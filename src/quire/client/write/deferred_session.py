@@ -14,7 +14,7 @@ from collections import deque
 from typing import Unpack
 
 from quire.client.write.add_session import AddSession, HowToAdd, Member
-from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
+from quire.codec.wire.v3_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError
 from quire.net.control import ControlChannel

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 
+from quire._runtime.tasks import cancelled
 from quire.client.write.add_session import AddSession
 from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
@@ -23,9 +24,9 @@ from quire.errors import QuireError
 TICKS = 2
 """In one interval. A LAC that no entry has told for one of them is told: between the half and the
 whole of the interval after the acknowledgement."""
-APPEND_TURNS = 2
-"""Of the event loop, from an acknowledgement until the entry that is appended because of it has
-been sent: it tells the LAC itself."""
+APPEND_ITERATIONS = 2
+"""The number of event-loop iterations from an acknowledgement until the entry that is appended
+because of it has been sent. That entry carries the LAC itself."""
 RETRY_DELAY_S = 0.05
 """A bookie that has failed to take one gets no other within this time."""
 
@@ -72,16 +73,14 @@ class ExplicitLac:
                 if now() - since_s < self._tick_s * TICKS:
                     await asyncio.sleep(self._tick_s)
                 else:
-                    for _ in range(APPEND_TURNS):
+                    for _ in range(APPEND_ITERATIONS):
                         await asyncio.sleep(0)
                 if lac > self._told and session.failure is None:
                     await self._write()
         except QuireError:
             pass  # the session has ended
         finally:
-            for task in self._busy.values():
-                task.cancel()
-            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+            await cancelled(self._busy.values())
 
     async def _write(self) -> None:
         """Tell those who have answered the last time, an ack quorum at least. Where one of them is

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from quire.client.observability.metrics import ClientCounters
 from quire.codec.wire.v2 import Buffer
-from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.net.link import Link
 
 SHEAF_ROWS_MIN = 2
@@ -94,11 +94,11 @@ class ConnectionGroup:
         self._flush = flush
         self._pieces: list[Buffer] = []
         """What leaves with the next flush. Each writer bounds its part (`max_turn_bytes`)."""
-        self._sheaves: list[Sheaf] = []
+        self._sheaves: list[CoalescedAdds] = []
         """The sheaves that leave with the next flush. The frames of each are contiguous."""
-        self._sheaf: Sheaf | None = None
+        self._sheaf: CoalescedAdds | None = None
         """The one that takes the next entry."""
-        self._former: Sheaf | None = None
+        self._former: CoalescedAdds | None = None
         self._rests = 0
         self._places: dict[tuple[Link, ...], tuple[int, ...]] = {}
 
@@ -115,7 +115,7 @@ class ConnectionGroup:
         self._load()
         self._pieces += pieces
 
-    def sheaf(self, ack_quorum: int) -> Sheaf | None:
+    def sheaf(self, ack_quorum: int) -> CoalescedAdds | None:
         """Return the sheaf that takes the next entry, or None while answers come in another
         order."""
         sheaf = self._sheaf
@@ -127,7 +127,7 @@ class ConnectionGroup:
             return None
         self._load()
         flush = self._flush
-        self._sheaf = Sheaf(len(self.links), ack_quorum, flush.now(), flush.confirmed)
+        self._sheaf = CoalescedAdds(len(self.links), ack_quorum, flush.now(), flush.confirmed)
         self._sheaves.append(self._sheaf)
         return self._sheaf
 

@@ -118,6 +118,10 @@ class EntryCodec:
         entry, _, length = self.check(data, entry_id)
         return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
+    def content(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return what all honest copies of an entry have in common: its length and payload."""
+        return data[24:32], data[self.head_bytes :]
+
     def pack_lac(self, lac: int) -> bytes:
         """An explicit LAC packet: ledger, LAC, digest."""
         packet = LAC_PACKET.pack(self.ledger_id, lac)
@@ -279,12 +283,18 @@ def check_batch(
 ) -> EntryRun:
     """Verify the (length, entry bytes) pairs of a batch read's answer in data[at:end].
 
-    Takes at most `limit` entries. Stops before the first entry that does not verify; an empty run
-    means that already the first one was bad.
+    Takes at most `limit` entries, and stops before the first one that does not verify. Raises
+    BadEntryError if that is entry `first` itself.
     """
-    return _check_equal(codec, data, first, at, end, limit) or _check_each(
+    run = _check_equal(codec, data, first, at, end, limit) or _check_each(
         codec, data, first, at, end, limit
     )
+    if not run:
+        start = at + LENGTH.size
+        size = int.from_bytes(data[at:start], "big")
+        codec.check(data[start : start + size], first)
+        raise BadEntryError(f"no entry in the answer for entry {first}")
+    return run
 
 
 def _check_equal(

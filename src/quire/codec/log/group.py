@@ -34,16 +34,16 @@ which are a length (4 bytes, big-endian) and the entry, as in the answer to a BA
 | 24     | 4    | offset of the first frame in the payload                            |
 | 28     | 4    | flags; 1: ids are not consecutive, the next `count` of the ids (i64)|
 
-State records: see `log_parts`. Block checksums (u32): one for each block of the group that starts
-at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them, the last
-0 where it is not needed.
+State records: see `state_records`. Block checksums (u32): one for each block of the group that
+starts at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them,
+the last 0 where it is not needed.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -53,7 +53,6 @@ from quire.codec.log.state_records import (
     MAX_TABLE_BYTES,
     Buffer,
     FormatError,
-    Singles,
     StateRecord,
     aligned,
     block_checksums,
@@ -178,6 +177,14 @@ class GroupTable:
     """Of the blocks that start at or behind the end of the table."""
 
 
+class ColumnarBatch(NamedTuple):
+    """Frames of one size, back to back, each of which is a run: entries of ledgers in turn."""
+
+    ledger_ids: Sequence[int]
+    entry_ids: Sequence[int]
+    frame_size: int
+
+
 class GroupEncoder:
     """Composes one group: `add` each batch in order, then `finish`.
 
@@ -196,7 +203,7 @@ class GroupEncoder:
 
     def add(
         self,
-        runs: Iterable[RunLike] | Singles,
+        runs: Iterable[RunLike] | ColumnarBatch,
         buffers: Iterable[Buffer],
         size_bytes: int,
         records: Iterable[StateRecord] = (),
@@ -206,8 +213,8 @@ class GroupEncoder:
         base = self.payload_bytes
         for record in records:
             self._records.append(encode_record(record, self._row_count + record.run_index))
-        if isinstance(runs, Singles):
-            self._add_singles(runs, base)
+        if isinstance(runs, ColumnarBatch):
+            self._add_columns(runs, base)
         else:
             for run in runs:
                 self._add_run(run, base)
@@ -215,12 +222,12 @@ class GroupEncoder:
         self.payload_bytes = base + size_bytes
         return base
 
-    def _add_singles(self, singles: Singles, base: int) -> None:
-        ledger_ids, entry_ids, size = singles
+    def _add_columns(self, columns: ColumnarBatch, base: int) -> None:
+        ledger_ids, entry_ids, size = columns
         count = len(ledger_ids)
-        columns = {0: ledger_ids, 1: entry_ids, 3: range(base, base + size * count, size)}
+        packed = {0: ledger_ids, 1: entry_ids, 3: range(base, base + size * count, size)}
         # A count of one and the frame size as one number, offset and no flags as another.
-        self._rows.append(pack_rows("<", "qqQQ", (0, 0, 1 | size << 32, 0), columns, count))
+        self._rows.append(pack_rows("<", "qqQQ", (0, 0, 1 | size << 32, 0), packed, count))
         self._row_count += count
 
     def _add_run(self, run: RunLike, base: int) -> None:

@@ -18,7 +18,7 @@ import enum
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -143,14 +143,6 @@ def decode_segment_value(value: Buffer) -> int:
     if len(value) != 8:
         raise FormatError(f"a segment number of {len(value)} bytes")
     return int.from_bytes(value, "little")
-
-
-class Singles(NamedTuple):
-    """Frames of one size, back to back, each of which is a run: entries of ledgers in turn."""
-
-    ledger_ids: Sequence[int]
-    entry_ids: Sequence[int]
-    frame_size: int
 
 
 def encode_records(records: Iterable[StateRecord]) -> bytes:

@@ -39,7 +39,7 @@ _FLAT = re.compile(r"L(\d{10,19})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class LedgerTree:
     """The paths of the ids `first` to `last`: `digits` digits, cut in fours from their end."""
 
     digits: int
@@ -70,7 +70,7 @@ class LedgerManager:
 
     name: str
     """As in metadata URIs."""
-    trees: tuple[Tree, ...]
+    trees: tuple[LedgerTree, ...]
     """In the order of their ids. None: every ledger lies right below the root."""
     long_ids: bool
     """Whether ids go on, past the short ones, with `idgen-long`."""
@@ -108,8 +108,8 @@ class LedgerManager:
 HIERARCHICAL = LedgerManager(
     "hierarchical",
     (
-        Tree(_SHORT_DIGITS, 0, SHORT_ID_END - 1),
-        Tree(_LONG_DIGITS, SHORT_ID_END, LEDGER_ID_MAX),
+        LedgerTree(_SHORT_DIGITS, 0, SHORT_ID_END - 1),
+        LedgerTree(_LONG_DIGITS, SHORT_ID_END, LEDGER_ID_MAX),
     ),
     long_ids=True,
     sequence_parent="idgen",
@@ -118,14 +118,14 @@ HIERARCHICAL = LedgerManager(
 
 LONG_HIERARCHICAL = LedgerManager(
     "longhierarchical",
-    (Tree(_LONG_DIGITS, 0, LEDGER_ID_MAX),),
+    (LedgerTree(_LONG_DIGITS, 0, LEDGER_ID_MAX),),
     long_ids=True,
     sequence_parent="idgen",
 )
 
 LEGACY_HIERARCHICAL = LedgerManager(
     "legacyhierarchical",
-    (Tree(_SHORT_DIGITS, 0, 10**_SHORT_DIGITS - 1),),
+    (LedgerTree(_SHORT_DIGITS, 0, 10**_SHORT_DIGITS - 1),),
     long_ids=False,
     sequence_parent="idgen",
 )

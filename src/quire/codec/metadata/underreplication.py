@@ -77,7 +77,7 @@ class Underreplicated:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """Who holds a lock, or stands for election."""
 
     owner: str
@@ -90,7 +90,7 @@ class Holder:
         return f"bookieId: {quote(self.owner.encode())}\n{since}".encode("ascii")
 
     @classmethod
-    def decode(cls, data: bytes) -> Holder:
+    def decode(cls, data: bytes) -> LockHolder:
         """`ValueError` if it is none."""
         owner = parse_text(data).text("bookieId")
         if owner is None:
@@ -180,9 +180,9 @@ def locked_ledger(name: str) -> int | None:
 
 def lock_value(owner: str) -> bytes:
     """Of a lock whose holder does not say since when."""
-    return Holder(owner).encode()
+    return LockHolder(owner).encode()
 
 
 def lock_owner(data: bytes) -> str:
     """`ValueError` if the value is not that of a lock."""
-    return Holder.decode(data).owner
+    return LockHolder.decode(data).owner

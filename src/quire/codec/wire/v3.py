@@ -57,7 +57,7 @@ class ReadFlag(enum.IntEnum):
     PIGGYBACK = 2
 
 
-class BookieInfo(enum.IntFlag):
+class RequestedInfo(enum.IntFlag):
     TOTAL_CAPACITY = 1
     FREE_SPACE = 2
 

@@ -1,4 +1,4 @@
-"""Stretches of v3 ADD requests, without a message object for each.
+"""v3 ADD requests and their answers as bytes, without a message object for each.
 
 A client that writes a ledger sends requests that differ in three places only:
 
@@ -9,6 +9,9 @@ TXN, ENTRY and BODY. Where the first request of a stretch has this form (fields 
 their numbers, as every generated encoder writes them), and the others have the same bytes outside
 of the three and numbers of the same size inside, all of them mean the same as their messages would.
 Everything else is `v3.parse_request`'s.
+
+`DeferredAddEncoder` makes such requests, with FLAGS 1 (deferred sync). The transaction id is the
+entry id: a client that adds to one ledger on a connection finds its answers by ledger and entry.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from functools import lru_cache
 from operator import lt
 from typing import NamedTuple
 
-from quire.codec.protobuf_wire import WireError, decode_varint, int64
-from quire.codec.wire.v2 import KEY_BYTES, LENGTH
+from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType
+from quire.codec.entry.entry import META, META_BYTES, EntryCodec
+from quire.codec.protobuf_wire import WireError, decode_varint, encode_varint, int64
+from quire.codec.wire.v2 import KEY_BYTES, LENGTH, MAX_FRAME_BYTES, Buffer
 from quire.codec.wire.v3 import status_varint
 
 _HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, txnId follows
@@ -179,3 +184,69 @@ def add_responses(
     size = len(header) + len(txns[0]) + len(behind) + len(entries[0])
     before = LENGTH.pack(size) + header
     return b"".join([before + txn + behind + entry for txn, entry in zip(txns, entries)])
+
+
+# -- deferred adds of a client ----------------------------------------------------------------
+
+_DEFERRED = b"\x28\x01"
+
+MAX_HEAD_BYTES = 80
+"""What stands around the entry bytes in a frame, at most."""
+
+
+def max_deferred_payload_bytes(digest: DigestType) -> int:
+    """The largest payload whose v3 ADD frame every bookie accepts."""
+    return MAX_FRAME_BYTES - MAX_HEAD_BYTES - META_BYTES - DIGEST_SIZE_BYTES[digest]
+
+
+class DeferredAddEncoder:
+    """Turns payloads into deferred-sync ADD frames; the twin of `entry.AddEncoder`."""
+
+    __slots__ = ("_codec", "_key", "_ledger")
+
+    def __init__(self, codec: EntryCodec, key: bytes) -> None:
+        self._codec = codec
+        self._ledger = b"\x08" + encode_varint(codec.ledger_id) + b"\x10"
+        self._key = b"\x1a" + encode_varint(len(key)) + key + b"\x22"
+
+    def frames(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[Sequence[Buffer], int]:
+        """As `entry.AddEncoder.frames`."""
+        parts, length = self.parts(first, lac, length, payloads)
+        return (b"".join(parts),), length
+
+    def parts(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[list[Buffer], int]:
+        """Five pieces a frame, to be joined, for consecutive entries from `first` on; and the
+        ledger length after them. `length` is the ledger length before `first`."""
+        codec = self._codec
+        of, head_bytes, pack = codec.of, codec.head_bytes, META.pack
+        pieces: list[Buffer] = []
+        extend = pieces.extend
+        size = body_bytes = -1
+        body_length = b""
+        for entry_id, payload in enumerate(payloads, start=first):
+            if len(payload) != size:
+                size = len(payload)
+                body_bytes = head_bytes + size
+                body_length = encode_varint(body_bytes)
+            length += size
+            meta = pack(codec.ledger_id, entry_id, lac, length)
+            entry = encode_varint(entry_id)
+            own = b"".join((self._ledger, entry, self._key, body_length))
+            head = b"".join(
+                (
+                    b"\x0a",
+                    bytes((len(_HEADER) + len(entry),)),
+                    _HEADER,
+                    entry,
+                    _ADD_TAG,
+                    encode_varint(len(own) + body_bytes + len(_DEFERRED)),
+                    own,
+                )
+            )
+            frame_bytes = LENGTH.pack(len(head) + body_bytes + len(_DEFERRED))
+            extend((frame_bytes + head, meta, of(meta, payload), payload, _DEFERRED))
+        return pieces, length

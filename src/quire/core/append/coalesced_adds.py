@@ -18,19 +18,29 @@ them, and an entry is confirmed once, when the ack quorum's number passes it. La
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from quire.codec.entry.entry import PIECES, AddEncoder
 from quire.codec.wire.v2 import Buffer, add_responses_each
 
-if TYPE_CHECKING:
-    from quire.core.append.pipeline import AddPipeline
 
-Row = tuple["AddPipeline", AddEncoder, int, int, int, int, Buffer]
+class CoalescedPipeline(Protocol):
+    """The pipeline of a ledger, as far as a sheaf knows it."""
+
+    sheaf: CoalescedAdds | None
+    frozen: bool
+    accepted: int
+    last_confirmed: int
+    last_pushed: int
+
+    def settle(self) -> None: ...
+
+
+Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
 """An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""
 
 
-class Sheaf:
+class CoalescedAdds:
     """Rows; each is the entry of one ledger. Members are known by their place in the buffer's
     route, which may be another one than their index in an ensemble."""
 
@@ -69,7 +79,7 @@ class Sheaf:
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
         """Until it is tied: pipelines append to it."""
-        self._pipelines: Sequence[AddPipeline] = ()
+        self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
         self._answers = b""

@@ -1,6 +1,6 @@
 """The add pipeline of a deferred-sync ledger: an acknowledgement says "accepted", not "durable".
 
-The laws of `add_pipeline` hold with these changes:
+The invariants of `pipeline` hold with these changes:
 
 1. `accepted` moves as `last_confirmed` does there. `last_confirmed` moves only when every member
    that is there has answered a force: up to the last entry that an ack quorum of them had accepted

@@ -14,8 +14,9 @@ member of the ensemble acknowledged. Laws, with their rules in the replication s
 Blocks form a linked list with one cursor a member and one for confirmation: a block is freed when
 the last cursor has passed it.
 
-A single entry that leaves together with those of other ledgers may be lent to a `Sheaf` instead of
-becoming a block. Whatever here asks or tells more than what is confirmed settles that first.
+A single entry that leaves together with those of other ledgers may be lent to `CoalescedAdds`
+instead of becoming a block. Whatever here asks or tells more than what is confirmed settles that
+first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from quire.codec.entry.entry import AddEncoder
 from quire.codec.wire.v2 import Buffer, frame_bounds
-from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.quorum import in_write_set
 
 PUSHES_ALONE = 32
@@ -120,7 +121,7 @@ class AddPipeline:
         self._parked: frozenset[int] = frozenset()
         self._confirming: Block | None = None
         self._tail: Block | None = None
-        self.sheaf: Sheaf | None = None
+        self.sheaf: CoalescedAdds | None = None
         """That has the newest entry, or had it until all members acknowledged it."""
         self.row = 0
         """The number of that entry there."""
@@ -168,7 +169,7 @@ class AddPipeline:
 
     def lend(
         self,
-        sheaf: Sheaf,
+        sheaf: CoalescedAdds,
         places: Sequence[int],
         encoder: AddEncoder,
         ledger_id: int,

@@ -88,34 +88,34 @@ def _fill_all(
     rules: Sequence[Rule],
     rank: Callable[[int, Place, Members], Rank],
 ) -> dict[int, str]:
-    doubtful = sum(option.bookie_id in view.failed_s for option in options)
+    unhealthy = sum(option.bookie_id in view.failed_s for option in options)
     holes = len(wanted.holes)
-    least = max(0, holes - (len(options) - doubtful))
+    least = max(0, holes - (len(options) - unhealthy))
     few = _few(options, view, holes)
     kept = [view.find(bookie) for bookie in wanted.members if bookie is not None]
     rules = [rule for rule in rules if rule.mends_nothing or rule.feasible([*options, *kept])]
 
-    def search(rule: Rule, doubts_max: int) -> dict[int, str]:
-        first = _Search(wanted, view, options, rule, rank, doubts_max, FIRST_STEPS_MAX)
+    def search(rule: Rule, unhealthy_max: int) -> dict[int, str]:
+        first = _Search(wanted, view, options, rule, rank, unhealthy_max, FIRST_STEPS_MAX)
         found = first.run()
         if not found and first.steps_left < 0:
-            found = _Search(wanted, view, few, rule, rank, doubts_max, STEPS_MAX).run()
+            found = _Search(wanted, view, few, rule, rank, unhealthy_max, STEPS_MAX).run()
         return found
 
-    most = min(holes, doubtful)
-    for doubts_max in range(least, most + 1):
+    most = min(holes, unhealthy)
+    for unhealthy_max in range(least, most + 1):
         for rule in rules:
-            found = search(rule, doubts_max)
+            found = search(rule, unhealthy_max)
             if found:
                 return found
         # What cannot be with all of them cannot be with fewer.
-        if doubts_max == least < most - 1 and not any(search(rule, most) for rule in rules):
+        if unhealthy_max == least < most - 1 and not any(search(rule, most) for rule in rules):
             break
     return {}
 
 
 def _few(options: Sequence[Place], view: View, holes: int) -> list[Place]:
-    """As many of each location as there are places to fill, good and doubtful ones, other hosts
+    """As many of each location as there are places to fill, good and unhealthy ones, other hosts
     first: to a rule those of one location are the same."""
     fresh: list[Place] = []
     second: list[Place] = []
@@ -142,15 +142,15 @@ class _Search:
         options: Sequence[Place],
         rule: Rule,
         rank: Callable[[int, Place, Members], Rank],
-        doubts_max: int,
+        unhealthy_max: int,
         steps_max: int,
     ) -> None:
         self.steps_left = steps_max
         """Less than 0: it gave up."""
         self._options = options
-        self._doubtful = view.failed_s
+        self._unhealthy = view.failed_s
         self._rank = rank
-        self._doubts_left = doubts_max
+        self._unhealthy_left = unhealthy_max
         self._members: Members = [
             None if bookie is None else view.find(bookie) for bookie in wanted.members
         ]
@@ -182,13 +182,13 @@ class _Search:
             self.steps_left -= 1
             if self.steps_left < 0:
                 return False
-            doubtful = option.bookie_id in self._doubtful
+            unhealthy = option.bookie_id in self._unhealthy
             self._members[index] = option
-            self._doubts_left -= doubtful
+            self._unhealthy_left -= unhealthy
             if self._holds(index) and self._place(at + 1):
                 return True
             self._members[index] = None
-            self._doubts_left += doubtful
+            self._unhealthy_left += unhealthy
         return False
 
     def _best(self, index: int) -> list[Place]:
@@ -197,11 +197,11 @@ class _Search:
         hosts = {member.host for member in self._members if member is not None}
         best: dict[str, tuple[tuple[bool, Rank, bool, int], Place]] = {}
         for number, option in enumerate(self._options):
-            doubtful = option.bookie_id in self._doubtful
-            if option.bookie_id in taken or (doubtful and not self._doubts_left):
+            unhealthy = option.bookie_id in self._unhealthy
+            if option.bookie_id in taken or (unhealthy and not self._unhealthy_left):
                 continue
             rank = self._rank(index, option, self._members)
-            key = (doubtful, rank, option.host in hosts, number)
+            key = (unhealthy, rank, option.host in hosts, number)
             known = best.get(option.location)
             if known is None or key < known[0]:
                 best[option.location] = (key, option)

@@ -10,9 +10,9 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, QuireError, UsageError
 from quire.http.routes.cluster import Connect
-from quire.http.server.answers import NotOfferedError
 from quire.http.server.api import Call, Field, Reply, Route, Text
-from quire.storage.ledger_directories import Store
+from quire.http.server.error_responses import NotOfferedError
+from quire.storage.directories import Store
 
 PREFIX = "/api/v1/bookie"
 SANITY_TIMEOUT_S = 5.0

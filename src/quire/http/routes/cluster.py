@@ -10,11 +10,11 @@ from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import UnreadableMetadataError, UsageError
-from quire.http.routes.jobs import Job, Jobs, attended
-from quire.http.server.answers import NotFoundError
+from quire.http.routes.jobs import HttpJob, Jobs, attended
 from quire.http.server.api import Call, Field, Reply, Route
-from quire.http.views.shapes import described_or_error, ledger_as_apache
-from quire.http.watch.spaces import space_of
+from quire.http.server.error_responses import NotFoundError
+from quire.http.views.ledger_json import described_or_error, ledger_as_apache
+from quire.http.watch.observations import space_of
 from quire.metadata.bookies.directories import forget_bookie
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers
@@ -298,7 +298,7 @@ class ClusterRoutes:
         check_bookie_id(bookie)
         client = await self._connect()
 
-        async def work(job: Job) -> dict[str, Any]:
+        async def work(job: HttpJob) -> dict[str, Any]:
             async with attended(client, job, self._owner):
                 result = await recover_bookie(client, self._locks(client), bookie, progress=job)
             done = result.as_json(RESULT_LEDGERS_MAX)
@@ -315,7 +315,7 @@ class ClusterRoutes:
         check_bookie_id(bookie)
         client = await self._connect()
 
-        async def work(job: Job) -> dict[str, Any]:
+        async def work(job: HttpJob) -> dict[str, Any]:
             async with attended(client, job, self._owner):
                 result = await decommission(
                     client,

@@ -15,9 +15,9 @@ from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
 from quire.http.views.cluster_view import ClusterView
 from quire.replication.explain.status import why_not
+from quire.replication.marks.job_announcements import running_jobs
 from quire.replication.marks.marks import ReplicationMarks
 from quire.replication.marks.pauses import Pauses
-from quire.replication.marks.running import running_jobs
 from quire.streams.namespace.walk import namespaces
 
 PREFIX = "/api/v1/quire"

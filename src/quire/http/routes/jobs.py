@@ -11,9 +11,9 @@ from typing import Any
 from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.errors import JobError, QuireError
-from quire.http.server.answers import NotFoundError, error_body
+from quire.http.server.error_responses import NotFoundError, error_body
+from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
-from quire.replication.marks.running import JobStatus, announced
 
 RUNNING_MAX = 4
 """At once; each copies entries."""
@@ -21,7 +21,7 @@ KEPT_MAX = 100
 """That have come to their end, and are still told of."""
 
 
-class Job:
+class HttpJob:
     """Also the progress that the work reports to (`replication.move.JobProgress`)."""
 
     def __init__(self, job_id: int, kind: str, target: str, now_ms: int) -> None:
@@ -83,7 +83,7 @@ class Job:
 
 
 @asynccontextmanager
-async def attended(client: Client, job: Job, owner: str) -> AsyncIterator[None]:
+async def attended(client: Client, job: HttpJob, owner: str) -> AsyncIterator[None]:
     """While the job works in this cluster: it can be paused, and others see that it runs."""
     store = client.metadata
     job.gate = PauseGate(store, job.kind, job.target, job.on_pause)
@@ -91,7 +91,7 @@ async def attended(client: Client, job: Job, owner: str) -> AsyncIterator[None]:
         yield
 
 
-Work = Callable[[Job], Awaitable[dict[str, Any]]]
+Work = Callable[[HttpJob], Awaitable[dict[str, Any]]]
 
 
 class Jobs:
@@ -99,10 +99,10 @@ class Jobs:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, HttpJob] = {}
         self._last_id = 0
 
-    def start(self, kind: str, target: str, work: Work) -> Job:
+    def start(self, kind: str, target: str, work: Work) -> HttpJob:
         """The same work on the same target is not begun twice: then the job that runs. JobError
         where too many run."""
         running = [job for job in self._jobs.values() if job.state == "running"]
@@ -114,13 +114,13 @@ class Jobs:
                 f"{RUNNING_MAX} jobs run already", remedy="Wait for one to end, or cancel one"
             )
         self._last_id += 1
-        job = Job(self._last_id, kind, target, self._clock.now_ms())
+        job = HttpJob(self._last_id, kind, target, self._clock.now_ms())
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(self._run(job, work))
         self._forget()
         return job
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[HttpJob]:
         """The newest first."""
         return list(self._jobs.values())[::-1]
 
@@ -130,13 +130,13 @@ class Jobs:
             if job.state == "running" and (job.kind, job.target) == (kind, target):
                 job.paused = pause
 
-    def get(self, job_id: int) -> Job:
+    def get(self, job_id: int) -> HttpJob:
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(f"there is no job {job_id} (any more)")
         return job
 
-    async def cancel(self, job_id: int) -> Job:
+    async def cancel(self, job_id: int) -> HttpJob:
         """What it has done stays done."""
         job = self.get(job_id)
         if job.task is not None and not job.task.done():
@@ -148,7 +148,7 @@ class Jobs:
         for job in self.all():
             await self.cancel(job.id)
 
-    async def _run(self, job: Job, work: Work) -> None:
+    async def _run(self, job: HttpJob, work: Work) -> None:
         try:
             job.result = await work(job)
             job.state = "done"

@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire._runtime.clock import SystemClock
-from quire._runtime.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
+from quire._runtime.metrics import CONTENT_TYPE, Metric, exposition
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
 from quire.codec.metadata.registration import Endpoint
@@ -19,16 +18,16 @@ from quire.errors import QuireError
 from quire.http.routes.cluster import ClusterRoutes, Connect
 from quire.http.routes.dashboard import DashboardRoutes
 from quire.http.routes.jobs import Jobs
-from quire.http.routes.ours import OurRoutes
+from quire.http.routes.quire_api import QuireRoutes
 from quire.http.server.api import Api, Call, Handler, Route, Text
 from quire.http.server.fetch import fetcher, proves
-from quire.http.server.process import process_metrics
+from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
-from quire.http.server.server import HttpServer, Log
+from quire.http.server.server import HttpLog, HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.watch.rates import ENDPOINT
-from quire.http.watch.reach import Reach
+from quire.http.watch.reachability import MetadataReachability
 from quire.net.tls import client_tls
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -87,7 +86,7 @@ async def serve_bookie(
     uri: str,
     config: ClientConfig,
     version: str,
-    log: Log,
+    log: HttpLog,
     *,
     autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
@@ -111,7 +110,7 @@ async def serve_bookie(
     own = BookieRoutes(bookie, client, tasks).routes()
     # Of the bookies of one machine each by another name.
     owner = f"http.{bookie.address.advertise}.{os.getpid()}"
-    reach = Reach(uri, bookie.metadata.instance_id, clock)
+    reach = MetadataReachability(uri, bookie.metadata.instance_id, clock)
     try:
         async with _serving(client, reach, own, collect, options, owner, version, log) as server:
             extensions = ("tls",) if options.tls is not None else ()
@@ -130,7 +129,7 @@ async def serve_cluster(
     uri: str,
     config: ClientConfig,
     version: str,
-    log: Log,
+    log: HttpLog,
     *,
     owner: str,
     autorecovery: AutorecoveryStats | None = None,
@@ -141,7 +140,7 @@ async def serve_cluster(
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
 
     client = LazyClient(uri, config)
-    reach = Reach(uri, client.instance_id, SystemClock())
+    reach = MetadataReachability(uri, client.instance_id, SystemClock())
     served = _serving(
         client, reach, [], collect, options, owner, version, log, about_cluster=autorecovery is None
     )
@@ -152,13 +151,13 @@ async def serve_cluster(
 @asynccontextmanager
 async def _serving(
     client: LazyClient,
-    reach: Reach,
+    reach: MetadataReachability,
     own: list[Route],
     collect: Collect,
     options: HttpOptions,
     owner: str,
     version: str,
-    log: Log,
+    log: HttpLog,
     *,
     about_cluster: bool = False,
 ) -> AsyncIterator[HttpServer]:
@@ -187,7 +186,7 @@ async def _serving(
         api.add(own)
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
-            OurRoutes(connected, jobs, view, owner).routes(),
+            QuireRoutes(connected, jobs, view, owner).routes(),
             DashboardRoutes(connected, jobs, view, owner).routes(),
         ):
             api.add(reach.guarded(routes))
@@ -224,66 +223,3 @@ async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metr
             return list(cluster_metrics(await view.look(await connect())))
     except (QuireError, TimeoutError):
         return ()
-
-
-def server_metrics(server: HttpServer) -> Iterable[Metric]:
-    yield counter("quire_http_requests_total", "HTTP requests that were let in.", server.requests)
-    yield counter("quire_http_refused_total", "HTTP requests that were refused.", server.refused)
-    yield counter("quire_http_failed_total", "HTTP requests that failed.", server.failed)
-    yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
-    yield gauge("quire_http_unsent_bytes", "Bytes of HTTP answers that clients have not taken.",
-                server.unsent_bytes)  # fmt: skip
-    yield counter("quire_http_connections_displaced_total",
-                  "HTTP connections that were closed to admit another.",
-                  server.displaced)  # fmt: skip
-    yield counter("quire_http_connections_refused_total",
-                  "HTTP connections that were refused because there was no place for them.",
-                  server.turned_away)  # fmt: skip
-
-
-_GAUGES = {
-    "replicas_missing",
-    "ledgers_misplaced",
-    "ledgers_unreadable",
-    "marks_malformed",
-}
-
-
-def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
-    for name, value in asdict(stats).items():
-        text = name.replace("_", " ").capitalize()
-        known: Any = AUTORECOVERY.get(name, text)
-        if name in _GAUGES:
-            yield gauge(f"quire_autorecovery_{name}", f"{known}.", value)
-        else:
-            yield counter(f"quire_autorecovery_{name}_total", f"{known}.", value)
-
-
-AUTORECOVERY = {
-    "elections_won": "Elections as auditor that were won",
-    "sessions_lost": "Sessions with the metadata store that were lost",
-    "store_errors": "Times the metadata store did not answer, or was not understood",
-    "ledgers_unreadable": "Ledgers that the last pass skipped: their metadata or mark cannot be "
-    "read",
-    "marks_malformed": "Nodes in the tree of marks that are not marks, as of the last check",
-    "audits": "Looks for lost bookies that came to their end",
-    "bookies_waited_for": "Lost bookies that were waited for",
-    "bookies_returned": "Those that came back meanwhile",
-    "ledgers_marked": "Ledgers that this auditor has marked",
-    "ledger_checks": "Checks of the ends of replicas",
-    "replicas_checks": "Checks of lists of entries",
-    "placement_checks": "Checks of placement",
-    "replicas_lagged": "Ledgers with replicas that were short at first, and whole when asked again",
-    "replicas_missing": "Entries that bookies lacked, at the last check",
-    "ledgers_misplaced": "Ledgers that lie otherwise than wanted, at the last check",
-    "ledgers_done": "Marked ledgers that lack nothing any more",
-    "ledgers_failed": "Attempts to repair a ledger that failed",
-    "ledgers_fenced": "Ledgers whose writers were taken for dead",
-    "locks_missed": "Times somebody else had the ledger",
-    "replicas_read": "Entries that were read to see whether a living bookie has them",
-    "replicas_repaired": "Entries that were written again to the bookie that lacked them",
-    "fragments": "Fragments in which a bookie was replaced",
-    "fragments_moved": "Fragments that were moved to where the placement policy wants them",
-    "entries_copied": "Entries that were copied",
-    "bytes_copied": "Bytes of payload that were written to bookies",
-}

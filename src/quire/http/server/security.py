@@ -77,7 +77,7 @@ class HttpOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRequest:
     status: int
     what: str
     remedy: str
@@ -132,7 +132,7 @@ def check_token(text: str, source: str) -> str:
     return token
 
 
-class Gate:
+class AccessGate:
     def __init__(self, options: HttpOptions) -> None:
         self._token = options.token.encode()
         own = [f"[{options.host}]" if ":" in options.host else options.host]
@@ -143,18 +143,18 @@ class Gate:
 
     def refusal(
         self, headers: Mapping[str, Sequence[str]], *, changes: bool, has_body: bool, open: bool
-    ) -> Refusal | None:
+    ) -> RefusedRequest | None:
         """Why a request is refused; None: it is not. `headers` by lower-case name."""
         hosts = headers.get("host", ())
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if named is None or named[1].lower() not in self._names:
-            return Refusal(
+            return RefusedRequest(
                 403,
                 f"this server is not called {', '.join(hosts)[:80] or 'nothing'}",
                 "Ask it by its own name, or give that name with --http-name",
             )
         if self._token and not open and not self._knows_token(headers.get("authorization", ())):
-            return Refusal(
+            return RefusedRequest(
                 401,
                 "the token is missing or wrong",
                 "Send the header Authorization: Bearer TOKEN",
@@ -171,12 +171,12 @@ class Gate:
 
     def _refused_change(
         self, headers: Mapping[str, Sequence[str]], host: str, has_body: bool
-    ) -> Refusal | None:
+    ) -> RefusedRequest | None:
         origins = headers.get("origin", ())
         sites = headers.get("sec-fetch-site", ())
         foreign = any(origin.lower() != f"{self._scheme}://{host.lower()}" for origin in origins)
         if foreign or any(site not in ("same-origin", "none") for site in sites):
-            return Refusal(
+            return RefusedRequest(
                 403,
                 "a page of another site must not change anything here",
                 "Ask from this server's own pages, or from a program",
@@ -185,7 +185,7 @@ class Gate:
         if has_body and [kind.partition(";")[0].strip().lower() for kind in kinds] != [
             "application/json"
         ]:
-            return Refusal(
+            return RefusedRequest(
                 415,
                 f"the body is {', '.join(kinds)[:80] or 'of no type'}, not application/json",
                 "Send JSON, with the header Content-Type: application/json",

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from quire._runtime.units import host_port
 from quire.errors import QuireError, StartError
-from quire.http.server.answers import error_body, status_of
 from quire.http.server.api import Api, Reply, Route, Text
+from quire.http.server.error_responses import error_body, status_of
 from quire.http.server.openapi import PATH as OPENAPI_PATH
 from quire.http.server.openapi import document
-from quire.http.server.security import Gate, HttpOptions, Refusal, check_options
+from quire.http.server.security import AccessGate, HttpOptions, RefusedRequest, check_options
 from quire.net.tls import TlsContext, server_tls
 
 try:
@@ -43,7 +43,7 @@ _HEADERS = {
 }
 
 
-class Log(Protocol):
+class HttpLog(Protocol):
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
@@ -61,7 +61,7 @@ class HttpServer:
         *,
         version: str,
         monotonic: Callable[[], float],
-        log: Log,
+        log: HttpLog,
     ) -> None:
         """`StartError` for options that would let everybody in, `TlsConfigError` for files that
         cannot be used."""
@@ -77,7 +77,7 @@ class HttpServer:
         self.turned_away = 0
         """Connections for which there was no place."""
         self._log = log
-        self._gate = Gate(options)
+        self._gate = AccessGate(options)
         self._busy = 0
         self.connections: dict[asyncio.BaseTransport, _Connection] = {}
         self._tls: TlsContext | None = None
@@ -193,17 +193,21 @@ class HttpServer:
             async with asyncio.timeout(self.options.body_timeout_s):
                 raw = await request.read()
         except TimeoutError:
-            slow = Refusal(408, "the body did not come in time", "Send it at once")
+            slow = RefusedRequest(408, "the body did not come in time", "Send it at once")
             return self._refuse(slow)
         try:
             body = json.loads(raw) if raw else {}
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            return self._refuse(Refusal(400, "the body is no JSON object", 'Send {"name": value}'))
+            return self._refuse(
+                RefusedRequest(400, "the body is no JSON object", 'Send {"name": value}')
+            )
         if self._busy >= self.options.max_requests:
             again = (("Retry-After", "1"),)
-            return self._refuse(Refusal(503, "too many requests at once", "Try again", again))
+            return self._refuse(
+                RefusedRequest(503, "too many requests at once", "Try again", again)
+            )
         self._busy += 1
         try:
             return await self._answer(route, request, body)
@@ -226,11 +230,15 @@ class HttpServer:
             self.failed += 1
             late = f"no answer within {self.options.request_timeout_s:g} s"
             known = route.method == "GET"
-            return self._refuse(Refusal(504, late, "Look what became of it"), outcome_known=known)
+            return self._refuse(
+                RefusedRequest(504, late, "Look what became of it"), outcome_known=known
+            )
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self.failed += 1
             self._log("http_failed", path=request.path, error=f"{type(error).__name__}: {error}")
-            return self._refuse(Refusal(500, "unexpected: see the server's log", "Report it"))
+            return self._refuse(
+                RefusedRequest(500, "unexpected: see the server's log", "Report it")
+            )
         return self._within_bounds(_response_of(value))
 
     @property
@@ -245,9 +253,9 @@ class HttpServer:
             return response
         again = (("Retry-After", "1"),)
         why = f"clients have not taken {unsent} bytes of other answers"
-        return self._refuse(Refusal(503, why, "Try again", again))
+        return self._refuse(RefusedRequest(503, why, "Try again", again))
 
-    def _refuse(self, why: Refusal, *, outcome_known: bool = True) -> web.Response:
+    def _refuse(self, why: RefusedRequest, *, outcome_known: bool = True) -> web.Response:
         if why.status != 504:
             self.refused += 1
         body = error_body(why, outcome_known=outcome_known)
@@ -272,7 +280,7 @@ class HttpServer:
             allowed = error.headers.get("Allow")
             headers = (("Allow", allowed),) if allowed else ()
             what, remedy = _WORDS.get(error.status, (error.reason, ""))
-            return self._refuse(Refusal(error.status, what, remedy, headers))
+            return self._refuse(RefusedRequest(error.status, what, remedy, headers))
         finally:
             if connection is not None:
                 connection.proven = True
@@ -297,7 +305,7 @@ _WORDS = {
 
 
 _FULL_BODY = json.dumps(
-    error_body(Refusal(503, "the server is at its limit of connections", "Try again later"))
+    error_body(RefusedRequest(503, "the server is at its limit of connections", "Try again later"))
 ).encode()
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"

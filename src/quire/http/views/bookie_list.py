@@ -11,8 +11,8 @@ from quire.errors import NoSuchKeyError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
+    from quire.http.watch.observations import DiskSpaces
     from quire.http.watch.rates import Rates
-    from quire.http.watch.spaces import Spaces
     from quire.metadata.interface import Bookies, MetadataStore
 
 LOCATIONS_NODE = "/bookies"
@@ -20,7 +20,11 @@ LOCATIONS_NODE = "/bookies"
 
 
 async def bookie_facts(
-    client: Client, *, gone: bool = False, spaces: Spaces | None = None, rates: Rates | None = None
+    client: Client,
+    *,
+    gone: bool = False,
+    spaces: DiskSpaces | None = None,
+    rates: Rates | None = None,
 ) -> list[dict[str, Any]]:
     """By id. `gone`: with those that have a cookie and are not registered. `spaces`: with the free
     space of each, and whether it answers; None: it was not asked yet. MetadataError."""

@@ -12,17 +12,19 @@ from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
 from quire.http.views.bookie_list import bookie_facts
 from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
-from quire.http.watch.background import LOOK_WAIT_S
-from quire.http.watch.lost import Lost
-from quire.http.watch.mark_counts import MarkCounts
+from quire.http.watch.observations import (
+    LOOK_WAIT_S,
+    DiskSpaces,
+    LedgerRisks,
+    LostLedgerSearch,
+    MarkCounts,
+)
 from quire.http.watch.rates import Fetch, Rates, together
-from quire.http.watch.risks import Risks
-from quire.http.watch.spaces import Spaces
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk
 from quire.replication.explain.status import overview
-from quire.replication.marks.running import RunningJob, running_jobs
+from quire.replication.marks.job_announcements import RunningJob, running_jobs
 from quire.streams.ownership.lost_ledgers import LostLedgers
 
 STATES = ("writable", "read-only", "gone")
@@ -30,7 +32,7 @@ OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterState:
     metadata: str
     instance_id: str
     bookies: list[dict[str, Any]]
@@ -80,13 +82,13 @@ class ClusterView:
     ) -> None:
         """`wait_s`: how long somebody waits for bookies to tell their space and rates, and for the
         count of ledgers; without an answer by then it is told what is known."""
-        self.spaces = Spaces(monotonic, wait_s)
+        self.spaces = DiskSpaces(monotonic, wait_s)
         self.rates = Rates(monotonic, fetch, wait_s)
-        self.risks = Risks(monotonic, wait_s)
+        self.risks = LedgerRisks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
-        self.lost = Lost(monotonic, wait_s)
+        self.lost = LostLedgerSearch(monotonic, wait_s)
 
-    async def look(self, client: Client) -> View:
+    async def look(self, client: Client) -> ClusterState:
         """MetadataError. Cancel-safe."""
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
@@ -96,7 +98,7 @@ class ClusterView:
             self.lost.of(client),
             _collection(client.metadata),
         )
-        return View(
+        return ClusterState(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
@@ -137,7 +139,7 @@ async def _collection(store: MetadataStore) -> Collection:
     )
 
 
-def cluster_metrics(view: View) -> Iterable[Metric]:
+def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
     """For those who want to be called when something is wrong."""
     counted = [(name, float(count)) for name, count in view.count().items()]
     yield labelled(

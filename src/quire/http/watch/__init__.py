@@ -1,4 +1,5 @@
 """Observations that are repeated in the background while somebody looks at them.
 
-Start with `background`.
+Start with `observations`. `rates` reads the metrics of bookies, and `reachability` asks whether the
+metadata store answers.
 """

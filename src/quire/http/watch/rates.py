@@ -16,7 +16,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
-from quire.http.watch.background import LOOK_WAIT_S, Background
+from quire.http.watch.observations import LOOK_WAIT_S, BackgroundObservation
 from quire.metadata.interface import BookieAddress
 
 ENDPOINT = "httpserver"
@@ -72,7 +72,7 @@ class _Look:
     free: Mapping[str, float]
 
 
-class Rates(Background):
+class Rates(BackgroundObservation):
     """Of a cluster's bookies. `fetch` reads one bookie's metrics."""
 
     def __init__(

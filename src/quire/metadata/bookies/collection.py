@@ -37,7 +37,7 @@ ATTEMPTS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CollectionMark:
     """A point in the history of the store, as one bookie knows it."""
 
     count: int
@@ -50,15 +50,15 @@ class Mark:
         return {"count": self.count, "token": self.token}
 
 
-_NO_MARK = Mark(0, "")
+_NO_MARK = CollectionMark(0, "")
 """Less than any mark that a bookie has raised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CollectionRefusal:
     """The refusal of a bookie that found the store behind its own mark: it collects no garbage."""
 
-    remembered: Mark
+    remembered: CollectionMark
     """The mark that the bookie remembers and the store does not hold."""
     since_ms: int
     accepted: bool = False
@@ -72,8 +72,8 @@ class Refusal:
 class BookieMark:
     """The value of a bookie's mark node."""
 
-    mark: Mark
-    refusal: Refusal | None = None
+    mark: CollectionMark
+    refusal: CollectionRefusal | None = None
 
     def encode(self) -> bytes:
         value: dict[str, Any] = self.mark.as_json()
@@ -91,16 +91,16 @@ class BookieMark:
         """Raise `ValueError` if `data` is not the value of a mark node."""
         value = json.loads(data)
         try:
-            mark = Mark(int(value["count"]), str(value["token"]))
+            mark = CollectionMark(int(value["count"]), str(value["token"]))
             refused = value.get("refused")
             if refused is None:
                 return cls(mark)
-            remembered = Mark(int(refused["count"]), str(refused["token"]))
+            remembered = CollectionMark(int(refused["count"]), str(refused["token"]))
             since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
             unreadable = str(refused.get("unreadable", ""))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a mark of a bookie: {error!r}") from None
-        return cls(mark, Refusal(remembered, since_ms, accepted, unreadable))
+        return cls(mark, CollectionRefusal(remembered, since_ms, accepted, unreadable))
 
     @classmethod
     def decode_any(cls, data: bytes) -> BookieMark:
@@ -109,9 +109,9 @@ class BookieMark:
         try:
             return cls.decode(data)
         except ValueError as error:
-            return cls(_NO_MARK, Refusal(_NO_MARK, 0, unreadable=str(error)))
+            return cls(_NO_MARK, CollectionRefusal(_NO_MARK, 0, unreadable=str(error)))
 
-    def holds(self, remembered: Mark | None) -> bool:
+    def holds(self, remembered: CollectionMark | None) -> bool:
         """Return whether a store with this mark cannot have gone back to a state before
         `remembered`."""
         if remembered is None or self.mark.count > remembered.count:
@@ -204,7 +204,7 @@ async def write_mark(
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
 
 
-async def refusals(store: MetadataStore) -> dict[str, Refusal]:
+async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
     """Return the bookies that found the store behind their marks and wait for an operator.
 
     Those whose mark cannot be understood are among them. Raises MetadataError.

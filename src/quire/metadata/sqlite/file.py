@@ -6,7 +6,7 @@ one thread that this object owns, never on the event loop. The file uses write-a
 while the thread is busy share one commit.
 
 Each transaction checks that the file still belongs to this cluster. The path must name the open
-file (`sqlite_presence`). The file must have the instance id with which it was opened, and the
+file (`open_file_check`). The file must have the instance id with which it was opened, and the
 counter of ledger ids must not have gone back. Only then does a missing record mean that the record
 does not exist.
 """
@@ -30,7 +30,7 @@ from quire.errors import (
     MetadataWentBackError,
     QuireError,
 )
-from quire.metadata.sqlite.presence import LOG_SUFFIX, SqlitePresence
+from quire.metadata.sqlite.open_file_check import LOG_SUFFIX, OpenFileCheck
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -143,7 +143,7 @@ class SqliteFile:
         """For the next commit; the thread takes them all at once."""
         self._taking = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._presence = SqlitePresence(self.path)
+        self._presence = OpenFileCheck(self.path)
         self._instance_id: str | None = None
         """The instance id of the cluster, once the file is open."""
         self._next_ledger_id = 0

@@ -1,23 +1,127 @@
-"""Sessions, and the bookies and nodes that hang on them, in the SQLite file. All of this runs on
-the file's thread, inside the caller's transaction: whether a lease holds is decided under the lock
-that also guards what is done about it.
+"""Sessions in the SQLite file, with the bookies and nodes that belong to them, for the processes of
+one machine.
+
+A session is alive while all of this holds:
+
+- it was begun since the machine was started (the boot id is the same),
+- its lease has not run out on the boot clock, which is one for all processes and goes on while the
+  machine sleeps,
+- its process still exists: a process that was killed is gone at once, not after its lease. A
+  process is named by its id and its start time, since ids are used again, and is only looked for
+  within one process namespace: others cannot be seen from here.
+
+A `Session` runs on the file's thread, inside the caller's transaction: whether a lease holds is
+decided under the lock that also guards what is done about it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from quire.metadata.common import decode_address
 from quire.metadata.interface import BookieAddress, Bookies
-from quire.metadata.sqlite.lease import Machine, ProcessId
+
+_NO_START = 0
+"""The start time of a process is not known: there is no /proc. Only its lease tells."""
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_SYSCTL_TIMEOUT_S = 5
+_ZOMBIE_STATES = ("Z", "X", "x")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    pid: int
+    namespace: str
+    start: int
+
+
+class LeaseMachine(Protocol):
+    """What a lease needs to know of the machine. Tests hand in their own. Calls may block."""
+
+    def boot_id(self) -> str:
+        """Changes with each start of the machine."""
+        ...
+
+    def now_ms(self) -> int:
+        """Milliseconds since the machine was started."""
+        ...
+
+    def this_process(self) -> ProcessId: ...
+
+    def exists(self, process: ProcessId) -> bool:
+        """False only if the process is certainly gone."""
+        ...
+
+
+class ThisMachine:
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            return _boot_id_of_sysctl()
+
+    def now_ms(self) -> int:
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
+
+    def this_process(self) -> ProcessId:
+        pid = os.getpid()
+        return ProcessId(pid, _namespace(), _start_of(pid) or _NO_START)
+
+    def exists(self, process: ProcessId) -> bool:
+        if process.start == _NO_START or process.namespace != _namespace():
+            return True
+        return _start_of(process.pid) == process.start
+
+
+def _boot_id_of_sysctl() -> str:
+    """macOS. Without it a lease from before a restart could look alive, until it runs out."""
+    try:
+        run = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            capture_output=True,
+            timeout=_SYSCTL_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return run.stdout.decode("ascii", "replace").strip()
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> int | None:
+    """When the process was started, in ticks since boot; None if there is no such process, or it
+    has ended and only waits for its parent to notice."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name stands in parentheses and may contain anything: fields count from behind it.
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in _ZOMBIE_STATES:
+        return None
+    return int(fields[19])
+
+
+# -- sessions ---------------------------------------------------------------------------------
 
 _SESSION_ID_END = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class WantedRegistration:
     """A bookie as this session wants it registered."""
 
     bookie_id: str
@@ -28,7 +132,7 @@ class Presence:
 class Session:
     """This store's session: a lease, renewed by `touch`, and the bookies that hang on it."""
 
-    def __init__(self, session_id: int, timeout_ms: int, machine: Machine) -> None:
+    def __init__(self, session_id: int, timeout_ms: int, machine: LeaseMachine) -> None:
         self._session_id = session_id
         self._begun = False
         self._timeout_ms = timeout_ms
@@ -68,7 +172,7 @@ class Session:
             if session_id not in living:
                 _delete(connection, session_id)
 
-    def take(self, connection: sqlite3.Connection, presence: Presence) -> bool:
+    def take(self, connection: sqlite3.Connection, presence: WantedRegistration) -> bool:
         """Register the bookie, or change how. False if another living session has the id."""
         self.touch(connection)
         row = connection.execute(
@@ -82,7 +186,9 @@ class Session:
         )
         return True
 
-    def renew(self, connection: sqlite3.Connection, presences: Iterable[Presence]) -> list[str]:
+    def renew(
+        self, connection: sqlite3.Connection, presences: Iterable[WantedRegistration]
+    ) -> list[str]:
         """Renew the lease and whatever was lost with an earlier one. Returns the ids that another
         session has taken meanwhile."""
         self.touch(connection)

@@ -1,7 +1,7 @@
 """The metadata store in one SQLite file, shared by the processes of one machine.
 
 What a call returns is on the disk (`synchronous=FULL`). Compare-and-swap is one write transaction.
-What is ephemeral hangs on a session: a lease on the machine's boot clock (`sqlite_lease`).
+What is ephemeral hangs on a session: a lease on the machine's boot clock (`session`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ from quire.metadata.ledgers.creation import check_same_creation
 from quire.metadata.ledgers.size import encode_change, encode_new
 from quire.metadata.ledgers.unreadable import decode_ledger
 from quire.metadata.sqlite.file import BUSY_TIMEOUT_MS, SqliteFile, Work
-from quire.metadata.sqlite.lease import Machine, ThisMachine
-from quire.metadata.sqlite.session import Presence, Session
+from quire.metadata.sqlite.session import LeaseMachine, Session, ThisMachine, WantedRegistration
 from quire.metadata.sqlite.tree import SqliteTree
 from quire.metadata.sqlite.watch import WATCH_POLL_S, Watches
 
@@ -84,7 +83,7 @@ class SqliteStore:
         created: bool,
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        machine: Machine | None = None,
+        machine: LeaseMachine | None = None,
         watch_poll_s: float = WATCH_POLL_S,
     ) -> None:
         self.uri = f"sqlite:///{file.path}"
@@ -98,7 +97,7 @@ class SqliteStore:
         self.tree = SqliteTree(
             file, self._session, self._watches, self._keep_session, self._check_open
         )
-        self._presences: dict[str, Presence] = {}
+        self._presences: dict[str, WantedRegistration] = {}
         self._registrations: dict[str, _SqliteRegistration] = {}
         self._session_used = False
         self._renewing = False
@@ -114,7 +113,7 @@ class SqliteStore:
         rng: random.Random,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
-        machine: Machine | None = None,
+        machine: LeaseMachine | None = None,
         watch_poll_s: float = WATCH_POLL_S,
     ) -> SqliteStore:
         """See `open_metadata`. Nothing stays open if this raises or is cancelled."""
@@ -281,7 +280,7 @@ class SqliteStore:
     # -- bookies ------------------------------------------------------------------------------
 
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        presence = Presence(address.bookie_id, encode_address(address), readonly)
+        presence = WantedRegistration(address.bookie_id, encode_address(address), readonly)
         self._check_open()
         if address.bookie_id in self._presences:
             raise registered_here(address.bookie_id)
@@ -299,7 +298,7 @@ class SqliteStore:
         self._registrations[address.bookie_id] = registration
         return registration
 
-    async def _take_in_time(self, presence: Presence) -> None:
+    async def _take_in_time(self, presence: WantedRegistration) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._session_timeout_ms / 1000
         while not await self._write(lambda connection: self._session.take(connection, presence)):
@@ -331,7 +330,7 @@ class SqliteStore:
                 elif registration.held(self._session_timeout_ms):
                     del self._presences[bookie_id], self._registrations[bookie_id]
 
-    async def _renew_now(self, presences: Sequence[Presence]) -> list[str]:
+    async def _renew_now(self, presences: Sequence[WantedRegistration]) -> list[str]:
         def work(connection: sqlite3.Connection) -> list[str]:
             return self._session.renew(connection, presences)
 

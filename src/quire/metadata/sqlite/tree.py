@@ -13,12 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from quire.errors import MetadataUnavailableError
-from quire.metadata.interface import ANY_VERSION, Versioned, Watch
-from quire.metadata.sqlite.file import SqliteFile, Work
-from quire.metadata.sqlite.session import Session
-from quire.metadata.sqlite.watch import Watches
-from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
-from quire.metadata.tree_common import (
+from quire.metadata.common import (
     ROOT,
     SessionWatches,
     ancestors_of,
@@ -35,6 +30,11 @@ from quire.metadata.tree_common import (
     sequential_path,
     version_conflict,
 )
+from quire.metadata.interface import ANY_VERSION, Versioned, Watch
+from quire.metadata.sqlite.file import SqliteFile, Work
+from quire.metadata.sqlite.session import Session
+from quire.metadata.sqlite.watch import Watches
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 
 T = TypeVar("T")
 

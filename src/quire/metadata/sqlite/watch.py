@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from quire._runtime.tasks import TaskSet
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
-from quire.metadata.common import Handle, logger
+from quire.metadata.common import WatchHandle, logger
 from quire.metadata.interface import Bookies, Versioned
 from quire.metadata.ledgers.unreadable import decode_ledger
 from quire.metadata.sqlite.file import SqliteFile
@@ -44,7 +44,7 @@ class _View:
     nodes: dict[NodeKey, tuple[Any, bool]]
 
 
-class LedgerWatch(Handle):
+class SqliteLedgerWatch(WatchHandle):
     def __init__(
         self,
         closed: Callable[[], None],
@@ -72,7 +72,7 @@ class LedgerWatch(Handle):
             self._changed(Versioned(value, version, ctime_ms))
 
 
-class BookieWatch(Handle):
+class SqliteBookieWatch(WatchHandle):
     def __init__(self, closed: Callable[[], None], changed: Callable[[Bookies], None]) -> None:
         super().__init__(closed)
         self._changed = changed
@@ -84,7 +84,7 @@ class BookieWatch(Handle):
             self._changed(bookies)
 
 
-class NodeWatch(Handle, Generic[V]):
+class NodeWatch(WatchHandle, Generic[V]):
     def __init__(
         self,
         closed: Callable[[], None],
@@ -115,8 +115,8 @@ class Watches:
         self._session = session
         self._tasks = tasks
         self._poll_s = poll_s
-        self._ledgers: set[LedgerWatch] = set()
-        self._bookies: set[BookieWatch] = set()
+        self._ledgers: set[SqliteLedgerWatch] = set()
+        self._bookies: set[SqliteBookieWatch] = set()
         self._nodes: set[NodeWatch[Any]] = set()
         self._nodes_mortal = False
         """Whether some node that was seen may end without a change of the file."""
@@ -125,14 +125,14 @@ class Watches:
 
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
-    ) -> LedgerWatch:
-        watch = LedgerWatch(lambda: self._ledgers.discard(watch), ledger_id, changed)
+    ) -> SqliteLedgerWatch:
+        watch = SqliteLedgerWatch(lambda: self._ledgers.discard(watch), ledger_id, changed)
         self._ledgers.add(watch)
         self._start()
         return watch
 
-    def watch_bookies(self, changed: Callable[[Bookies], None]) -> BookieWatch:
-        watch = BookieWatch(lambda: self._bookies.discard(watch), changed)
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> SqliteBookieWatch:
+        watch = SqliteBookieWatch(lambda: self._bookies.discard(watch), changed)
         self._bookies.add(watch)
         self._start()
         return watch

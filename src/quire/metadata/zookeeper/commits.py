@@ -16,9 +16,7 @@ from dataclasses import dataclass
 
 from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError, MetadataUnavailableError, QuireError
-from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Create, Operation, Put, Result
-from quire.metadata.tree_common import (
+from quire.metadata.common import (
     below_ephemeral,
     exists_already,
     missing,
@@ -27,6 +25,8 @@ from quire.metadata.tree_common import (
     prefix_of,
     version_conflict,
 )
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Create, Operation, Put, Result
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper.kazoo_adapter import (
     Access,
@@ -35,8 +35,8 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     LostConnectionError,
     NodeError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
     NotSentError,
 )
 from quire.metadata.zookeeper.root import ZooKeeperRoot
@@ -246,7 +246,7 @@ def _translated(operation: Operation, error: NodeError) -> QuireError:
             return exists_already(operation)
         case BadVersionError():
             return version_conflict(operation)
-        case NotEmptyError():
+        case NodeNotEmptyError():
             return not_empty(operation)
         case BelowEphemeralError():
             return below_ephemeral(operation)

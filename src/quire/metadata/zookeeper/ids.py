@@ -36,7 +36,7 @@ _ATTEMPTS_MAX = 10
 """Of one id, while others clear away the node it was to be made below."""
 
 
-class LedgerIds:
+class LedgerIdCounter:
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks

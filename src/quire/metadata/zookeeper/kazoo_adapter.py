@@ -83,7 +83,7 @@ class BadVersionError(NodeError):
     pass
 
 
-class NotEmptyError(NodeError):
+class NodeNotEmptyError(NodeError):
     pass
 
 
@@ -103,7 +103,7 @@ _TRANSLATED: dict[type[BaseException], type[NodeError]] = {
     kazoo_errors.NoNodeError: NoNodeError,
     kazoo_errors.NodeExistsError: NodeExistsError,
     kazoo_errors.BadVersionError: BadVersionError,
-    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.NotEmptyError: NodeNotEmptyError,
     kazoo_errors.NoChildrenForEphemeralsError: BelowEphemeralError,
     kazoo_errors.ConnectionLoss: LostConnectionError,
     kazoo_errors.ConnectionClosedError: LostConnectionError,
@@ -409,7 +409,7 @@ class ZooKeeperConnection:
         return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """`BadVersionError`, `NoNodeError`, `NotEmptyError`."""
+        """`BadVersionError`, `NoNodeError`, `NodeNotEmptyError`."""
         await self._ask(path, lambda client: client.delete_async(path, version))
 
     async def sync(self, path: str) -> None:

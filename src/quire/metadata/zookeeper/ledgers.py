@@ -32,12 +32,12 @@ from quire.metadata.common import (
 from quire.metadata.interface import UNKNOWN_CREATION, Versioned, Watch
 from quire.metadata.ledgers.creation import check_same_creation
 from quire.metadata.ledgers.unreadable import decode_ledger
-from quire.metadata.zookeeper.ids import LedgerIds
+from quire.metadata.zookeeper.ids import LedgerIdCounter
 from quire.metadata.zookeeper.kazoo_adapter import (
     BadVersionError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
     Notify,
     Stat,
 )
@@ -52,11 +52,11 @@ class _AmbiguousError(Exception):
     """A ledger is there, and it cannot be told whether this very call has created it."""
 
 
-class Ledgers:
+class ZooKeeperLedgers:
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
-        self._ids = LedgerIds(root, tasks)
+        self._ids = LedgerIdCounter(root, tasks)
 
     async def create(self, data: bytes, ctoken: int) -> tuple[int, Versioned[LedgerMetadata]]:
         """Under a new id. `ctoken` 0: the stored form has none."""
@@ -189,7 +189,7 @@ class Ledgers:
             for parent in parents_of(below):
                 try:
                     await self._root.zk.delete(self._root.at(parent))
-                except (NotEmptyError, NoNodeError):
+                except (NodeNotEmptyError, NoNodeError):
                     return
 
         await self._root.do(f"delete ledger {ledger_id}", work)

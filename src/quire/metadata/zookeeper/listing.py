@@ -20,7 +20,7 @@ from quire.codec.metadata.ledger_path import (
     LEDGER_ID_MAX,
     TOP_DIGITS,
     LedgerManager,
-    Tree,
+    LedgerTree,
     is_flat_name,
     leaf_digits,
 )
@@ -136,7 +136,7 @@ class _Walk:
             raise self.unknown(f"{parent}/{next(iter(set(names).difference(found)))}")
         return found
 
-    async def ledgers_below(self, parent: str, tree: Tree) -> tuple[list[int], int]:
+    async def ledgers_below(self, parent: str, tree: LedgerTree) -> tuple[list[int], int]:
         """Return the ledgers of a lowest parent, and the last id that it can have."""
         base = int(parent.replace("/", "")) * LEAF_CAPACITY
         found = []

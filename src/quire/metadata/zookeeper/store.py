@@ -63,7 +63,7 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     NoNodeError,
     ZooKeeperConnection,
 )
-from quire.metadata.zookeeper.ledgers import Ledgers
+from quire.metadata.zookeeper.ledgers import ZooKeeperLedgers
 from quire.metadata.zookeeper.listing import list_ledgers
 from quire.metadata.zookeeper.options import ZooKeeperOptions
 from quire.metadata.zookeeper.root import OPERATION_TIMEOUT_S, ZooKeeperRoot
@@ -96,7 +96,7 @@ class ZooKeeperStore:
             connection, where.root, factory=where.factory, operation_timeout_s=operation_timeout_s
         )
         self._tasks = TaskSet()
-        self._ledgers = Ledgers(self._root, self._tasks)
+        self._ledgers = ZooKeeperLedgers(self._root, self._tasks)
         self._cookies = Cookies(self._root)
         self._values = Values(self._root, rng)
         self.tree = ZooKeeperTree(self._root, self._tasks, self._check_open)

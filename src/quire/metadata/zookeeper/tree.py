@@ -8,6 +8,16 @@ from typing import TypeVar
 
 from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError
+from quire.metadata.common import (
+    ROOT,
+    SessionWatches,
+    below_ephemeral,
+    check_operations,
+    check_path,
+    check_path_below_root,
+    no_such_node,
+    parent_of,
+)
 from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import (
     COMMIT_BYTES_MAX,
@@ -18,23 +28,13 @@ from quire.metadata.tree import (
     Operation,
     Result,
 )
-from quire.metadata.tree_common import (
-    ROOT,
-    SessionWatches,
-    below_ephemeral,
-    check_operations,
-    check_path,
-    check_path_below_root,
-    no_such_node,
-    parent_of,
-)
 from quire.metadata.zookeeper.commits import Commits
 from quire.metadata.zookeeper.kazoo_adapter import (
     BelowEphemeralError,
     NodeError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
     Notify,
 )
 from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
@@ -148,7 +148,7 @@ class ZooKeeperTree:
                     for operations in _deletions(paths):
                         await self._zk.commit(operations)
                     return
-                except (NoNodeError, NotEmptyError):
+                except (NoNodeError, NodeNotEmptyError):
                     continue  # others create or delete below it at the same time
             raise MetadataError(f"{path} could not be deleted: others create nodes below it")
 

@@ -26,8 +26,8 @@ from quire.metadata.zookeeper.kazoo_adapter import (
     BadVersionError,
     NodeError,
     NodeExistsError,
+    NodeNotEmptyError,
     NoNodeError,
-    NotEmptyError,
 )
 from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
 
@@ -204,7 +204,7 @@ class Values:
                         raise conflict(f"the value {'/'.join(key)}", version, stat.version)
                     try:
                         await self._root.zk.delete(path, stat.version)
-                    except NotEmptyError:
+                    except NodeNotEmptyError:
                         await self._root.zk.set(path, b"", stat.version)
                     break
                 except NoNodeError:
@@ -274,7 +274,7 @@ class Values:
                 if payload or stat.children:
                     return
                 await self._root.zk.delete(parent, stat.version)
-            except (NoNodeError, NotEmptyError, BadVersionError):
+            except (NoNodeError, NodeNotEmptyError, BadVersionError):
                 return
 
     async def refuse_leftovers(self) -> None:

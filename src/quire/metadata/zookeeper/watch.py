@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from quire._runtime.tasks import TaskSet
 from quire.errors import ClientClosedError, MetadataError
-from quire.metadata.common import Handle, logger
+from quire.metadata.common import WatchHandle, logger
 from quire.metadata.zookeeper.kazoo_adapter import LostConnectionError, NodeError, Notify
 from quire.metadata.zookeeper.root import ZooKeeperRoot
 
@@ -22,7 +22,7 @@ RETRY_S = 1.0
 """After an error, such as a cluster that is not initialised yet."""
 
 
-class ZooKeeperWatch(Handle, Generic[T]):
+class ZooKeeperWatch(WatchHandle, Generic[T]):
     """`look` reads and sets watches that call its argument. `deliver` gets what it read, and says
     whether to go on."""
 

@@ -24,9 +24,9 @@ from quire.errors import JobError, NoSuchLedgerError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.pieces import PIECE_BYTES, Piece, PlannedLedger
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, answers
-from quire.replication.repair.scan import scan
+from quire.replication.repair.replica_scan import scan
 
 FINDINGS_MAX = 1_000_000
 """Of one audit. They are ranges: a lost bookie is a few for each ledger."""

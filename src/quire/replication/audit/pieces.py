@@ -21,8 +21,8 @@ from quire.core.replicas import BLOCK_ENTRIES, Bad, Kind, Sums
 from quire.errors import NoSuchLedgerError
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import Budget
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
-from quire.replication.repair.scan import ReplicaScan, compare, scan
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+from quire.replication.repair.replica_scan import ReplicaScan, compare, scan
 
 Piece = Mapping[str, Any]
 

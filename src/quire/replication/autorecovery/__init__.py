@@ -1,5 +1,5 @@
-"""Autorecovery: the auditor that finds ledgers with missing replicas, and the workers that repair
-them.
+"""Autorecovery: an auditor marks ledgers with missing replicas, and workers repair them.
 
-Start with `autorecovery`.
+Start with `autorecovery`, then read `election`, `auditor` with `lost_bookies`, and `worker`.
+Imports `marks` and `repair`.
 """

@@ -46,7 +46,9 @@ from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.autorecovery.lost_bookies import LostBookies
 from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.explain.status import (
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import (
     MISPLACED_TOLD_MAX,
     AwaitedBookie,
     PlacementCheck,
@@ -54,9 +56,7 @@ from quire.replication.explain.status import (
     note_unreadable,
     note_waiting,
 )
-from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.marks.marks import ReplicationMarks
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
 SAMPLES_MAX = 1_000
@@ -373,31 +373,31 @@ class Auditor:
     async def _ends(self) -> None:
         percent = self._settings.ledger_check_percent
 
-        async def look(ledger_id: int, registered: set[str]) -> Lacking:
+        async def look(ledger_id: int, registered: set[str]) -> LackingReplicas:
             return await check_ends(self._client, ledger_id, registered, self._rng, percent)
 
         await self._go_through(look)
         self._stats.ledger_checks += 1
 
     async def _replicas(self) -> None:
-        async def look(ledger_id: int, registered: set[str]) -> Lacking:
+        async def look(ledger_id: int, registered: set[str]) -> LackingReplicas:
             return await check_replicas(self._client, ledger_id, registered)
 
         self._stats.replicas_missing = await self._go_through(look)
         self._stats.replicas_checks += 1
 
-    async def _go_through(self, look: Callable[[int, set[str]], Awaitable[Lacking]]) -> int:
+    async def _go_through(self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]) -> int:
         """Mark what lacks something; how many entries were missing."""
         missing, unread = 0, Unread()
         async for page in self._pages():
             registered = await self._registered()
 
-            async def one(ledger_id: int, registered: set[str] = registered) -> Lacking:
+            async def one(ledger_id: int, registered: set[str] = registered) -> LackingReplicas:
                 try:
                     return await look(ledger_id, registered)
                 except UNREADABLE as error:
                     unread.add(ledger_id, error)
-                    return Lacking()
+                    return LackingReplicas()
 
             found = dict(zip(page, await each(page, one)))
             if again := [ledger for ledger, lacking in found.items() if lacking.bookies]:
@@ -468,7 +468,7 @@ def _finite(at_s: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class LackingReplicas:
     """Of one ledger."""
 
     bookies: tuple[str, ...] = ()
@@ -501,12 +501,12 @@ async def check_ends(
     registered: Collection[str],
     rng: random.Random,
     percent: float = 0.0,
-) -> Lacking:
+) -> LackingReplicas:
     """Read the first and the last entry of every replica of every fragment, and `percent` of the
     others. MetadataError. Cancel-safe."""
     ledger = await _opened(client, ledger_id)
     if ledger is None:
-        return Lacking()
+        return LackingReplicas()
     wanted: dict[str, set[int]] = {}
     for fragment, index in _parts(ledger, registered):
         probes = _probes(ledger.metadata, fragment, index, rng, percent)
@@ -521,7 +521,7 @@ async def check_ends(
             continue
         if any(isinstance(part, Bad) for part in parts):
             bad.append(bookie)
-    return Lacking(tuple(bad), tuple(silent))
+    return LackingReplicas(tuple(bad), tuple(silent))
 
 
 def _probes(
@@ -540,12 +540,14 @@ def _probes(
     return probes
 
 
-async def check_replicas(client: Client, ledger_id: int, registered: Collection[str]) -> Lacking:
+async def check_replicas(
+    client: Client, ledger_id: int, registered: Collection[str]
+) -> LackingReplicas:
     """Ask every bookie which entries it has. One that cannot tell, or does not answer, counts as
     having all. MetadataError. Cancel-safe."""
     ledger = await _opened(client, ledger_id)
     if ledger is None:
-        return Lacking()
+        return LackingReplicas()
     lists: dict[str, list[tuple[int, int]] | None] = {}
     missing: dict[str, int] = {}
     for fragment, index in _parts(ledger, registered):
@@ -561,7 +563,7 @@ async def check_replicas(client: Client, ledger_id: int, registered: Collection[
         )
         if count > 0:
             missing[bookie] = missing.get(bookie, 0) + count
-    return Lacking(tuple(missing), entries=sum(missing.values()))
+    return LackingReplicas(tuple(missing), entries=sum(missing.values()))
 
 
 async def _listed(client: Client, bookie: str, ledger_id: int) -> list[tuple[int, int]] | None:

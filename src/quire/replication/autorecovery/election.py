@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from quire._runtime.clock import Clock
 from quire.codec.metadata.registration import check_bookie_id
-from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, Holder, vote_number
+from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, LockHolder, vote_number
 from quire.errors import MetadataError, NoSuchKeyError
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
@@ -73,11 +73,11 @@ class Election:
             finally:
                 watch.close()
         # For whoever looks; it may be out of date at once.
-        await self._tree.commit(Put(self.root, Holder(self._owner).encode()))
+        await self._tree.commit(Put(self.root, LockHolder(self._owner).encode()))
         return vote
 
     async def _stand(self) -> str:
-        value = Holder(self._owner, self._clock.now_ms(), self._tag).encode()
+        value = LockHolder(self._owner, self._clock.now_ms(), self._tag).encode()
         create = Create(f"{self.root}/{VOTE_PREFIX}", value, ephemeral=True, sequential=True)
         [made] = await self._tree.commit(create)
         return str(made).rpartition("/")[2]
@@ -104,7 +104,7 @@ class Election:
             for name in await self._votes():
                 path = f"{self.root}/{name}"
                 try:
-                    if Holder.decode((await self._tree.read(path)).value).tag == self._tag:
+                    if LockHolder.decode((await self._tree.read(path)).value).tag == self._tag:
                         await self._tree.commit(Delete(path))
                 except (NoSuchKeyError, ValueError):
                     pass
@@ -112,7 +112,7 @@ class Election:
             pass
 
 
-async def auditor_of(store: MetadataStore) -> Holder | None:
+async def auditor_of(store: MetadataStore) -> LockHolder | None:
     """Who is the auditor now; None: nobody. MetadataError."""
     root = f"{replication_root(store.uri)}/{ELECTION}"
     try:
@@ -122,9 +122,9 @@ async def auditor_of(store: MetadataStore) -> Holder | None:
     votes = sorted((n, name) for name in names if (n := vote_number(name)) is not None)
     for _, name in votes:
         try:
-            return Holder.decode((await store.tree.read(f"{root}/{name}")).value)
+            return LockHolder.decode((await store.tree.read(f"{root}/{name}")).value)
         except NoSuchKeyError:
             continue
         except ValueError:
-            return Holder(f"the holder of {root}/{name}, which cannot be understood")
+            return LockHolder(f"the holder of {root}/{name}, which cannot be understood")
     return None

@@ -19,7 +19,7 @@ from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.fragment import CopyBatch, CopyResult
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 
 CHOICES_MAX = 128
 """Sets of members of one segment for which others are looked for."""

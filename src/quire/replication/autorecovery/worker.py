@@ -36,17 +36,21 @@ from quire.replication.autorecovery.auditor import Log
 from quire.replication.autorecovery.misplaced import put_right
 from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.budget import Budget
-from quire.replication.explain.status import (
+from quire.replication.marks.locks import (
+    LockHeldError,
+    ReplicationLock,
+    ReplicationLocks,
+    misplaced_mark,
+)
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import (
     LastFailure,
     failing_ledgers,
     forget_failure,
     last_failure,
-    misplaced_mark,
     note_failure,
 )
-from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
-from quire.replication.marks.marks import ReplicationMarks
-from quire.replication.repair.ledger import (
+from quire.replication.repair.bookie_removal import (
     CONFLICTS_MAX,
     REASON_CHARS_MAX,
     LedgerOutcome,
@@ -56,10 +60,10 @@ from quire.replication.repair.ledger import (
     not_recovered,
     take_out_locked,
 )
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
-from quire.replication.repair.repair import repair_locked
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+from quire.replication.repair.repair_findings import repair_locked
 from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.repair.scan import scan
+from quire.replication.repair.replica_scan import scan
 
 BACKOFF_JITTER = 0.25
 """The largest share of a pause between two attempts that random jitter may subtract."""

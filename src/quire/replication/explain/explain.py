@@ -29,9 +29,10 @@ from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.audit import pieces as audit_pieces
 from quire.replication.audit.audit import Audit
 from quire.replication.autorecovery.election import auditor_of
-from quire.replication.explain.status import WhyNot, last_waiting, why_not
+from quire.replication.explain.status import WhyNot, why_not
 from quire.replication.marks.marks import ReplicationMarks
-from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.marks.notes import last_waiting
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
 from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
 NOT_LISTED = "no such entry"

@@ -1,53 +1,37 @@
-"""What is known of a ledger that lacks replicas: since when, who works on it, and why it is not
+"""What is known of ledgers that lack replicas: since when, who works on them, and why they are not
 repaired yet.
-
-The last failure of a ledger is a value of ours, `autorecovery/failures/<id>`, outside of what
-Apache's tools look at: its text format has no field for it. It is deleted with the mark by whoever
-of ours repairs the ledger; where a Java worker did, it stays for a while and is not shown.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.units import counted
-from quire.codec.metadata.underreplication import Holder, Underreplicated
-from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
+from quire.codec.metadata.underreplication import LockHolder, Underreplicated
 from quire.metadata.interface import MetadataStore
-from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.autorecovery.election import auditor_of
-from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.locks import ReplicationLocks, misplaced_mark
 from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.notes import (
+    AwaitedBookie,
+    LastFailure,
+    PlacementCheck,
+    UnreadableLedgers,
+    failing_ledgers,
+    last_failure,
+    last_placement,
+    last_unreadable,
+    last_waiting,
+)
 
-MISPLACED_TOLD_MAX = 20
-"""Of what a check of placement has found."""
 COUNTED_AT_ONCE = 1_000
 """Marks between two parts of a count."""
 FAILURES_TOLD_MAX = 100
 """In an overview."""
-_KEY = ("autorecovery", "failures")
-_PLACEMENT = ("autorecovery", "placement")
-_UNREADABLE = ("autorecovery", "unreadable")
-_WAITING = ("autorecovery", "waiting")
-_ATTEMPTS = 5
-"""Of noting one failure, against others that note theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastFailure:
-    """Why a worker gave a ledger up, for now."""
-
-    reason: str
-    at_ms: int
-    attempts: int
-    """In a row."""
-    next_attempt_ms: int
-    by: str
-    """The worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +110,6 @@ async def why_not(
     )
 
 
-def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
-    """Return a sentence about nodes that are where the mark of a ledger belongs."""
-    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, but is not its mark"
-
-
 def _age_s(since_ms: int | None, now_ms: int) -> float | None:
     """Calendars differ a little: nothing is younger than now."""
     return None if since_ms is None else max(0, now_ms - since_ms) / 1000
@@ -150,46 +129,6 @@ async def marked_ledgers(
         found = await why_not(store, ledger_id, clock=clock)
         if found is not None:
             yield found
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementCheck:
-    """What the last check of placement has found."""
-
-    at_ms: int
-    ledgers: int
-    """That were looked at."""
-    misplaced: int
-    """Those that lie otherwise than the policy of the auditor wants."""
-    first: tuple[int, ...]
-    """Some of these."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedBookie:
-    """A lost bookie that the auditor gives time to come back."""
-
-    bookie: str
-    since_ms: int
-    """When it was missed."""
-    until_ms: int
-    """From then on its ledgers are copied."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableLedgers:
-    """The ledgers that a pass of the auditor skipped."""
-
-    at_ms: int
-    """The time at which the pass ended."""
-    ledgers: int
-    first: tuple[tuple[int, str], ...]
-    """Some of the ledgers, each with the reason."""
-
-    def sentence(self) -> str:
-        """Return the number of ledgers, the first of them, and the first reason."""
-        why = self.first[0][1] if self.first else "no reason is noted"
-        return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +204,7 @@ async def overview(
     MetadataError. Cancel-safe."""
     clock = clock or SystemClock()
     marks = ReplicationMarks(store)
-    auditor: Holder | None = await auditor_of(store)
+    auditor: LockHolder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
     damaged = [f"{path} is in the tree of marks, but is not a mark" for path in counted.malformed]
@@ -289,100 +228,3 @@ async def overview(
         unreadable=await last_unreadable(store),
         damaged=tuple(damaged),
     )
-
-
-# -- notes, which are only told ---------------------------------------------------------------
-
-Key = tuple[str, ...]
-Note = LastFailure | PlacementCheck | UnreadableLedgers | AwaitedBookie
-N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
-
-
-async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
-    """None: nothing is noted there, or nothing that can be understood."""
-    try:
-        return make(**json.loads((await store.read_value(key)).value))
-    except (NoSuchKeyError, ValueError, TypeError):
-        return None
-
-
-async def _write(store: MetadataStore, key: Key, note: Note) -> None:
-    value = json.dumps(asdict(note)).encode()
-    for _ in range(_ATTEMPTS):
-        version: int | None = None
-        try:
-            version = (await store.read_value(key)).version
-        except NoSuchKeyError:
-            pass
-        try:
-            await store.write_value(key, value, version)
-            return
-        except (KeyExistsError, NoSuchKeyError, VersionConflictError):
-            continue
-
-
-# -- failures ---------------------------------------------------------------------------------
-
-
-async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
-    return await _read(store, (*_KEY, str(ledger_id)), LastFailure)
-
-
-async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
-    """The last one counts. It is only told: no decision about data rests on it."""
-    await _write(store, (*_KEY, str(ledger_id)), failure)
-
-
-async def last_placement(store: MetadataStore) -> PlacementCheck | None:
-    def made(first: list[int], **rest: Any) -> PlacementCheck:
-        return PlacementCheck(first=tuple(first), **rest)
-
-    return await _read(store, _PLACEMENT, made)
-
-
-async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
-    """The last one counts."""
-    await _write(store, _PLACEMENT, found)
-
-
-async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
-    """Return the ledgers that the auditor's last pass skipped, or None if it skipped none."""
-
-    def made(first: list[tuple[int, str]], **rest: Any) -> UnreadableLedgers:
-        return UnreadableLedgers(first=tuple((ledger, why) for ledger, why in first), **rest)
-
-    return await _read(store, _UNREADABLE, made)
-
-
-async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> None:
-    """Store a note of the ledgers that a pass skipped. It replaces the last note, or removes it if
-    none was skipped."""
-    if not unread:
-        await store.delete_value(_UNREADABLE)
-        return
-    found = UnreadableLedgers(now_ms, len(unread), tuple(unread.named.items()))
-    await _write(store, _UNREADABLE, found)
-
-
-async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | None:
-    """None: no bookie is waited for any more, or none was."""
-
-    def made(**note: Any) -> AwaitedBookie | None:
-        found = AwaitedBookie(**note)
-        return found if found.until_ms > now_ms else None
-
-    return await _read(store, _WAITING, made)
-
-
-async def note_waiting(store: MetadataStore, found: AwaitedBookie) -> None:
-    """The last one counts, until it comes to its end by itself: nobody takes it back."""
-    await _write(store, _WAITING, found)
-
-
-async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
-    await store.delete_value((*_KEY, str(ledger_id)))
-
-
-async def failing_ledgers(store: MetadataStore) -> list[int]:
-    """Ledgers of which a failure is noted, marked or not."""
-    return sorted(int(name) for name in await store.list_values(_KEY) if name.isdecimal())

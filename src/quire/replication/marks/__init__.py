@@ -1,5 +1,6 @@
-"""Marks and locks of the under-replication tree in the metadata store, in Apache BookKeeper's
-layout.
+"""What replication keeps in the metadata store: marks, locks, pauses and notes.
 
-Start with `marks`.
+`marks` and `locks` are the under-replication tree in Apache BookKeeper's layout, which Java's
+auditors and workers share. `pauses`, `job_announcements` and `notes` are values of Quire. Imports
+nothing of the room.
 """

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire.codec.metadata.underreplication import Holder, Underreplicated, lock_path
+from quire.codec.metadata.underreplication import LockHolder, Underreplicated, lock_path
 from quire.codec.metadata.underreplication import mark_path as mark_path_below
 from quire.errors import (
     KeyExistsError,
@@ -86,7 +86,7 @@ class ReplicationLocks:
             await self._give_back(path, session)
 
     async def _take(self, ledger_id: int, path: str, tag: str) -> None:
-        value = Holder(self._owner, self._clock.now_ms(), tag).encode()
+        value = LockHolder(self._owner, self._clock.now_ms(), tag).encode()
         await self._tree.make_path(path.rpartition("/")[0])
         if path in self._held:
             raise _held(ledger_id, self._owner)
@@ -122,7 +122,7 @@ class ReplicationLocks:
             if path in self._held:
                 continue
             try:
-                found = Holder.decode((await self._tree.read(path)).value)
+                found = LockHolder.decode((await self._tree.read(path)).value)
                 if found.tag == tag and path not in self._held:
                     await self._tree.commit(Delete(path))
             except (NoSuchKeyError, ValueError):
@@ -130,20 +130,20 @@ class ReplicationLocks:
             if path not in self._held and self._made.get(path) == tag:
                 del self._made[path]
 
-    async def held_by(self, ledger_id: int) -> Holder | None:
+    async def held_by(self, ledger_id: int) -> LockHolder | None:
         """Who works on the ledger's replicas; None: nobody."""
         try:
             found = await self._tree.read(lock_path(self.root, ledger_id))
         except NoSuchKeyError:
             return None
         try:
-            return Holder.decode(found.value)
+            return LockHolder.decode(found.value)
         except ValueError:
-            return Holder("somebody who is not named")
+            return LockHolder("somebody who is not named")
 
     async def _who(self, path: str) -> str:
         try:
-            return Holder.decode((await self._tree.read(path)).value).owner
+            return LockHolder.decode((await self._tree.read(path)).value).owner
         except (NoSuchKeyError, ValueError):
             return "somebody else"
 
@@ -218,3 +218,8 @@ def _held(ledger_id: int, owner: str) -> LockHeldError:
         f"the replicas of ledger {ledger_id} are worked on by {owner}",
         remedy="Try again when that is done",
     )
+
+
+def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
+    """Return a sentence about nodes that are where the mark of a ledger belongs."""
+    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, but is not its mark"

@@ -22,7 +22,7 @@ from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.autorecovery.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import LockHeldError, ReplicationLocks
-from quire.replication.moves.plan import (
+from quire.replication.moves.rebalance_plan import (
     Allowed,
     BookieContents,
     PlannedMove,
@@ -36,9 +36,9 @@ from quire.replication.moves.recover import (
     NoProgress,
     RemainingLedger,
 )
+from quire.replication.repair.bookie_removal import REASON_CHARS_MAX
 from quire.replication.repair.fragment import CopyBatch, CopyResult
-from quire.replication.repair.ledger import REASON_CHARS_MAX
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
 """For the places of all bookies to be known."""

@@ -22,7 +22,7 @@ from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 from quire.replication.budget import Budget
 from quire.replication.marks.locks import ReplicationLocks
-from quire.replication.repair.ledger import (
+from quire.replication.repair.bookie_removal import (
     REASON_CHARS_MAX,
     LedgerMove,
     LedgerOutcome,
@@ -32,7 +32,7 @@ from quire.replication.repair.ledger import (
     move_of,
     take_out,
 )
-from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCKED_ROUNDS = 3
 """The number of times that ledgers which others work on, or which are open, are tried again."""

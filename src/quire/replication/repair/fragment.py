@@ -31,9 +31,9 @@ from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.size import encode_change, ledger_bytes_max
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.recovery_adds import RecoveryAdds
-from quire.replication.repair.source import ReplicaSource
+from quire.replication.repair.replica_source import ReplicaSource
 
 COPY_WINDOW_BYTES = 1024 * 1024
 COPY_WINDOW_ENTRIES_MAX = 4_096

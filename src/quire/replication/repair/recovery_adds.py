@@ -21,7 +21,7 @@ from quire.errors import (
 )
 from quire.net.link import Link
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.repair.opened import OpenedLedger
+from quire.replication.repair.opened_ledger import OpenedLedger
 
 UNACKED_BYTES_MAX = 4 * MIB
 """Of one bookie: behind it `write` waits."""
@@ -126,7 +126,7 @@ class RecoveryAdds:
                 async with asyncio.timeout(limit):
                     await self._changed.wait()
             except TimeoutError:
-                self._pool.suspect(self._bookie)
+                self._pool.examine_links(self._bookie)
                 error = BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
                     f"unanswered for {limit:g} s"

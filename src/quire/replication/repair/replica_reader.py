@@ -64,7 +64,7 @@ class Unreachable(Exception):
     """The bookie does not answer; the message says how."""
 
 
-class Attempts:
+class ReadAttempts:
     """Of one question to a bookie, that have failed."""
 
     def __init__(self) -> None:
@@ -197,10 +197,11 @@ class ReplicaReader:
                 raise
             self._batches = False
             return []
-        run = check_batch(
-            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
-        )
-        if not run:
+        try:
+            run = check_batch(
+                self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+            )
+        except BadEntryError:
             return []
         return [Copies(range(first, run.last + 1), run.payloads(), run.ledger_lengths)]
 
@@ -281,7 +282,7 @@ class ReplicaReader:
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
-        busy, attempts = 0, Attempts()
+        busy, attempts = 0, ReadAttempts()
         while True:
             try:
                 return await self._in_time(ask)
@@ -337,7 +338,7 @@ LAG_S = 2.0
 async def answers(client: Client, bookie: str) -> str:
     """Return '' if the bookie answers at all, over an existing connection or a new one, or else the
     reason. Takes at most six times `read_timeout_s`. Cancel-safe."""
-    attempts = Attempts()
+    attempts = ReadAttempts()
     while True:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):

@@ -13,6 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.former_names import former_names
+
 if TYPE_CHECKING:
     from quire.spark.jobs.audit import audit
     from quire.spark.jobs.compact import compact, preview_compact
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from quire.spark.jobs.offload import offload, preview_offload
     from quire.spark.jobs.recover import recover
     from quire.spark.jobs.replicate import preview_replicate, replicate
-    from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
+    from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent
 
 _WHERE = {
     "audit": "audit",
@@ -36,14 +38,14 @@ _WHERE = {
     "recover": "recover",
     "replicate": "replicate",
     "ClusterOptions": "tasks",
-    "Progress": "tasks",
+    "ProgressCallback": "tasks",
     "silent": "tasks",
 }
 """The module of each name; imported when the name is asked for."""
 
 __all__ = [
     "ClusterOptions",
-    "Progress",
+    "ProgressCallback",
     "audit",
     "compact",
     "follow",
@@ -69,10 +71,12 @@ class _Jobs(ModuleType):
         super().__setattr__(name, value)
 
 
-def __getattr__(name: str) -> Any:
+def _late(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
 
+
+__getattr__ = former_names(__name__, {"Progress": "ProgressCallback"}, otherwise=_late)
 
 sys.modules[__name__].__class__ = _Jobs

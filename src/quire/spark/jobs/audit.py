@@ -30,7 +30,7 @@ from quire.errors import (
 from quire.replication import Audit, Finding
 from quire.replication.audit import pieces as audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import StreamSegment
 from quire.streams.namespace.namespace import open_namespace
 
@@ -101,7 +101,7 @@ def audit(
     namespace: str = NAMESPACE,
     bytes_per_second_per_bookie: float | None = None,
     repair: bool = False,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> AuditResult:
     """Read every replica of the ledgers with these ids, of the streams of `namespace` whose names
     match the pattern `streams`, or of all ledgers of the cluster. Open ledgers are read up to what
@@ -155,13 +155,15 @@ def _read_all(
     record: Audit,
     wanted: Sequence[int],
     rate: float | None,
-    progress: Progress,
+    progress: ProgressCallback,
     unread: dict[int, str],
 ) -> list[Finding]:
     """Audit the wanted ledgers, and return the findings. `unread` receives the ledgers that could
     not be read, with the reasons."""
 
-    def run(pieces: Sequence[Piece], do: Work, what: str, told: Progress = progress) -> list[Piece]:
+    def run(
+        pieces: Sequence[Piece], do: Work, what: str, told: ProgressCallback = progress
+    ) -> list[Piece]:
         if not pieces:
             return []
         answers = run_pieces(spark, pieces, _task(cluster, do), what=what, progress=told)
@@ -198,7 +200,7 @@ def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
 class _Turn:
     """The progress of one turn, as part of the whole."""
 
-    def __init__(self, progress: Progress, before: int, total: int) -> None:
+    def __init__(self, progress: ProgressCallback, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total
 
     def __call__(self, what: str, done: int, total: int | None) -> None:

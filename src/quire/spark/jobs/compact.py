@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire._runtime.former_names import former_names
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.jobs.archive.versions import Version, Versions
-from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
-from quire.spark.streams.offsets import Reached
+from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
+from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.plan import lay_out
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN
@@ -47,7 +48,7 @@ TRANSACTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RecordKey:
     """What the key of a record is, and what says that the key is gone. One of `field` (of a JSON
     object: "id", "customer.id" or a path "$['a b']"), `prefix` (the value up to this text) and
     `sql` (an expression of the stream's columns: "txid", "get_json_object(string(value), ...)")."""
@@ -124,7 +125,7 @@ class CompactResult:
 # -- the operator -----------------------------------------------------------------------------
 
 
-def latest(frame: DataFrame, key: Key, *, skip_keyless: bool = False) -> DataFrame:
+def latest(frame: DataFrame, key: RecordKey, *, skip_keyless: bool = False) -> DataFrame:
     """The latest record of each key among rows of the stream source (of one stream): `key`, then
     the columns of the record. Tombstones are records here: `living` leaves them out.
 
@@ -148,7 +149,7 @@ def _newest(keyed: DataFrame) -> DataFrame:
     return keyed.groupBy("key").agg(newest).select("key", "newest.*")
 
 
-def living(frame: DataFrame, key: Key) -> DataFrame:
+def living(frame: DataFrame, key: RecordKey) -> DataFrame:
     """Without the keys whose latest record removes them."""
     gone = key.tombstone()
     return frame if gone is None else frame.where(~gone)
@@ -170,14 +171,14 @@ def compact(
     spark: SparkSession,
     cluster: ClusterOptions,
     stream: str,
-    key: Key,
+    key: RecordKey,
     *,
     to: str | None = None,
     to_stream: str | None = None,
     namespace: str = NAMESPACE,
     full: bool = False,
     skip_keyless: bool = False,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> CompactResult:
     """Bring a table (`to`, a directory or URI of a store), or another stream of the namespace
     (`to_stream`, which must exist), up to what is acknowledged in `stream` now.
@@ -199,21 +200,21 @@ def compact(
 def source_of(
     cluster: ClusterOptions,
     stream: str,
-    key: Key,
+    key: RecordKey,
     to: str | None,
     to_stream: str | None,
     namespace: str,
-) -> Source:
+) -> CompactSource:
     """UsageError for targets that cannot be."""
     if (to is None) == (to_stream is None):
         raise UsageError("a stream is compacted to a directory, or to another stream: name one")
     if to_stream == stream:
         raise UsageError(f"stream {stream} cannot be compacted into itself")
     with cluster.client() as client:
-        return Source(client, cluster, namespace, stream, key)
+        return CompactSource(client, cluster, namespace, stream, key)
 
 
-class Source:
+class CompactSource:
     """The stream that is compacted."""
 
     def __init__(
@@ -222,7 +223,7 @@ class Source:
         cluster: ClusterOptions,
         namespace: str,
         stream: str,
-        key: Key,
+        key: RecordKey,
     ) -> None:
         self.cluster = cluster
         self.namespace = namespace
@@ -251,11 +252,11 @@ class Source:
         text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:16]
 
-    def span(self, since: Reached | None) -> Span:
+    def span(self, since: StreamOffset | None) -> CompactSpan:
         with self.cluster.client() as client:
             return call(self._span(client.aio, since))
 
-    async def _span(self, aio: Client, since: Reached | None) -> Span:
+    async def _span(self, aio: Client, since: StreamOffset | None) -> CompactSpan:
         async with await open_namespace(
             aio, self.namespace, password=self.cluster.password
         ) as streams:
@@ -266,7 +267,7 @@ class Source:
             finally:
                 view.close()
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+    def rows(self, spark: SparkSession, span: CompactSpan) -> DataFrame:
         reader = spark.read.format("quire").options(**self.cluster.options())
         return reader.options(
             namespace=self.namespace,
@@ -278,11 +279,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CompactSpan:
     """What a run reads."""
 
     start: DLSN
-    end: Reached
+    end: StreamOffset
     records: int
 
     @property
@@ -290,7 +291,7 @@ class Span:
         return self.end.position <= self.start
 
 
-async def _span(view: StreamView, since: Reached | None) -> Span:
+async def _span(view: StreamView, since: StreamOffset | None) -> CompactSpan:
     start = view.oldest
     if since is not None:
         start = since.position
@@ -298,14 +299,14 @@ async def _span(view: StreamView, since: Reached | None) -> Span:
             raise remade(view.name)
     frontier = await view.frontier(start)
     if frontier.position <= start:
-        return Span(start, since or view.reached(frontier), 0)
+        return CompactSpan(start, since or view.reached(frontier), 0)
     if since is not None:
         gaps = lay_out(view.segments, start, frontier.position, since.sequence, reached=True)[1]
         if gaps:
             raise lost(view.name, gaps)
         start = max(start, view.oldest)
     records = view.records_between(await view.mark(start), frontier)
-    return Span(start, view.reached(frontier), records)
+    return CompactSpan(start, view.reached(frontier), records)
 
 
 def remade(stream: str) -> StreamGapError:
@@ -320,11 +321,11 @@ def remade(stream: str) -> StreamGapError:
 
 def _to_table(
     spark: SparkSession,
-    source: Source,
+    source: CompactSource,
     directory: str,
     full: bool,
     skip_keyless: bool,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> CompactResult:
     versions = Versions(directory)
     former, since = table_reached(source, versions, directory, full)
@@ -350,8 +351,8 @@ def _to_table(
 
 
 def table_reached(
-    source: Source, versions: Versions, directory: str, full: bool
-) -> tuple[Version | None, Reached | None]:
+    source: CompactSource, versions: Versions, directory: str, full: bool
+) -> tuple[Version | None, StreamOffset | None]:
     """The newest version, unless it does not count, and how far it is."""
     former = None if full else versions.newest()
     if former is None or former.name is None:
@@ -363,7 +364,7 @@ def table_reached(
 
 
 def _table_result(
-    source: Source, directory: str, span: Span, version: Version, *, changed: bool
+    source: CompactSource, directory: str, span: CompactSpan, version: Version, *, changed: bool
 ) -> CompactResult:
     return CompactResult(
         source.stream,
@@ -386,7 +387,7 @@ def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, A
             )
 
 
-def _as_json(reached: Reached) -> dict[str, Any]:
+def _as_json(reached: StreamOffset) -> dict[str, Any]:
     return {
         "position": str(reached.position),
         "ledger": reached.ledger_id,
@@ -394,8 +395,8 @@ def _as_json(reached: Reached) -> dict[str, Any]:
     }
 
 
-def _reached(value: Mapping[str, Any]) -> Reached:
-    return Reached(DLSN.parse(value["position"]), value["ledger"], value["sequence"])
+def _reached(value: Mapping[str, Any]) -> StreamOffset:
+    return StreamOffset(DLSN.parse(value["position"]), value["ledger"], value["sequence"])
 
 
 # -- to a stream ------------------------------------------------------------------------------
@@ -403,11 +404,11 @@ def _reached(value: Mapping[str, Any]) -> Reached:
 
 def _to_stream(
     spark: SparkSession,
-    source: Source,
+    source: CompactSource,
     target: str,
     full: bool,
     skip_keyless: bool,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> CompactResult:
     since = None if full else published(source, target)
     span = source.span(since)
@@ -427,7 +428,7 @@ def _to_stream(
 
 
 def _stream_result(
-    source: Source, target: str, span: Span, rows: int, *, changed: bool
+    source: CompactSource, target: str, span: CompactSpan, rows: int, *, changed: bool
 ) -> CompactResult:
     return CompactResult(
         source.stream,
@@ -440,7 +441,7 @@ def _stream_result(
     )
 
 
-def published(source: Source, target: str) -> Reached | None:
+def published(source: CompactSource, target: str) -> StreamOffset | None:
     """How far the target is, by what it remembers of its jobs."""
     found = None
     for name, _, _ in _jobs(source, target):
@@ -448,7 +449,7 @@ def published(source: Source, target: str) -> Reached | None:
         if told is None or told[1] != source.id:
             continue
         ledger, _, sequence = told[4].partition(",")
-        reached = Reached(
+        reached = StreamOffset(
             DLSN.parse(told[3]),
             int(ledger) if ledger else None,
             int(sequence) if sequence else None,
@@ -458,7 +459,7 @@ def published(source: Source, target: str) -> Reached | None:
     return found
 
 
-def _records(source: Source, target: str, txn: str) -> int:
+def _records(source: CompactSource, target: str, txn: str) -> int:
     segments = next(((first, n) for name, first, n in _jobs(source, target) if name == txn), (0, 0))
     with source.cluster.client() as client:
 
@@ -475,7 +476,7 @@ def _records(source: Source, target: str, txn: str) -> int:
         return call(count(client.aio))
 
 
-def _jobs(source: Source, target: str) -> list[tuple[str, int, int]]:
+def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
     async def look(aio: Client) -> list[tuple[str, int, int]]:
         async with await open_namespace(
             aio, source.namespace, password=source.cluster.password
@@ -516,7 +517,7 @@ class CompactPreview:
 def preview_compact(
     cluster: ClusterOptions,
     stream: str,
-    key: Key,
+    key: RecordKey,
     *,
     to: str | None = None,
     to_stream: str | None = None,
@@ -535,3 +536,6 @@ def preview_compact(
     return CompactPreview(
         stream, to or str(to_stream), str(span.start), str(span.end.position), span.records
     )
+
+
+__getattr__ = former_names(__name__, {"Key": "RecordKey"})

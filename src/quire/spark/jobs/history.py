@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
-from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile, Manifest
+from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import COLUMNS, RecordColumns
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from quire import blocking
-    from quire.spark.streams.plan import Piece as LivePiece
-    from quire.spark.streams.plan import StreamPartition
+    from quire.spark.streams.plan import StreamPartition, StreamSplit
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 LOOKS_MAX = 5
@@ -101,7 +100,7 @@ def history(
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
         raise UsageError(f"there is no column {unknown}, only {', '.join(COLUMNS)}")
-    found = History(directory, stream)
+    found = OffloadHistory(directory, stream)
     with cluster.client() as client:
         plan = call(
             _planned(
@@ -129,18 +128,18 @@ def history_facts(
     cluster: ClusterOptions, namespace: str, stream: str, directory: str
 ) -> HistoryFacts:
     """Where the parts of a stream are; no Spark is needed. Raises as `history`, but for gaps."""
-    found = History(directory, stream)
+    found = OffloadHistory(directory, stream)
     with cluster.client() as client:
         return call(_facts(client.aio, cluster, namespace, found))
 
 
 def check_history(
-    spark: SparkSession, stream: str, directory: str, *, progress: Progress = silent
+    spark: SparkSession, stream: str, directory: str, *, progress: ProgressCallback = silent
 ) -> list[str]:
     """Read all files of a stream's history, and compare each record with the digests that were
     taken when it was read from its ledger; what is wrong. HistoryDamagedError for what is
     missing."""
-    found = History(directory, stream)
+    found = OffloadHistory(directory, stream)
     manifest = found.newest()
     if manifest is None:
         raise UsageError(f"nothing of stream {stream} was offloaded to {directory}")
@@ -166,14 +165,14 @@ class _Plan:
     start: DLSN | None
     """Where the files have more before it."""
     end: DLSN | None
-    live: tuple[LivePiece, ...]
+    live: tuple[StreamSplit, ...]
 
 
 async def _planned(
     client: Client,
     cluster: ClusterOptions,
     namespace: str,
-    found: History,
+    found: OffloadHistory,
     start: Start,
     end: Start | None,
     fail_on_data_loss: bool,
@@ -190,11 +189,11 @@ async def _planned(
                 first, last = await _bounds(view, found, manifest, start, end)
                 boundary = view.oldest if manifest is None else manifest.behind
                 at = max(first, boundary) if manifest else first
-                pieces: list[LivePiece] = []
+                pieces: list[StreamSplit] = []
                 gaps: list[Gap] = []
                 if last is None or last > at:
                     known = manifest.sequence if manifest and at == boundary else None
-                    pieces, gaps = await view.pieces(at, last, known)
+                    pieces, gaps = await view.splits(at, last, known)
                 if not gaps or look == LOOKS_MAX - 1:
                     break
         finally:
@@ -215,7 +214,7 @@ async def _planned(
     return _Plan(files, first if cut_first else None, last if cut_last else None, tuple(pieces))
 
 
-async def _manifest(client: Client, streams: Namespace, found: History) -> Manifest | None:
+async def _manifest(client: Client, streams: Namespace, found: OffloadHistory) -> Manifest | None:
     manifest = found.newest()
     if manifest is not None:
         life = await streams.metadata(found.stream).life()
@@ -235,7 +234,7 @@ def _gaps(manifest: Manifest | None, first: DLSN, last: DLSN | None) -> list[Gap
 
 
 async def _bounds(
-    view: Any, found: History, manifest: Manifest | None, start: Start, end: Start | None
+    view: Any, found: OffloadHistory, manifest: Manifest | None, start: Start, end: Start | None
 ) -> tuple[DLSN, DLSN | None]:
     """The positions that are meant."""
 
@@ -252,7 +251,7 @@ async def _bounds(
     return await position(start), None if end is None else await position(end)
 
 
-def in_files(history: History, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
+def in_files(history: OffloadHistory, files: Iterable[HistoryFile], place: Start) -> DLSN | None:
     """The first record in the files that is not before the place; None: none is."""
     import pyarrow.compute as pc
 
@@ -283,7 +282,7 @@ def in_files(history: History, files: Iterable[HistoryFile], place: Start) -> DL
 
 
 async def _facts(
-    client: Client, cluster: ClusterOptions, namespace: str, found: History
+    client: Client, cluster: ClusterOptions, namespace: str, found: OffloadHistory
 ) -> HistoryFacts:
     from quire.streams.read.positions import oldest_position
 
@@ -328,7 +327,7 @@ def not_before(position: DLSN) -> Column:
 
 
 def _live(
-    spark: SparkSession, tail: LiveTail, pieces: Sequence[LivePiece], partition_bytes: int
+    spark: SparkSession, tail: LiveTail, pieces: Sequence[StreamSplit], partition_bytes: int
 ) -> DataFrame:
     from quire.spark.streams.plan import partitions
     from quire.spark.streams.reader import spark_schema
@@ -356,10 +355,10 @@ class LiveTail:
         with self.cluster.client() as client:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for piece in self.parts[number].pieces:
+                    for piece in self.parts[number].splits:
                         yield from self.of_piece(client, piece)
 
-    def of_piece(self, client: blocking.Client, piece: LivePiece) -> Iterator[pa.RecordBatch]:
+    def of_piece(self, client: blocking.Client, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
@@ -377,7 +376,7 @@ class LiveTail:
         if upcoming <= piece.last:
             yield from self._offloaded(replace(piece, first=upcoming))
 
-    def _runs(self, client: blocking.Client, piece: LivePiece) -> Iterator[Any]:
+    def _runs(self, client: blocking.Client, piece: StreamSplit) -> Iterator[Any]:
         from quire.spark.streams.options import StreamReadOptions
         from quire.spark.streams.reader import StreamTasks, spark_schema
 
@@ -388,14 +387,14 @@ class LiveTail:
         with tasks.open(client, piece) as ledger:
             yield from ledger.read_runs(piece.first, piece.last)
 
-    def _offloaded(self, piece: LivePiece) -> Iterator[pa.RecordBatch]:
+    def _offloaded(self, piece: StreamSplit) -> Iterator[pa.RecordBatch]:
         """What is left of a piece whose ledger is gone. StreamGapError: it is nowhere."""
         import pyarrow.compute as pc
 
         origin, first = piece.origin, DLSN(piece.origin.segment.lssn, piece.first, 0)
         start = first if piece.start is None else max(first, piece.start)
         end = DLSN(first.lssn, piece.last + 1, 0) if piece.end is None else piece.end
-        found = History(self.directory, origin.stream)
+        found = OffloadHistory(self.directory, origin.stream)
         manifest = found.newest()
         if manifest is None or manifest.behind <= first:
             raise StreamGapError(
@@ -415,7 +414,7 @@ class LiveTail:
                 yield from read_file(found, file.name, self.columns, wanted)
 
 
-def _exists(client: blocking.Client, piece: LivePiece) -> bool:
+def _exists(client: blocking.Client, piece: StreamSplit) -> bool:
     """Bookies may forget the entries of a deleted ledger before whoever reads it learns why."""
     try:
         client.ledger_metadata(piece.origin.segment.ledger_id)

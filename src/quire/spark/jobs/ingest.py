@@ -17,11 +17,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire._runtime.former_names import former_names
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
 from quire.errors import JobError, UsageError
-from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
+from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BatchKey
@@ -51,7 +52,7 @@ STOPPED_BY = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class IngestTarget:
     """Which streams, and how rows become their records."""
 
     stream: str | None = None
@@ -94,7 +95,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class IngestBatch:
     """One stream, as far as this batch goes."""
 
     stream: str
@@ -108,7 +109,7 @@ class Written:
 class IngestResult:
     namespace: str
     txn_id: str
-    streams: tuple[Written, ...]
+    streams: tuple[IngestBatch, ...]
 
     @property
     def records(self) -> int:
@@ -145,10 +146,10 @@ def ingest(
     spark: SparkSession,
     cluster: ClusterOptions,
     frame: DataFrame,
-    target: Target,
+    target: IngestTarget,
     *,
     txn_id: str | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> IngestResult:
     """Append the rows of a DataFrame to streams. All of them are durable on return, and each stream
     got its rows in one step.
@@ -173,7 +174,7 @@ def ingest(
     with cluster.client() as client:
         after = _published(client, cluster, target, wanted, txn_id)
     written = [
-        Written(name, *after[name], repeated=name in before) for name in sorted(after)
+        IngestBatch(name, *after[name], repeated=name in before) for name in sorted(after)
     ]  # fmt: skip
     return IngestResult(target.namespace, txn_id, tuple(written))
 
@@ -181,7 +182,7 @@ def ingest(
 def _published(
     client: blocking.Client,
     cluster: ClusterOptions,
-    target: Target,
+    target: IngestTarget,
     names: Sequence[str],
     txn_id: str,
 ) -> dict[str, tuple[int, int]]:
@@ -221,7 +222,7 @@ def _named(names: Sequence[str], there: set[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _streams(frame: DataFrame, target: Target, progress: Progress) -> list[str]:
+def _streams(frame: DataFrame, target: IngestTarget, progress: ProgressCallback) -> list[str]:
     """The streams that rows are for."""
     if target.stream is not None:
         return [target.stream]
@@ -249,7 +250,7 @@ def _streams(frame: DataFrame, target: Target, progress: Progress) -> list[str]:
     return sorted(names)
 
 
-def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: Target) -> None:
+def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: IngestTarget) -> None:
     """The default one: its name cannot be a typing error."""
     if target.create and target.namespace == NAMESPACE:
 
@@ -261,7 +262,7 @@ def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: Ta
 
 
 async def _make_sure(
-    aio: Client, cluster: ClusterOptions, target: Target, names: Sequence[str]
+    aio: Client, cluster: ClusterOptions, target: IngestTarget, names: Sequence[str]
 ) -> None:
     """That the streams are there: a query that waits for files would not tell."""
     from quire.spark.streams.sink import make_sure
@@ -275,7 +276,7 @@ async def _make_sure(
 # -- rows to records --------------------------------------------------------------------------
 
 
-def shaped(frame: DataFrame, target: Target) -> DataFrame:
+def shaped(frame: DataFrame, target: IngestTarget) -> DataFrame:
     """The columns that the sink takes: `value`, and what says stream and order."""
     columns = [_value(frame, target).alias(VALUE)]
     if target.stream_column is not None:
@@ -285,7 +286,7 @@ def shaped(frame: DataFrame, target: Target) -> DataFrame:
     return frame.select(*columns)
 
 
-def _value(frame: DataFrame, target: Target) -> Column:
+def _value(frame: DataFrame, target: IngestTarget) -> Column:
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
@@ -320,7 +321,9 @@ def _column(frame: DataFrame, name: str) -> Column:
     return frame[f"`{known[name.lower()]}`"]
 
 
-def sink_options(cluster: ClusterOptions, target: Target, streams: Sequence[str]) -> dict[str, Any]:
+def sink_options(
+    cluster: ClusterOptions, target: IngestTarget, streams: Sequence[str]
+) -> dict[str, Any]:
     options: dict[str, Any] = {
         **cluster.options(), "namespace": target.namespace, "valueColumn": VALUE,
         "createStream": str(target.create).lower(),
@@ -396,7 +399,7 @@ def _options(files: Files, listing: Listing) -> dict[str, str]:
     return {**{k: v for k, v in options.items() if k not in given}, **files.options}
 
 
-def content_id(files: Files, listing: Listing, target: Target) -> str:
+def content_id(files: Files, listing: Listing, target: IngestTarget) -> str:
     """A transaction id of these files, read and written in this way: path, size and time of each
     count. The content itself is not read."""
     how = {
@@ -418,14 +421,14 @@ def follow(
     spark: SparkSession,
     cluster: ClusterOptions,
     files: Files,
-    target: Target,
+    target: IngestTarget,
     *,
     checkpoint: str,
     writer_id: str | None = None,
     takeover: bool = False,
     available_now: bool = False,
     interval_s: float | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> FollowResult:
     """Append the rows of the files in one directory, and of those that are put there, each file
     once: `checkpoint` knows which. Until all that is there is written (`available_now`), or for
@@ -469,7 +472,7 @@ def _source(spark: SparkSession, files: Files) -> DataFrame:
 
 
 def _watch(
-    query: StreamingQuery, target: Target, checkpoint: str, progress: Progress
+    query: StreamingQuery, target: IngestTarget, checkpoint: str, progress: ProgressCallback
 ) -> FollowResult:
     batches: dict[int, int] = {}
     ended = "available"
@@ -488,3 +491,6 @@ def _watch(
     if (failure := query.exception()) is not None and ended != STOPPED_BY:
         raise JobError(f"the query failed: {failure}")
     return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)
+
+
+__getattr__ = former_names(__name__, {"Target": "IngestTarget"})

@@ -31,19 +31,25 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.failures import one_error
-from quire.spark.jobs.archive.manifest import Claim, History, HistoryFile, Manifest, with_files
-from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, Part, write_piece
-from quire.spark.jobs.archive.plan import (
+from quire.spark.jobs.archive.manifest import (
+    HistoryFile,
+    Manifest,
+    OffloadClaim,
+    OffloadHistory,
+    with_files,
+)
+from quire.spark.jobs.archive.offload_plan import (
     OffloadPlan,
-    Turn,
+    OffloadStep,
     check_answers,
     check_same_stream,
     eligible,
     together,
     turns_of,
 )
-from quire.spark.jobs.archive.store import Store
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, write_piece
+from quire.spark.jobs.archive.store import ArchiveDirectory
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.spark.streams.plan import lay_out
 from quire.streams import DLSN, Gap, StreamSegment
 from quire.streams.namespace.namespace import open_namespace
@@ -212,7 +218,7 @@ def offload(
     streams: str | Sequence[str],
     directory: str,
     *,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     **options: Any,
 ) -> OffloadResult:
     """Copy the closed segments of streams (names, and patterns as in a shell) to Parquet files in
@@ -234,7 +240,7 @@ def offload(
     one was named, or several fail in a row, the error is raised.
     """
     wanted = OffloadOptions(**options)
-    store = Store(directory)
+    store = ArchiveDirectory(directory)
     began_s = time.monotonic()
     done: dict[str, StreamOffload] = {}
     failed: dict[str, QuireError] = {}
@@ -270,7 +276,7 @@ def preview_offload(
     may do part of it. A stream that cannot be offloaded has an `error`; if it is the only one that
     was named, the error is raised.
     """
-    wanted, store = OffloadOptions(**options), Store(directory)
+    wanted, store = OffloadOptions(**options), ArchiveDirectory(directory)
     with cluster.client() as client:
         names, alone = call(_names(client.aio, cluster, namespace, streams))
         found = []
@@ -324,7 +330,7 @@ def _run_of(
     cluster: ClusterOptions,
     namespace: str,
     name: str,
-    store: Store,
+    store: ArchiveDirectory,
     options: OffloadOptions,
     *,
     locked: bool = True,
@@ -380,7 +386,7 @@ class _Run:
     cluster: ClusterOptions
     client: Client
     metadata: StreamMetadata
-    store: Store
+    store: ArchiveDirectory
     options: OffloadOptions
     cluster_id: str
     life: str
@@ -391,8 +397,8 @@ class _Run:
     def name(self) -> str:
         return self.metadata.paths.name
 
-    def all(self, spark: SparkSession, progress: Progress) -> StreamOffload:
-        history = History(self.store, self.name)
+    def all(self, spark: SparkSession, progress: ProgressCallback) -> StreamOffload:
+        history = OffloadHistory(self.store, self.name)
         found = history.newest()
         if found is not None:
             self._check(found)
@@ -413,7 +419,7 @@ class _Run:
 
     def preview(self) -> StreamPreview:
         """What `all` would do now; nothing is changed."""
-        before = History(self.store, self.name).newest()
+        before = OffloadHistory(self.store, self.name).newest()
         if before is not None:
             self._check(before)
         plan = call(self._planned(before))
@@ -430,7 +436,9 @@ class _Run:
     def _check(self, manifest: Manifest) -> None:
         manifest.check(self.cluster_id, self.metadata.paths.namespace, self.name, self.life)
 
-    def _told(self, claim: Claim, before: Manifest | None, plan: OffloadPlan) -> StreamOffload:
+    def _told(
+        self, claim: OffloadClaim, before: Manifest | None, plan: OffloadPlan
+    ) -> StreamOffload:
         assert claim.manifest is not None
         files, known = claim.manifest.files, len(before.files) if before else 0
         return StreamOffload(
@@ -455,11 +463,11 @@ class _Run:
         check_same_stream(self.name, manifest, completed)
         sequence = manifest.sequence if manifest else None
         laid, gaps = lay_out(completed, start, None, sequence)
-        found = await each([stretch.segment for stretch in laid], self._size)
-        stretches = [stretch for stretch, size in zip(laid, found) if size is not None]
+        found = await each([one.segment for one in laid], self._size)
+        ranges = [one for one, size in zip(laid, found) if size is not None]
         gaps += [
-            Gap("lost", stretch.start, stretch.segment.first_dlsn.next_segment())
-            for stretch, size in zip(laid, found)
+            Gap("lost", one.start, one.segment.first_dlsn.next_segment())
+            for one, size in zip(laid, found)
             if size is None
         ]
         gaps.sort(key=lambda gap: gap.first)
@@ -468,7 +476,7 @@ class _Run:
                 f"stream {self.name}: {'; '.join(map(str, gaps))}, and were not offloaded",
                 remedy="Go on behind them with --skip-lost (fail_on_data_loss=False)",
             )
-        wanted = [stretch.segment for stretch in stretches]
+        wanted = [one.segment for one in ranges]
         sizes = [size for size in found if size is not None]
         by_age = options.larger_than is None or options.older_than_s > 0
         newest_ms = self.client.clock.now_ms() - round(options.older_than_s * 1_000)
@@ -477,7 +485,7 @@ class _Run:
             closed_before_ms=newest_ms if by_age else None, larger_than=options.larger_than,
         )  # fmt: skip
         turns = turns_of(
-            stretches[:count], sizes[:count],
+            ranges[:count], sizes[:count],
             file_bytes=options.file_bytes, turn_bytes=options.turn_bytes,
         )  # fmt: skip
         return OffloadPlan(start, tuple(gaps), tuple(turns), sum(sizes[:count]))
@@ -492,7 +500,12 @@ class _Run:
     # -- one turn -------------------------------------------------------------------------
 
     def _turn(
-        self, spark: SparkSession, claim: Claim, gaps: Sequence[Gap], turn: Turn, progress: Progress
+        self,
+        spark: SparkSession,
+        claim: OffloadClaim,
+        gaps: Sequence[Gap],
+        turn: OffloadStep,
+        progress: ProgressCallback,
     ) -> None:
         parts = together(turn.parts, self.options.file_bytes)
         pieces = [self._piece(claim, part) for part in parts]
@@ -508,7 +521,7 @@ class _Run:
         self._publish(claim)
         self._truncate(claim)
 
-    def _piece(self, claim: Claim, parts: Sequence[Part]) -> Piece:
+    def _piece(self, claim: OffloadClaim, parts: Sequence[SegmentPart]) -> Piece:
         return {
             "directory": self.store.uri,
             "stream": self.name,
@@ -524,7 +537,7 @@ class _Run:
 
     # -- what depends on a manifest ----------------------------------------------------------
 
-    def _publish(self, claim: Claim) -> None:
+    def _publish(self, claim: OffloadClaim) -> None:
         """To the table, what it has not yet."""
         if self.options.format == "parquet" or claim.manifest is None:
             return
@@ -538,7 +551,7 @@ class _Run:
                 claim.history, claim.manifest, self.options.table, self.options.catalog
             )
 
-    def _truncate(self, claim: Claim) -> None:
+    def _truncate(self, claim: OffloadClaim) -> None:
         """Behind what counts; never what is not in a durable manifest."""
         manifest = claim.manifest
         if not self.options.truncate or manifest is None:

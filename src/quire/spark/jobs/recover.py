@@ -1,5 +1,6 @@
-"""What a lost bookie held, replicated again by Spark's tasks: under the same locks and rules as
-autorecovery's workers (`quire.replication.repair.ledger`), who may be at it at the same time.
+"""Recovery of a lost bookie by Spark's tasks, under the same locks and rules as autorecovery.
+
+Autorecovery's workers (`quire.replication.repair.bookie_removal`) may do the same meanwhile.
 
 Done twice it does nothing the second time; interrupted it goes on where it was, for the metadata of
 each ledger says what is left.
@@ -39,7 +40,7 @@ from quire.replication.moves.recover import (
     result_of,
 )
 from quire.spark.jobs.repair import task_locks
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def recover(
     open_grace_s: float = OPEN_GRACE_S,
     fence_open: bool = True,
     bytes_per_second: float | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     wait: Callable[[float], None] = time.sleep,
 ) -> RecoverResult:
     """Replace a bookie in every segment of every ledger that names it, copying what its place
@@ -117,7 +118,7 @@ def _moves(
     cluster: ClusterOptions,
     bookie: str,
     ids: Sequence[int],
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> tuple[list[LedgerMove], tuple[RemainingLedger, ...]]:
     """Return the ledgers that name the bookie, and the ledgers that could not be read: they may
     name it too."""
@@ -136,7 +137,7 @@ def _run(
     pieces: Sequence[Piece],
     do: Callable[[ClusterOptions, Piece], Piece],
     what: str,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> list[Piece]:
     if not pieces:
         return []

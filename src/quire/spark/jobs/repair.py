@@ -1,5 +1,5 @@
 """What an audit found, written back by Spark's tasks. The rules are those of
-`quire.replication.repair.repair`."""
+`quire.replication.repair.repair_findings`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quire.blocking.background import call
 from quire.client import Client
 from quire.replication import Budget, Finding, Kind, Repaired, ReplicationLocks, repair_ledger
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def repair_findings(
     found: Iterable[Finding],
     *,
     bytes_per_second: float | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> RepairResult:
     """Write back what `audit` found: to the bookie itself where it answers, from a replica whose
     digest is right, and read again; else to another bookie that takes its place in the segment.

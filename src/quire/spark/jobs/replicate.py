@@ -33,8 +33,8 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
-from quire.spark.jobs.replicate_copy import Copier, copy_piece
-from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.spark.jobs.replicate_copy import SegmentCopier, copy_piece
+from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import Namespace, StreamSegment
 from quire.streams.mirror.check import (
     check_gap,
@@ -49,8 +49,8 @@ from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
 from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.namespace.truncation import would_free
-from quire.streams.read.facts import SegmentFacts, segment_facts
 from quire.streams.read.positions import oldest_position
+from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ def replicate(
     settings: Mapping[str, Any] | None = None,
     patience_s: float = PATIENCE_S,
     report: Callable[[ReplicateResult], object] | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> ReplicateResult:
     """Copy the streams of a namespace whose names match `streams` (as of a shell; `*` matches `/`
     too) to the same namespace, or to `target_namespace`, of another cluster.
@@ -166,7 +166,10 @@ def replicate(
 
     config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
-        ends = Ends(read.aio, source.password, path), Ends(written.aio, target.password, to_path)
+        ends = (
+            ReplicateEnd(read.aio, source.password, path),
+            ReplicateEnd(written.aio, target.password, to_path),
+        )
         job = _Job(
             *ends, streams, truncation, on_gap, dict(settings or {}), patience_s,
             stop or threading.Event(), for_s, report, progress,
@@ -185,7 +188,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class ReplicateEnd:
     """Where streams come from, or go to."""
 
     client: Client
@@ -196,7 +199,7 @@ class Ends:
         return await open_namespace(self.client, self.path, password=self.password)
 
 
-async def check_ends(source: Ends, target: Ends) -> None:
+async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
     """UsageError where a stream would be copied onto itself."""
     ids = [await end.client.metadata.instance_id() for end in (source, target)]
     if ids[0] == ids[1] and source.path == target.path:
@@ -221,8 +224,8 @@ class _Job:
 
     def __init__(
         self,
-        source: Ends,
-        target: Ends,
+        source: ReplicateEnd,
+        target: ReplicateEnd,
         pattern: str,
         truncation: bool,
         on_gap: str,
@@ -231,7 +234,7 @@ class _Job:
         stop: threading.Event,
         for_s: float | None,
         report: Callable[[ReplicateResult], object] | None,
-        progress: Progress,
+        progress: ProgressCallback,
     ) -> None:
         self._source = source
         self._target = target
@@ -256,7 +259,7 @@ class _Job:
     ) -> ReplicateResult:
         source = await self._source.open()
         target = await self._open_target(source)
-        copier, ending = Copier(run), asyncio.Event()
+        copier, ending = SegmentCopier(run), asyncio.Event()
         if not continuous:
             ending.set()
         try:
@@ -289,7 +292,7 @@ class _Job:
     # -- streams ------------------------------------------------------------------------------
 
     async def _once(
-        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: Copier,
+        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
         names = await self._names(source)
@@ -301,7 +304,7 @@ class _Job:
         await self._watch(ending, lambda: None)
 
     async def _continuously(
-        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: Copier,
+        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
         async def look() -> None:
@@ -317,7 +320,12 @@ class _Job:
         return await matching(source, self._pattern)
 
     def _mirror(
-        self, source: Namespace, target: Namespace, name: str, copier: Copier, ending: asyncio.Event
+        self,
+        source: Namespace,
+        target: Namespace,
+        name: str,
+        copier: SegmentCopier,
+        ending: asyncio.Event,
     ) -> Mirror:
         return Mirror(
             source, target, name, copier.copy, self._leftovers,
@@ -485,14 +493,17 @@ def preview_replicate(
     path, to_path = namespace_path(namespace), namespace_path(target_namespace or namespace)
     config = ClientConfig(tls=target.tls)
     with source.client() as read, blocking.connect(target.metadata, config=config) as other:
-        ends = Ends(read.aio, source.password, path), Ends(other.aio, target.password, to_path)
+        ends = (
+            ReplicateEnd(read.aio, source.password, path),
+            ReplicateEnd(other.aio, target.password, to_path),
+        )
         call(check_ends(*ends))
         found: list[ReplicaPreview] = call(_previews(*ends, streams, truncation, on_gap))
     return ReplicatePreview(path, to_path, tuple(found))
 
 
 async def _previews(
-    source: Ends, target: Ends, pattern: str, truncation: bool, on_gap: str
+    source: ReplicateEnd, target: ReplicateEnd, pattern: str, truncation: bool, on_gap: str
 ) -> list[ReplicaPreview]:
     opened = await source.open()
     try:
@@ -541,7 +552,7 @@ async def _preview(
         freed = await would_free(copies.client, copies.metadata(name), oldest)
     if copies is not None and todo and todo[-1].in_progress:
         end = await last_shown(copies, name, partial, todo[-1])
-    facts = await segment_facts(source.client, todo, source.password)
+    facts = await segment_statistics(source.client, todo, source.password)
     for fact in facts:
         if fact.lost:
             raise StreamGapError(
@@ -561,7 +572,7 @@ async def _preview(
     )
 
 
-async def _grew(source: Namespace, fact: SegmentFacts, end: int) -> bool:
+async def _grew(source: Namespace, fact: SegmentStatistics, end: int) -> bool:
     """Whether there is more of it than the copy shows, which is up to entry `end`."""
     if not fact.segment.in_progress:
         return True

@@ -40,7 +40,7 @@ def error_of(answer: Piece) -> QuireError | None:
     return found
 
 
-class Copier:
+class SegmentCopier:
     """Gathers the pieces of all streams into jobs of Spark, one job at a time."""
 
     def __init__(self, run: Callable[[Sequence[Piece]], list[Piece]]) -> None:

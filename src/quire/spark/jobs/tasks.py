@@ -27,7 +27,7 @@ PIECES_MAX = 20_000
 POLL_S = 0.2
 
 
-class Progress(Protocol):
+class ProgressCallback(Protocol):
     """Told of a job's progress, from any thread: units done, of how many (None: not known)."""
 
     def __call__(self, what: str, done: int, total: int | None) -> None: ...
@@ -76,7 +76,7 @@ def run_pieces(
     do: Callable[[Piece], Piece],
     *,
     what: str,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> list[Piece]:
     """One task for each piece; their answers, in the order of the pieces.
 
@@ -114,7 +114,7 @@ def _run(spark: SparkSession, pieces: list[str], do: Callable[[Piece], Piece]) -
 def watched(
     spark: SparkSession,
     what: str,
-    progress: Progress,
+    progress: ProgressCallback,
     *,
     before: int = 0,
     total: int | None = None,

@@ -1,1 +1,1 @@
-"""Ledgers as DataFrames, in both directions."""
+"""Ledgers as DataFrames: `reader` and `writer`, and `plan`, which cuts ledgers into tasks."""

@@ -33,7 +33,7 @@ Task = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class WeightedRange:
     """A range, and the payload bytes in it (known or estimated)."""
 
     range: Range
@@ -43,18 +43,18 @@ class Extent:
     def weight(self) -> int:
         return self.bytes + ENTRY_OVERHEAD_BYTES * self.range.entries
 
-    def clip(self, first: int, last: int) -> Extent | None:
+    def clip(self, first: int, last: int) -> WeightedRange | None:
         """What of it lies in entries first..last."""
         whole = self.range
         first, last = max(first, whole.first), min(last, whole.last)
         if first > last:
             return None
         part = Range(whole.ledger_id, first, last)
-        return Extent(part, self.bytes * part.entries // whole.entries)
+        return WeightedRange(part, self.bytes * part.entries // whole.entries)
 
 
 def plan(
-    extents: Iterable[Extent],
+    extents: Iterable[WeightedRange],
     *,
     partition_bytes: int,
     partition_entries: int | None = None,
@@ -83,7 +83,7 @@ def plan(
     return _at_least(min_partitions, tasks)
 
 
-def _shares(whole: Sequence[Extent], count: int) -> Iterator[Task]:
+def _shares(whole: Sequence[WeightedRange], count: int) -> Iterator[Task]:
     """All extents, laid end to end, cut into `count` shares of equal weight; those without an entry
     are left out. Small extents are not cut: each would be opened twice."""
     total = sum(extent.weight for extent in whole)

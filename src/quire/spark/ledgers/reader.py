@@ -26,7 +26,7 @@ from quire import EntryRun, QuireError, blocking
 from quire.client.read import arrow
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
-from quire.spark.ledgers.plan import Extent, Range, plan
+from quire.spark.ledgers.plan import Range, WeightedRange, plan
 from quire.spark.options import ReadOptions
 from quire.spark.schema import our_column
 
@@ -123,12 +123,12 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
             )
         ]
 
-    def _extents(self, client: blocking.Client) -> Iterator[Extent]:
+    def _extents(self, client: blocking.Client) -> Iterator[WeightedRange]:
         options, bounds = self._options, self._bounds
         if options.dataset is not None:
             for part in client.datasets.read(options.dataset).ledgers:
                 if bounds.has_ledger(part.ledger_id):
-                    yield Extent(Range(part.ledger_id, part.first, part.last), part.bytes)
+                    yield WeightedRange(Range(part.ledger_id, part.first, part.last), part.bytes)
             return
         for ledger_id in options.ledgers:
             if not bounds.has_ledger(ledger_id):
@@ -140,7 +140,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
                 if last >= 0:
                     # An open ledger's length is known to its last entry only.
                     length = ledger.length if ledger.ledger_closed else _length_at_end(ledger)
-                    yield Extent(Range(ledger_id, 0, last), length)
+                    yield WeightedRange(Range(ledger_id, 0, last), length)
 
     # -- on the workers -----------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 pass
             return LedgerMessage(partition, attempt)
         with worker.writing(self._options) as client:
-            output = TaskOutput(client, self, partition, attempt)
+            output = LedgerTaskOutput(client, self, partition, attempt)
             try:
                 for batch in iterator:
                     if batch.num_rows:
@@ -189,7 +189,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
             )
 
 
-class TaskOutput:
+class LedgerTaskOutput:
     """The ledger of one task, created with its first rows. One batch is on its way while the next
     is taken from Spark."""
 

@@ -30,7 +30,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class StreamOffset:
     """One stream."""
 
     position: DLSN
@@ -44,7 +44,7 @@ class Offsets:
     cluster: str
     """Its instance id."""
     namespace: str
-    streams: Mapping[str, Reached]
+    streams: Mapping[str, StreamOffset]
 
     def to_json(self) -> dict[str, Any]:
         checks = {}
@@ -83,7 +83,7 @@ class Offsets:
                 str(value["cluster"]),
                 str(value["namespace"]),
                 {
-                    name: Reached(
+                    name: StreamOffset(
                         DLSN.parse(text),
                         checks.get(name, {}).get("ledger"),
                         checks.get(name, {}).get("sequence"),

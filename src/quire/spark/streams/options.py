@@ -17,7 +17,7 @@ from quire.spark.options import (
     STREAM_READING,
     TABLE_READING,
     WRITING,
-    Given,
+    GivenOptions,
     parse_boolean,
     parse_name,
     parse_partitions,
@@ -40,7 +40,7 @@ TABLES = ("ledgers", "fragments", "bookies", "streams", "segments", "subscriptio
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StreamPlaces:
     """Where to begin, or to end, in each stream."""
 
     default: Start | None
@@ -62,8 +62,8 @@ class StreamReadOptions:
     pattern: str | None = None
     """As of a shell; `*` matches `/` too."""
     password: bytes = field(default=b"", repr=False)
-    start: Places = Places(EARLIEST)
-    end: Places = Places(None)
+    start: StreamPlaces = StreamPlaces(EARLIEST)
+    end: StreamPlaces = StreamPlaces(None)
     """Before this place; None: all that is acknowledged when the query is planned."""
     columns: tuple[str, ...] = COLUMNS
     pushdown: bool = False
@@ -93,15 +93,15 @@ class StreamReadOptions:
         environ: Mapping[str, str] = os.environ,
     ) -> StreamReadOptions:
         """`pushdown` is the default of that option."""
-        given = Given(options, STREAM_READING, "reading streams", (*READING, *WRITING))
+        given = GivenOptions(options, STREAM_READING, "reading streams", (*READING, *WRITING))
         pattern = given.take("streamPattern", parse_name, None)
         one = given.take("stream", parse_stream, None)
         several = given.take("streams", _names, None)
         if sum(found is not None for found in (pattern, one, several)) != 1:
             raise UsageError("options 'stream', 'streams' and 'streamPattern' exclude each other")
         streams = several or ((one,) if one else ())
-        end = given.take("end", _places(streams, None), Places(None))
-        if streaming and end != Places(None):
+        end = given.take("end", _places(streams, None), StreamPlaces(None))
+        if streaming and end != StreamPlaces(None):
             raise UsageError(
                 "option 'end' is of no use for a streaming query",
                 remedy="Read it as a batch, or stop the query, or use the trigger availableNow",
@@ -112,7 +112,7 @@ class StreamReadOptions:
             streams=streams,
             pattern=pattern,
             password=given.password(environ),
-            start=given.take("start", _places(streams, EARLIEST), Places(EARLIEST)),
+            start=given.take("start", _places(streams, EARLIEST), StreamPlaces(EARLIEST)),
             end=end,
             columns=given.columns(COLUMNS),
             pushdown=given.take("pushdown", parse_boolean, pushdown),
@@ -142,7 +142,7 @@ class TableOptions:
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> TableOptions:
         others = (*STREAM_READING, *READING, *WRITING)
-        given = Given(options, TABLE_READING, "reading tables", others)
+        given = GivenOptions(options, TABLE_READING, "reading tables", others)
         table = given.take("table", str.lower, "")
         if table not in TABLES:
             raise UsageError(f"there is no table {table!r}, only {', '.join(TABLES)}")
@@ -158,7 +158,7 @@ class TableOptions:
 # -- inside -----------------------------------------------------------------------------------
 
 
-def _namespace(given: Given, environ: Mapping[str, str]) -> str:
+def _namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
     return given.take("namespace", namespace_path, None) or namespace_path(default)
 
@@ -172,12 +172,12 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], Places]:
+def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], StreamPlaces]:
     """A parser of one place for all streams, or of a JSON object with one for each."""
 
-    def parsed(text: str) -> Places:
+    def parsed(text: str) -> StreamPlaces:
         if not text.startswith("{"):
-            return Places(_place(text))
+            return StreamPlaces(_place(text))
         try:
             found = json.loads(text)
         except ValueError:
@@ -187,7 +187,7 @@ def _places(streams: tuple[str, ...], default: Start | None) -> Callable[[str], 
                 raise ValueError(f"{name!r} is none of the streams that are read")
             if not isinstance(place, str):
                 raise ValueError(f"the place in stream {name!r} is no text: give {PLACES}")
-        return Places(default, tuple((name, _place(place)) for name, place in found.items()))
+        return StreamPlaces(default, tuple((name, _place(place)) for name, place in found.items()))
 
     return parsed
 
@@ -199,4 +199,4 @@ def _place(text: str) -> Start:
         raise ValueError(str(error)) from None
 
 
-__all__ = ["ENV_METADATA", "TABLES", "Places", "StreamReadOptions", "TableOptions"]
+__all__ = ["ENV_METADATA", "TABLES", "StreamPlaces", "StreamReadOptions", "TableOptions"]

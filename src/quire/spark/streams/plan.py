@@ -1,6 +1,6 @@
 """How parts of streams become tasks. Pure.
 
-segments, from where to where -> stretches (and gaps) -> pieces -> partitions
+segments, from where to where -> ranges of segments (and gaps) -> splits -> partitions
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from quire.spark.ledgers.plan import Extent, Range, plan
+from quire.spark.ledgers.plan import Range, WeightedRange, plan
 from quire.streams import DLSN, Gap, StreamSegment, Truncation
 from quire.streams.read.arrow import Origin
 
@@ -19,7 +19,7 @@ COUNT_BYTES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SegmentRange:
     """A part of one segment that can be read: from `start` on, to before `end`."""
 
     segment: StreamSegment
@@ -39,11 +39,11 @@ def lay_out(
     sequence: int | None = None,
     *,
     reached: bool = False,
-) -> tuple[list[Stretch], list[Gap]]:
+) -> tuple[list[SegmentRange], list[Gap]]:
     """What of start..end can be read, and what is gone. `sequence`: how many records came before
     `start`, where that is known: then what is gone and had been read is no gap. `reached`: the
     stream had come to `end`, so that what is missing there was there."""
-    stretches: list[Stretch] = []
+    parts: list[SegmentRange] = []
     gaps: list[Gap] = []
 
     def gone(kind: str, behind: DLSN) -> None:
@@ -61,7 +61,7 @@ def lay_out(
                 gone("lost" if at else "truncated", segment.first_dlsn)
             position = segment.first_dlsn
         if end is not None and end <= position:
-            return stretches, gaps
+            return parts, gaps
         behind = segment.first_dlsn.next_segment()
         if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
             position = behind
@@ -74,15 +74,15 @@ def lay_out(
                 position = segment.min_active_dlsn
             here = end if end is not None and end < behind else None
             if here is None or position < here:
-                stretches.append(Stretch(segment, position, here))
+                parts.append(SegmentRange(segment, position, here))
         position = behind
     if end is not None and reached:
         gone("lost", end)
-    return stretches, gaps
+    return parts, gaps
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamSplit:
     """Entries first..last of a segment, and of them the records from `start` on, to before `end`.
     A value that tasks are given."""
 
@@ -101,59 +101,59 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StreamPartition(InputPartition):  # type: ignore[misc]
-    """One task: these pieces, one behind the other."""
+    """One task: these splits, one behind the other."""
 
-    pieces: tuple[Piece, ...]
+    splits: tuple[StreamSplit, ...]
 
 
-def piece_of(
-    origin: Origin, stretch: Stretch, last_entry: int, size_bytes: int, entries: int
-) -> Piece | None:
-    """The entries of a stretch whose segment can be read up to `last_entry`; its ledger has
+def split_of(
+    origin: Origin, part: SegmentRange, last_entry: int, size_bytes: int, entries: int
+) -> StreamSplit | None:
+    """The entries of a part whose segment can be read up to `last_entry`; its ledger has
     `size_bytes` in so many `entries`."""
-    first, last = stretch.start.entry_id, last_entry
-    if stretch.end is not None:
-        last = min(last, stretch.end.entry_id - (not stretch.end.slot_id))
+    first, last = part.start.entry_id, last_entry
+    if part.end is not None:
+        last = min(last, part.end.entry_id - (not part.end.slot_id))
     if first > last:
         return None
     share = size_bytes * (last - first + 1) // max(entries, 1)
-    start = stretch.start if stretch.start.slot_id else None
-    end = stretch.end if stretch.end is not None and stretch.end.slot_id else None
-    return Piece(origin, first, last, start, end, share)
+    start = part.start if part.start.slot_id else None
+    end = part.end if part.end is not None and part.end.slot_id else None
+    return StreamSplit(origin, first, last, start, end, share)
 
 
-def counted(origin: Origin, stretch: Stretch) -> Piece | None:
-    """The piece that needs no bookie: of a completed segment that is read as a whole."""
-    segment = stretch.segment
-    if segment.in_progress or segment.lost or not stretch.whole:
+def counted(origin: Origin, part: SegmentRange) -> StreamSplit | None:
+    """The split that needs no bookie: of a completed segment that is read as a whole."""
+    segment = part.segment
+    if segment.in_progress or segment.lost or not part.whole:
         return None
-    return Piece(
+    return StreamSplit(
         origin, 0, segment.last_entry_id, None, None, COUNT_BYTES * segment.record_count,
         segment.record_count, segment.first_sequence_id,
     )  # fmt: skip
 
 
 def partitions(
-    streams: Iterable[Sequence[Piece]], *, partition_bytes: int, min_partitions: int = 1
+    streams: Iterable[Sequence[StreamSplit]], *, partition_bytes: int, min_partitions: int = 1
 ) -> list[StreamPartition]:
     """Tasks of about equal shares. Those of one stream keep its order. Small streams share a task;
     the tasks of large ones take turns, so that those which run together ask different bookies."""
-    laid = [list(pieces) for pieces in streams if pieces]
-    total = sum(_extent(piece).weight for pieces in laid for piece in pieces)
+    laid = [list(splits) for splits in streams if splits]
+    total = sum(_extent(split).weight for splits in laid for split in splits)
     share = max(1, min(partition_bytes, -(-total // max(min_partitions, 1))))
     queues: list[list[StreamPartition]] = []
-    small: list[Piece] = []
+    small: list[StreamSplit] = []
     small_weight = 0
-    for pieces in laid:
-        weight = sum(_extent(piece).weight for piece in pieces)
+    for splits in laid:
+        weight = sum(_extent(split).weight for split in splits)
         if weight <= share and small_weight + weight > share and small:
             queues.append([StreamPartition(tuple(small))])
             small, small_weight = [], 0
         if weight <= share:
-            small += pieces
+            small += splits
             small_weight += weight
         else:
-            queues.append(list(_cut(pieces, share)))
+            queues.append(list(_cut(splits, share)))
     if small:
         queues.append([StreamPartition(tuple(small))])
     return list(_in_turns(queues))
@@ -166,22 +166,22 @@ def _in_turns(queues: list[list[StreamPartition]]) -> Iterator[StreamPartition]:
                 yield queue[at]
 
 
-def _extent(piece: Piece) -> Extent:
-    entries = Range(piece.origin.segment.ledger_id, piece.first, piece.last)
-    if piece.records is not None:
+def _extent(split: StreamSplit) -> WeightedRange:
+    entries = Range(split.origin.segment.ledger_id, split.first, split.last)
+    if split.records is not None:
         entries = entries._replace(first=0, last=0)
-    return Extent(entries, piece.size_bytes)
+    return WeightedRange(entries, split.size_bytes)
 
 
-def _cut(pieces: Sequence[Piece], share: int) -> Iterator[StreamPartition]:
-    by_ledger = {piece.origin.segment.ledger_id: piece for piece in pieces}
-    for ranges in plan(map(_extent, pieces), partition_bytes=share):
+def _cut(splits: Sequence[StreamSplit], share: int) -> Iterator[StreamPartition]:
+    by_ledger = {split.origin.segment.ledger_id: split for split in splits}
+    for ranges in plan(map(_extent, splits), partition_bytes=share):
         yield StreamPartition(tuple(_part(by_ledger[part.ledger_id], part) for part in ranges))
 
 
-def _part(piece: Piece, part: Range) -> Piece:
-    if piece.records is not None:
-        return piece
-    entries = piece.last - piece.first + 1
-    size_bytes = piece.size_bytes * part.entries // entries
-    return replace(piece, first=part.first, last=part.last, size_bytes=size_bytes)
+def _part(split: StreamSplit, part: Range) -> StreamSplit:
+    if split.records is not None:
+        return split
+    entries = split.last - split.first + 1
+    size_bytes = split.size_bytes * part.entries // entries
+    return replace(split, first=part.first, last=part.last, size_bytes=size_bytes)

@@ -22,11 +22,11 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
-from quire.spark.streams.follow import StreamFollower
-from quire.spark.streams.offsets import Offsets, Reached
+from quire.spark.streams.follower import StreamFollower
+from quire.spark.streams.offsets import Offsets, StreamOffset
 from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
-from quire.spark.streams.plan import Piece
-from quire.spark.streams.view import Mark, StreamView, another_stream, lost
+from quire.spark.streams.plan import StreamSplit
+from quire.spark.streams.view import CountedPosition, StreamView, another_stream, lost
 from quire.streams import EARLIEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
@@ -48,15 +48,15 @@ class _Followed:
 
     view: StreamView
     follower: StreamFollower | None = None
-    frontier: Mark | None = None
+    frontier: CountedPosition | None = None
     """As last looked at; None: look."""
-    done: Mark | None = None
+    done: CountedPosition | None = None
     """What the offset `done_for` means, where that is still there."""
-    done_for: Reached | None = None
+    done_for: StreamOffset | None = None
     first_life: str | None = None
     """The life that the stream had when the query opened it. It applies to offsets without a
     life."""
-    abandoned: Reached | None = None
+    abandoned: StreamOffset | None = None
     """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
     """There may be more than the frontier tells."""
@@ -77,8 +77,8 @@ class StreamQuery:
         self._tasks = TaskSet()
         self._followed: dict[str, _Followed] = {}
         self._news = asyncio.Event()
-        self._looked_s = float("-inf")
-        self._target: dict[str, Mark] | None = None
+        self._discovered_s = float("-inf")
+        self._target: dict[str, CountedPosition] | None = None
         """Of a query that stops where the streams ended when it began."""
         self._held_since_s: float | None = None
         self._reported: Any = None
@@ -113,9 +113,9 @@ class StreamQuery:
     async def _discover(self, known: Iterable[str] = ()) -> None:
         """Look for new streams, now and then; NoSuchStreamError for one that was asked for."""
         now_s = asyncio.get_running_loop().time()
-        if self._followed and now_s - self._looked_s < DISCOVERY_INTERVAL_S:
+        if self._followed and now_s - self._discovered_s < DISCOVERY_INTERVAL_S:
             return
-        self._looked_s = now_s
+        self._discovered_s = now_s
         names = await self.names()
         for name in [*self._followed]:
             if name not in names:
@@ -137,14 +137,14 @@ class StreamQuery:
 
     async def initial(self) -> Offsets:
         await self._discover()
-        reached: dict[str, Reached] = {}
+        reached: dict[str, StreamOffset] = {}
         for name, followed in self._followed.items():
             start = self._options.start.of(name) or EARLIEST
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
             at = followed.view.reached(done)
             # A place that is truncated stays what it is: reading it tells.
-            known = at if at.position == position else Reached(position, life=at.life)
+            known = at if at.position == position else StreamOffset(position, life=at.life)
             followed.done, followed.done_for = done, known
             reached[name] = known
         return Offsets(self._cluster, self.streams.path, reached)
@@ -172,15 +172,17 @@ class StreamQuery:
             await self._look(start, marks)
             ends = (await self._admitted(marks)) if limited else self._frontiers(marks)
             moved = any(self._moved(name, start, mark, ends[name]) for name, mark in marks.items())
-            if moved or self._target is not None or not await self._told(until_s):
+            if moved or self._target is not None or not await self._wait_for_news(until_s):
                 break
         await self._report(marks, ends)
         if not moved:
             return None
         self._held_since_s = None
-        return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
+        return Offsets(self._cluster, self.streams.path, self._next_offsets(start, marks, ends))
 
-    def _moved(self, name: str, start: Offsets, mark: Mark, end: Mark) -> bool:
+    def _moved(
+        self, name: str, start: Offsets, mark: CountedPosition, end: CountedPosition
+    ) -> bool:
         """Return whether this stream requires a trigger: it has more records, or is not the stream
         of the offset."""
         reached = start.streams.get(name)
@@ -193,13 +195,13 @@ class StreamQuery:
             name: self._with_life(name, reached) for name, reached in start.streams.items()
         })  # fmt: skip
 
-    def _with_life(self, name: str, reached: Reached) -> Reached:
+    def _with_life(self, name: str, reached: StreamOffset) -> StreamOffset:
         followed = self._followed.get(name)
         if reached.life is not None or followed is None:
             return reached
         return replace(reached, life=followed.first_life)
 
-    async def _told(self, until_s: float) -> bool:
+    async def _wait_for_news(self, until_s: float) -> bool:
         """Wait for news, until then."""
         try:
             async with asyncio.timeout_at(until_s):
@@ -208,10 +210,13 @@ class StreamQuery:
             return False
         return True
 
-    def _given(
-        self, start: Offsets, marks: Mapping[str, Mark], ends: Mapping[str, Mark]
-    ) -> dict[str, Reached]:
-        given: dict[str, Reached] = {}
+    def _next_offsets(
+        self,
+        start: Offsets,
+        marks: Mapping[str, CountedPosition],
+        ends: Mapping[str, CountedPosition],
+    ) -> dict[str, StreamOffset]:
+        given: dict[str, StreamOffset] = {}
         for name, followed in self._followed.items():
             end = ends[name]
             if name not in start.streams or self._moved(name, start, marks[name], end):
@@ -224,9 +229,9 @@ class StreamQuery:
     def _follow(self) -> None:
         for name, followed in self._followed.items():
             if followed.follower is None:
-                followed.follower = StreamFollower(self.streams, name, self._tasks, self._is_new)
+                followed.follower = StreamFollower(self.streams, name, self._tasks, self._on_news)
 
-    def _is_new(self, name: str, segments: bool) -> None:
+    def _on_news(self, name: str, segments: bool) -> None:
         followed = self._followed.get(name)
         if followed is not None:
             followed.stale = True
@@ -244,23 +249,23 @@ class StreamQuery:
                 remedy="Use the options that the query was started with, or another checkpoint "
                 "location",
             )
-        self._tell_loss(NoSuchStreamError(
+        self._report_loss(NoSuchStreamError(
             f"{', '.join(gone)}: read up to now, does not exist any more",
             remedy="Set the option failOnDataLoss to false to go on with the others",
         ))  # fmt: skip
 
-    def _tell_loss(self, error: StreamError) -> None:
+    def _report_loss(self, error: StreamError) -> None:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("going on without them: %s", error)
 
-    async def _starts(self, start: Offsets) -> dict[str, Mark]:
-        async def mark(name: str) -> tuple[str, Mark]:
+    async def _starts(self, start: Offsets) -> dict[str, CountedPosition]:
+        async def mark(name: str) -> tuple[str, CountedPosition]:
             return name, await self._start_of(name, start.streams.get(name))
 
         return dict(await each(self._followed, mark))
 
-    async def _start_of(self, name: str, reached: Reached | None) -> Mark:
+    async def _start_of(self, name: str, reached: StreamOffset | None) -> CountedPosition:
         """Return the position at which a trigger begins in a stream.
 
         If the offset was taken in another stream of this name, raise an error, or if data loss is
@@ -272,7 +277,7 @@ class StreamQuery:
             return await view.mark(view.oldest)
         if not view.same_stream(reached):
             if followed.abandoned != reached:
-                self._tell_loss(another_stream(name, reached.position))
+                self._report_loss(another_stream(name, reached.position))
                 followed.abandoned = reached
                 followed.frontier, followed.stale = None, True
                 if self._target is not None:
@@ -285,7 +290,7 @@ class StreamQuery:
 
     # -- what is new --------------------------------------------------------------------------
 
-    async def _look(self, start: Offsets, marks: dict[str, Mark]) -> None:
+    async def _look(self, start: Offsets, marks: dict[str, CountedPosition]) -> None:
         """Read the streams that may have new records. The marks of streams that were replaced by
         others are replaced as well."""
         await each(
@@ -293,7 +298,9 @@ class StreamQuery:
             lambda name: self._look_at(name, start.streams.get(name), marks),
         )
 
-    async def _look_at(self, name: str, reached: Reached | None, marks: dict[str, Mark]) -> None:
+    async def _look_at(
+        self, name: str, reached: StreamOffset | None, marks: dict[str, CountedPosition]
+    ) -> None:
         followed, mark = self._followed[name], marks[name]
         if self._target is not None:
             followed.frontier = self._target.get(name, mark)
@@ -316,12 +323,12 @@ class StreamQuery:
                 remedy="Open the stream for writing: that keeps the segment as lost. Then the "
                 "query can continue after it with the option failOnDataLoss set to false",
             )
-            if not self._waits(followed, gone):
+            if not self._is_patient(followed, gone):
                 raise gone from error
             return
         except BaseException as error:
             followed.stale, followed.relist = True, relist
-            if not self._bears(followed, error):
+            if not self._tolerates(followed, error):
                 raise
             return
         followed.failing_since_s = None
@@ -333,17 +340,17 @@ class StreamQuery:
         if followed.follower is not None:
             followed.follower.take()
 
-    def _bears(self, followed: _Followed, error: BaseException) -> bool:
+    def _tolerates(self, followed: _Followed, error: BaseException) -> bool:
         """Whether the query goes on without news of this stream."""
         if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
-            self._tell_loss(error)
-            self._looked_s = float("-inf")  # it will not be among them
+            self._report_loss(error)
+            self._discovered_s = float("-inf")  # it will not be among them
             return True
-        return isinstance(error, ReadError | MetadataUnavailableError) and self._waits(
+        return isinstance(error, ReadError | MetadataUnavailableError) and self._is_patient(
             followed, error
         )
 
-    def _waits(self, followed: _Followed, error: Exception) -> bool:
+    def _is_patient(self, followed: _Followed, error: Exception) -> bool:
         """Return whether the query has waited for this stream for less than `PATIENCE_S`."""
         now_s = asyncio.get_running_loop().time()
         if followed.failing_since_s is None:
@@ -351,8 +358,8 @@ class StreamQuery:
             logger.warning("waiting for news of stream %s: %s", followed.view.name, error)
         return now_s - followed.failing_since_s < PATIENCE_S
 
-    def _frontiers(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
-        found: dict[str, Mark] = {}
+    def _frontiers(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
+        found: dict[str, CountedPosition] = {}
         for name, mark in marks.items():
             frontier = self._followed[name].frontier
             found[name] = mark if frontier is None else max(frontier, mark, key=_position)
@@ -360,7 +367,7 @@ class StreamQuery:
 
     # -- how much of it -----------------------------------------------------------------------
 
-    async def _admitted(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+    async def _admitted(self, marks: Mapping[str, CountedPosition]) -> dict[str, CountedPosition]:
         """Within the limits of a trigger."""
         options, ends = self._options, self._frontiers(marks)
         waiting = {
@@ -378,13 +385,13 @@ class StreamQuery:
         return ends
 
     async def _within_bytes(
-        self, marks: Mapping[str, Mark], ends: Mapping[str, Mark], limit: int
-    ) -> dict[str, Mark]:
+        self, marks: Mapping[str, CountedPosition], ends: Mapping[str, CountedPosition], limit: int
+    ) -> dict[str, CountedPosition]:
         sizes = {
             name: await self._followed[name].view.bytes_between(marks[name], end)
             for name, end in ends.items()
         }
-        found: dict[str, Mark] = {}
+        found: dict[str, CountedPosition] = {}
         for name, share in shares(sizes, limit).items():
             view = self._followed[name].view
             found[name] = await view.after_bytes(marks[name], share, ends[name], least=False)
@@ -407,7 +414,9 @@ class StreamQuery:
 
     # -- how far behind -----------------------------------------------------------------------
 
-    async def _report(self, marks: Mapping[str, Mark], ends: Mapping[str, Mark]) -> None:
+    async def _report(
+        self, marks: Mapping[str, CountedPosition], ends: Mapping[str, CountedPosition]
+    ) -> None:
         frontiers = self._frontiers(marks)
         state = ({n: m.position for n, m in ends.items()}, frontiers)
         if state == self._reported:
@@ -424,21 +433,23 @@ class StreamQuery:
 
     # -- what is read -------------------------------------------------------------------------
 
-    async def pieces(self, start: Offsets, end: Offsets, *, counts: bool) -> list[list[Piece]]:
+    async def splits(
+        self, start: Offsets, end: Offsets, *, counts: bool
+    ) -> list[list[StreamSplit]]:
         """Of each stream, in order. Raises where records are gone, unless it may not."""
         end.check(self._cluster, self.streams.path)
 
-        async def of(name: str) -> list[Piece]:
+        async def of(name: str) -> list[StreamSplit]:
             followed = self._followed.get(name)
             view = followed.view if followed else StreamView(self.streams, name)
             try:
                 if followed is None:
                     await view.open()
-                return await self._of_stream(
+                return await self._splits_of(
                     view, start.streams.get(name), end.streams[name], counts
                 )
             except NoSuchStreamError as error:
-                self._tell_loss(error)
+                self._report_loss(error)
                 return []
             finally:
                 if followed is None:
@@ -446,38 +457,38 @@ class StreamQuery:
 
         return await each(end.streams, of)
 
-    async def _of_stream(
-        self, view: StreamView, start: Reached | None, end: Reached, counts: bool
-    ) -> list[Piece]:
+    async def _splits_of(
+        self, view: StreamView, start: StreamOffset | None, end: StreamOffset, counts: bool
+    ) -> list[StreamSplit]:
         if start == end:
             return []
         if self._followed.get(view.name) is None or self._target is not None:
             await view.look()
         if not view.same_stream(end):
             # The stream that the batch was planned for is gone. The next batch finds the other one.
-            self._tell_loss(another_stream(view.name, end.position))
+            self._report_loss(another_stream(view.name, end.position))
             return []
         if start is not None:
             start = self._with_life(view.name, start)
             if not view.same_stream(start):
-                self._tell_loss(another_stream(view.name, start.position))
+                self._report_loss(another_stream(view.name, start.position))
                 start = None
         if start is not None and start.position >= end.position:
             return []
         first = view.oldest if start is None else start.position
         sequence = None if start is None else start.sequence
         try:
-            pieces, gaps = await view.pieces(
+            splits, gaps = await view.splits(
                 first, end.position, sequence, reached=True, counts=counts
             )
         except StreamGapError as error:
             if view.same_stream(end):
                 raise
-            self._tell_loss(error)
+            self._report_loss(error)
             return []
         if gaps:
-            self._tell_loss(lost(view.name, gaps))
-        return pieces
+            self._report_loss(lost(view.name, gaps))
+        return splits
 
     async def commit(self, end: Offsets) -> None:
         """Store the positions under the subscription's name."""
@@ -510,7 +521,7 @@ async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[s
     return names
 
 
-async def lag(view: StreamView, at: Mark, frontier: Mark) -> dict[str, Any]:
+async def lag(view: StreamView, at: CountedPosition, frontier: CountedPosition) -> dict[str, Any]:
     """How far a reader at `at` is behind: records and stored bytes that it has not read, and for
     how many seconds the oldest of them has been waiting (None: nothing tells)."""
     records = view.records_between(at, frontier)
@@ -540,5 +551,5 @@ def shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
     return given
 
 
-def _position(mark: Mark) -> Any:
+def _position(mark: CountedPosition) -> Any:
     return mark.position

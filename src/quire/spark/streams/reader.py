@@ -40,7 +40,7 @@ from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column
 from quire.spark.streams.options import StreamReadOptions
-from quire.spark.streams.plan import Piece, StreamPartition, partitions
+from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
 from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
@@ -77,7 +77,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 class StreamTasks:
-    """Reads the pieces that a task is given. Has no state, and is sent to workers."""
+    """Reads the splits that a task is given. Has no state, and is sent to workers."""
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self.options = options
@@ -99,23 +99,23 @@ class StreamTasks:
         if not isinstance(partition, StreamPartition):  # Spark's stand-in for "no partitions"
             return iter(())
         worker.prepare()
-        return self._plainly(partition.pieces)
+        return self._plainly(partition.splits)
 
-    def _plainly(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    def _plainly(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._batches(pieces)
+            yield from self._batches(splits)
         except QuireError as error:  # as `worker.plainly`, for a generator
             raise error.with_traceback(None) from None
 
-    def _batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, splits: Sequence[StreamSplit]) -> Iterator[pa.RecordBatch]:
         gathered = RecordColumns(self.columns)
         with worker.client(self.options.metadata, self.options.tls) as client:
-            for piece in pieces:
-                if piece.records is not None:
-                    yield from self._counted(piece, piece.records)
+            for split in splits:
+                if split.records is not None:
+                    yield from self._counted(split, split.records)
                     continue
-                for run in self._runs(client, piece):
-                    gathered.add(piece.origin, run, piece.start, piece.end)
+                for run in self._runs(client, split):
+                    gathered.add(split.origin, run, split.start, split.end)
                     if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
                         yield self._batch(gathered)
         if gathered.rows:
@@ -124,14 +124,14 @@ class StreamTasks:
     def _batch(self, gathered: RecordColumns) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(gathered.batch().columns, schema=self._schema)
 
-    def _runs(self, client: blocking.Client, piece: Piece) -> Iterator[Any]:
+    def _runs(self, client: blocking.Client, split: StreamSplit) -> Iterator[Any]:
         try:
-            with self.open(client, piece) as ledger:
-                yield from ledger.read_runs(piece.first, piece.last)
+            with self.open(client, split) as ledger:
+                yield from ledger.read_runs(split.first, split.last)
         except NoSuchLedgerError:
             error = StreamGapError(
-                f"stream {piece.origin.stream}: entries {piece.first} to {piece.last} of segment "
-                f"{piece.origin.segment.lssn} (ledger {piece.origin.segment.ledger_id}) are "
+                f"stream {split.origin.stream}: entries {split.first} to {split.last} of segment "
+                f"{split.origin.segment.lssn} (ledger {split.origin.segment.ledger_id}) are "
                 "gone: the stream was truncated or deleted while they were read, or its ledger "
                 "was deleted",
                 remedy="Run the query again, or set the option failOnDataLoss to false to go on "
@@ -141,9 +141,9 @@ class StreamTasks:
                 raise error from None
             logger.warning("going on without them: %s", error)
 
-    def open(self, client: blocking.Client, piece: Piece) -> blocking.LedgerReader:
-        """The ledger of a piece, once the bookies know all of it. NoSuchLedgerError."""
-        segment = piece.origin.segment
+    def open(self, client: blocking.Client, split: StreamSplit) -> blocking.LedgerReader:
+        """The ledger of a split, once the bookies know all of it. NoSuchLedgerError."""
+        segment = split.origin.segment
         ledger = client.open_ledger(segment.ledger_id, password=self.options.password)
         if not ledger.ledger_closed and not segment.in_progress:
             # Completed by a writer that died before it closed the ledger.
@@ -152,30 +152,30 @@ class StreamTasks:
             )
         deadline_s = time.monotonic() + CATCH_UP_S
         delay_s = CATCH_UP_DELAY_S
-        while ledger.last_add_confirmed < piece.last and not ledger.ledger_closed:
+        while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
             if time.monotonic() > deadline_s:
                 raise ReadError(
-                    f"stream {piece.origin.stream}: entry {piece.last} of ledger "
+                    f"stream {split.origin.stream}: entry {split.last} of ledger "
                     f"{segment.ledger_id} is acknowledged, and the bookies that answer know of "
                     f"{ledger.last_add_confirmed} only",
                     ledger_id=segment.ledger_id,
-                    entry_id=piece.last,
+                    entry_id=split.last,
                     remedy="Bring its bookies back",
                 )
             ledger.refresh()
-            if ledger.last_add_confirmed < piece.last:
+            if ledger.last_add_confirmed < split.last:
                 time.sleep(delay_s)
                 delay_s *= 2
         return ledger
 
-    def _counted(self, piece: Piece, records: int) -> Iterator[pa.RecordBatch]:
+    def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:
         """Rows of a whole segment, without asking for them."""
-        segment = piece.origin.segment
+        segment = split.origin.segment
         for first in range(0, records, BATCH_ROWS):
             count = min(BATCH_ROWS, records - first)
-            start = piece.first_sequence + first
+            start = split.first_sequence + first
             made = {
-                "stream": pa.scalar(piece.origin.stream, pa.string()),
+                "stream": pa.scalar(split.origin.stream, pa.string()),
                 "segment": pa.scalar(segment.lssn, pa.int64()),
                 "ledger": pa.scalar(segment.ledger_id, pa.int64()),
             }
@@ -272,7 +272,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             laid, partition_bytes=options.partition_bytes, min_partitions=options.min_partitions
         )
 
-    async def _laid(self, client: Any) -> list[list[Piece]]:
+    async def _laid(self, client: Any) -> list[list[StreamSplit]]:
         options = self._options
         async with await open_namespace(
             client, options.namespace, password=options.password
@@ -280,7 +280,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             names = [n for n in await stream_names(streams, options) if self._bounds.has_stream(n)]
             return await each(names, lambda name: self._of_stream(streams, name))
 
-    async def _of_stream(self, streams: Namespace, name: str) -> list[Piece]:
+    async def _of_stream(self, streams: Namespace, name: str) -> list[StreamSplit]:
         options, view = self._options, StreamView(streams, name)
         await view.open()
         try:
@@ -290,14 +290,14 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
             start, end = await self._narrowed(view, start, end)
             if end is not None and end <= start:
                 return []
-            pieces, gaps = await view.pieces(start, end, counts=self._tasks.counts)
+            splits, gaps = await view.splits(start, end, counts=self._tasks.counts)
         finally:
             view.close()
         if gaps and options.fail_on_data_loss:
             raise lost(name, gaps)
         if gaps:
             logger.warning("going on without them: %s", lost(name, gaps))
-        return pieces
+        return splits
 
     async def _narrowed(
         self, view: StreamView, start: DLSN, end: DLSN | None

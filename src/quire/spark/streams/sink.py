@@ -32,7 +32,7 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish import publishing
-from quire.streams.publish.publishing import Batch, Built, SegmentBuilder
+from quire.streams.publish.publishing import BuiltSegment, SegmentBuilder, StreamBatch
 
 STREAMS_MAX = 100
 """That one job writes: each task may have a ledger open for each of them."""
@@ -49,7 +49,7 @@ logger = logging.getLogger("quire.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class SinkColumns:
     """Where in a row things are."""
 
     value: int
@@ -58,7 +58,7 @@ class Columns:
     order: int | None = None
 
     @classmethod
-    def of(cls, schema: StructType, options: StreamWriteOptions) -> Columns:
+    def of(cls, schema: StructType, options: StreamWriteOptions) -> SinkColumns:
         """UsageError for a schema that does not fit."""
         stream = _column(schema, "streamColumn", options.stream_column, StringType)
         txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
@@ -96,10 +96,10 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """Of one job or micro-batch, for its tasks: plain values."""
 
-    batches: dict[str, Batch]
+    batches: dict[str, StreamBatch]
     """By stream."""
     done: frozenset[str] = frozenset()
     """Streams that have this batch already: what is for them is dropped."""
@@ -112,7 +112,7 @@ async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace
 
 
 async def check_streams(
-    streams: Namespace, options: StreamWriteOptions, columns: Columns
+    streams: Namespace, options: StreamWriteOptions, columns: SinkColumns
 ) -> list[str]:
     """The streams that may be written; made, if that is wanted. NoSuchStreamError, UsageError."""
     names: list[str] = []
@@ -169,9 +169,9 @@ class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
 
     partition: int
     attempt: int
-    built: tuple[tuple[str, Built], ...] = ()
+    built: tuple[tuple[str, BuiltSegment], ...] = ()
     """(stream, its ledger)."""
-    batches: dict[str, Batch] = field(default_factory=dict)
+    batches: dict[str, StreamBatch] = field(default_factory=dict)
     """Of the streams in `built`; of all streams in the message of partition 0."""
     sweep: bool = False
 
@@ -179,13 +179,13 @@ class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
 def write_partition(
     client: blocking.Client,
     options: StreamWriteOptions,
-    columns: Columns,
-    plan: Plan,
+    columns: SinkColumns,
+    plan: WritePlan,
     rows: Iterator[pa.RecordBatch],
 ) -> StreamMessage:
     """Write the rows of one partition: all of them are on disk, in closed ledgers, on return."""
     partition, attempt = task()
-    output = TaskOutput(client, options, plan)
+    output = StreamTaskOutput(client, options, plan)
     try:
         for batch in _ordered(rows, columns.order):
             for name, part in _by_stream(batch, columns.stream, options, plan):
@@ -224,7 +224,7 @@ def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.R
 
 
 def _by_stream(
-    batch: pa.RecordBatch, column: int | None, options: StreamWriteOptions, plan: Plan
+    batch: pa.RecordBatch, column: int | None, options: StreamWriteOptions, plan: WritePlan
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     if not batch.num_rows:
         return
@@ -245,11 +245,13 @@ def _by_stream(
         yield name, batch.filter(pc.equal(names, name))
 
 
-class TaskOutput:
+class StreamTaskOutput:
     """The ledgers of one task, made with the first rows of each. One batch is on its way while the
     next is taken from Spark."""
 
-    def __init__(self, client: blocking.Client, options: StreamWriteOptions, plan: Plan) -> None:
+    def __init__(
+        self, client: blocking.Client, options: StreamWriteOptions, plan: WritePlan
+    ) -> None:
         self._client = client.aio
         self._options = options
         self._plan = plan
@@ -289,8 +291,8 @@ class TaskOutput:
         if pending is not None:
             await pending
 
-    def close(self) -> list[tuple[str, Built]]:
-        async def close() -> list[tuple[str, Built]]:
+    def close(self) -> list[tuple[str, BuiltSegment]]:
+        async def close() -> list[tuple[str, BuiltSegment]]:
             await self._settle()
             built = [(name, await builder.close()) for name, builder in self._builders.items()]
             return [(name, one) for name, one in built if one is not None]
@@ -345,12 +347,12 @@ class Committer:
                 )  # fmt: skip
 
     async def publish(
-        self, streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
+        self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
         await publishing.publish(streams, name, batch, built)
 
     async def clean_up(
-        self, streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
+        self, streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
     ) -> None:
         metadata = streams.metadata(name)
         if built:
@@ -385,11 +387,11 @@ def written_by(messages: Sequence[WriterCommitMessage | None]) -> list[StreamMes
     return sorted(found, key=lambda message: message.partition)
 
 
-def batches_of(written: Sequence[StreamMessage]) -> dict[str, Batch]:
+def batches_of(written: Sequence[StreamMessage]) -> dict[str, StreamBatch]:
     return {name: batch for message in written for name, batch in message.batches.items()}
 
 
-def built_for(name: str, written: Sequence[StreamMessage]) -> list[Built]:
+def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]:
     return [one for message in written for stream, one in message.built if stream == name]
 
 

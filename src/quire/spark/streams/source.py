@@ -90,7 +90,7 @@ class QuireStreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
         first, last = Offsets.from_json(start), Offsets.from_json(end)
         counts = self._tasks.counts
-        laid = self._ask(lambda query: query.pieces(first, last, counts=counts))
+        laid = self._ask(lambda query: query.splits(first, last, counts=counts))
         options = self._options
         return partitions(
             laid, partition_bytes=options.partition_bytes, min_partitions=options.min_partitions

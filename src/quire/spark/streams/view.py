@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quire.client import LedgerReader
 from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
-from quire.spark.streams.offsets import Reached
-from quire.spark.streams.plan import Piece, Stretch, counted, lay_out, piece_of
+from quire.spark.streams.offsets import StreamOffset
+from quire.spark.streams.plan import SegmentRange, StreamSplit, counted, lay_out, split_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.read.arrow import TIME_MAX_MS, Origin
 from quire.streams.read.positions import (
@@ -35,7 +35,7 @@ LOOK_DELAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CountedPosition:
     """A place in a stream, and how much of its segment lies before it."""
 
     position: DLSN
@@ -131,11 +131,11 @@ class StreamView:
 
     # -- what is to be read -------------------------------------------------------------------
 
-    async def pieces(
+    async def splits(
         self, start: DLSN, end: DLSN | None, sequence: int | None = None, *,
         reached: bool = False, counts: bool = False,
-    ) -> tuple[list[Piece], list[Gap]]:  # fmt: skip
-        """Return the pieces of start..end that exist, and the gaps.
+    ) -> tuple[list[StreamSplit], list[Gap]]:  # fmt: skip
+        """Return the splits of start..end that exist, and the gaps.
 
         `end` is None for everything that is acknowledged now. A segment whose ledger was deleted is
         a gap, even if nobody truncated it. `reached` says that everything before `end` was once
@@ -144,15 +144,15 @@ class StreamView:
         """
         life = self.life
         for look in range(LOOKS_MAX):
-            stretches, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
-            found: list[Piece | None] = []
+            parts, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
+            found: list[StreamSplit | None] = []
             missing: list[Gap] = []
-            for stretch in stretches:
+            for part in parts:
                 try:
-                    found.append(await self._piece(stretch, reached, counts))
+                    found.append(await self._split(part, reached, counts))
                 except NoSuchLedgerError:
-                    behind = stretch.segment.first_dlsn.next_segment()
-                    missing.append(Gap("lost", stretch.start, stretch.end or behind))
+                    behind = part.segment.first_dlsn.next_segment()
+                    missing.append(Gap("lost", part.start, part.end or behind))
             if not missing:
                 break
             if look:
@@ -161,33 +161,33 @@ class StreamView:
             if self.life != life:
                 raise another_stream(self.name, start)
         every = sorted([*gaps, *missing], key=lambda gap: gap.first)
-        return [piece for piece in found if piece is not None], every
+        return [split for split in found if split is not None], every
 
-    async def _piece(self, stretch: Stretch, reached: bool, counts: bool) -> Piece | None:
-        segment = stretch.segment
+    async def _split(self, part: SegmentRange, reached: bool, counts: bool) -> StreamSplit | None:
+        segment = part.segment
         origin = self.origin(segment)
-        if counts and (piece := counted(origin, stretch)) is not None:
-            return piece
+        if counts and (split := counted(origin, part)) is not None:
+            return split
         if not segment.in_progress:
             size_bytes, entries = await self._size(segment)
             # The ledger of a lost segment may have been restored: it shows where the segment ends.
             last = entries - 1 if segment.lost else segment.last_entry_id
-            return piece_of(origin, stretch, last, size_bytes, entries)
+            return split_of(origin, part, last, size_bytes, entries)
         reader = await self._reader(segment)
         last = reader.last_add_confirmed
-        if stretch.end is None or last < stretch.end.entry_id:
+        if part.end is None or last < part.end.entry_id:
             last = await reader.refresh()
-        if stretch.end is not None and reached:  # tasks wait until the bookies know it again
-            last = max(last, stretch.end.entry_id)
+        if part.end is not None and reached:  # tasks wait until the bookies know it again
+            last = max(last, part.end.entry_id)
         if last < 0:
             return None
         known = min(last, reader.last_add_confirmed)
         size_bytes = (await reader.read_entry(known)).ledger_length if known >= 0 else 0
-        return piece_of(origin, stretch, last, size_bytes, last + 1)
+        return split_of(origin, part, last, size_bytes, last + 1)
 
     # -- where it ends ------------------------------------------------------------------------
 
-    async def frontier(self, floor: DLSN | None = None) -> Mark:
+    async def frontier(self, floor: DLSN | None = None) -> CountedPosition:
         """Behind the last acknowledged record; nothing before `floor` is looked at."""
         for segment in reversed(self.segments):
             if segment.in_progress:
@@ -197,11 +197,13 @@ class StreamView:
             elif segment.record_count:
                 size_bytes = await self._known_bytes(segment)
                 behind = segment.first_dlsn.next_segment()
-                return Mark(behind, segment.lssn, segment.record_count, size_bytes)
+                return CountedPosition(behind, segment.lssn, segment.record_count, size_bytes)
         oldest = self.oldest
-        return Mark(oldest, oldest.lssn)
+        return CountedPosition(oldest, oldest.lssn)
 
-    async def _frontier_in(self, segment: StreamSegment, floor: DLSN | None) -> Mark | None:
+    async def _frontier_in(
+        self, segment: StreamSegment, floor: DLSN | None
+    ) -> CountedPosition | None:
         reader = await self._reader(segment)
         at = await reader.refresh()
         lowest = floor.entry_id if floor is not None and floor.lssn == segment.lssn else 0
@@ -210,40 +212,42 @@ class StreamView:
             users = decode(segment, at, bytes(entry.payload)).users()
             if len(users):
                 position = DLSN(segment.lssn, at + 1, 0)
-                return Mark(position, segment.lssn, users.positions[-1], entry.ledger_length)
+                return CountedPosition(
+                    position, segment.lssn, users.positions[-1], entry.ledger_length
+                )
             at -= 1
         return None
 
     # -- places -------------------------------------------------------------------------------
 
-    async def mark(self, position: DLSN) -> Mark:
+    async def mark(self, position: DLSN) -> CountedPosition:
         """Of any position: one that is gone counts as the oldest that is there, one behind the last
         record of a completed segment as the beginning of the next."""
         if not self.segments:
-            return Mark(position, position.lssn)
+            return CountedPosition(position, position.lssn)
         position = max(position, self.oldest)
         segment = self._segment(position.lssn)
         if segment is None:  # between two segments, or behind the last
             before = [found for found in self.segments if found.lssn < position.lssn]
             if not before:
-                return Mark(position, position.lssn)
+                return CountedPosition(position, position.lssn)
             return await self._end_of(before[-1], position)
         if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
             return await self._end_of(segment, position)
         try:
             return await self._mark_in(segment, position)
         except NoSuchLedgerError:
-            return Mark(position, segment.lssn)  # reading finds out
+            return CountedPosition(position, segment.lssn)  # reading finds out
 
-    async def _end_of(self, segment: StreamSegment, position: DLSN) -> Mark:
+    async def _end_of(self, segment: StreamSegment, position: DLSN) -> CountedPosition:
         if segment.in_progress:
             found = await self._frontier_in(segment, None)
-            return Mark(position, segment.lssn, found.records if found else 0)
+            return CountedPosition(position, segment.lssn, found.records if found else 0)
         position = max(position, segment.first_dlsn.next_segment())
         size_bytes = await self._known_bytes(segment)
-        return Mark(position, segment.lssn, segment.record_count, size_bytes)
+        return CountedPosition(position, segment.lssn, segment.record_count, size_bytes)
 
-    async def _mark_in(self, segment: StreamSegment, position: DLSN) -> Mark:
+    async def _mark_in(self, segment: StreamSegment, position: DLSN) -> CountedPosition:
         reader = await self._reader(segment)
         last = reader.last_add_confirmed
         if segment.in_progress and last < position.entry_id:
@@ -262,16 +266,16 @@ class StreamView:
                     told = everything.txids[at]
                 next_ms = None if told is None or told > TIME_MAX_MS else told
                 records = everything.positions[at] - 1
-                return Mark(position, segment.lssn, records, before_bytes, next_ms)
+                return CountedPosition(position, segment.lssn, records, before_bytes, next_ms)
         # Behind all of them: what lies before is what there is.
         if not segment.in_progress:
             return await self._end_of(segment, position)
         found = await self._frontier_in(segment, None)
         if found is None:
-            return Mark(position, segment.lssn)
-        return Mark(position, segment.lssn, found.records, found.size_bytes)
+            return CountedPosition(position, segment.lssn)
+        return CountedPosition(position, segment.lssn, found.records, found.size_bytes)
 
-    def reached(self, mark: Mark) -> Reached:
+    def reached(self, mark: CountedPosition) -> StreamOffset:
         """As a checkpoint keeps it."""
         counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
         sequence: int | None = None
@@ -282,13 +286,15 @@ class StreamView:
             and counted_in.first_sequence_id >= 0
         ):
             sequence = counted_in.first_sequence_id + mark.records
-        return Reached(mark.position, here.ledger_id if here else None, sequence, self.life or None)
+        return StreamOffset(
+            mark.position, here.ledger_id if here else None, sequence, self.life or None
+        )
 
-    def knows(self, mark: Mark) -> bool:
+    def knows(self, mark: CountedPosition) -> bool:
         """Whether the segment in which it counts is listed still."""
         return self._segment(mark.lssn) is not None
 
-    def same_stream(self, reached: Reached) -> bool:
+    def same_stream(self, reached: StreamOffset) -> bool:
         """Return whether a position was taken in this stream, and not in a former one of its name.
 
         The life decides. It may be unknown in an old checkpoint, and DistributedLog's own programs
@@ -315,19 +321,19 @@ class StreamView:
 
     # -- how much -----------------------------------------------------------------------------
 
-    def records_between(self, start: Mark, end: Mark) -> int:
+    def records_between(self, start: CountedPosition, end: CountedPosition) -> int:
         """Acknowledged records; those that are gone do not count."""
         if end.position <= start.position:
             return 0
         return self._before(end) - self._before(start)
 
-    def _before(self, mark: Mark) -> int:
+    def _before(self, mark: CountedPosition) -> int:
         """Records of the segments that are listed before a place."""
         segment = self._segment(mark.lssn)
         here = mark.records if segment is not None and not segment.lost else 0
         return here + sum(s.known_records for s in self.segments if s.lssn < mark.lssn)
 
-    async def bytes_between(self, start: Mark, end: Mark) -> int:
+    async def bytes_between(self, start: CountedPosition, end: CountedPosition) -> int:
         """Stored bytes of entries."""
         if end.position <= start.position:
             return 0
@@ -345,7 +351,9 @@ class StreamView:
 
     # -- limits -------------------------------------------------------------------------------
 
-    async def after_records(self, start: Mark, limit: int, end: Mark) -> Mark:
+    async def after_records(
+        self, start: CountedPosition, limit: int, end: CountedPosition
+    ) -> CountedPosition:
         """Behind `limit` records from `start` on, or `end` if there are fewer."""
         if self.records_between(start, end) <= limit:
             return end
@@ -371,7 +379,9 @@ class StreamView:
             return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
         return end
 
-    async def after_bytes(self, start: Mark, limit: int, end: Mark, *, least: bool) -> Mark:
+    async def after_bytes(
+        self, start: CountedPosition, limit: int, end: CountedPosition, *, least: bool
+    ) -> CountedPosition:
         """Behind the last entry that fits into so many stored bytes; with `least` one entry, if it
         is larger than that."""
         left = limit + start.size_bytes
@@ -407,7 +417,7 @@ class StreamView:
         return low
 
 
-def _at(mark: Mark) -> DLSN:
+def _at(mark: CountedPosition) -> DLSN:
     return mark.position
 
 

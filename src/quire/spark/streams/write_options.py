@@ -16,7 +16,7 @@ from quire.spark.options import (
     STREAM_READING,
     STREAM_WRITING,
     WRITING,
-    Given,
+    GivenOptions,
     parse_boolean,
     parse_name,
     parse_stream,
@@ -66,7 +66,7 @@ class StreamWriteOptions:
         mine, others = (QUERY_ONLY, BATCH_ONLY) if streaming else (BATCH_ONLY, QUERY_ONLY)
         known = (*STREAM_WRITING, *mine, *(OF_SPARK if streaming else ()))
         doing = f"writing streams {'from a query' if streaming else 'in a batch'}"
-        given = Given(options, known, doing, (*others, *WRITING, *READING, *STREAM_READING))
+        given = GivenOptions(options, known, doing, (*others, *WRITING, *READING, *STREAM_READING))
         column = given.take("streamColumn", parse_name, None)
         return cls(
             metadata=given.metadata(environ),
@@ -87,12 +87,12 @@ class StreamWriteOptions:
         )
 
 
-def _namespace(given: Given, environ: Mapping[str, str]) -> str:
+def _namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
     return given.take("namespace", namespace_path, None) or namespace_path(default)
 
 
-def _streams(given: Given, column: str | None) -> tuple[str, ...]:
+def _streams(given: GivenOptions, column: str | None) -> tuple[str, ...]:
     one = given.take("stream", parse_stream, None)
     several = given.take("streams", parse_streams, None)
     if (one is None) == (several is None):
@@ -129,7 +129,7 @@ def parse_streams(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _writer(given: Given) -> str:
+def _writer(given: GivenOptions) -> str:
     """What stays the same when a query is started again: its name, or where its checkpoint is."""
     if (chosen := given.take("writerId", _writer_name, None)) is not None:
         return chosen

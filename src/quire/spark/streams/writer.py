@@ -30,10 +30,10 @@ from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
 from quire.spark.streams.sink import (
-    Columns,
     Committer,
-    Plan,
+    SinkColumns,
     StreamMessage,
+    WritePlan,
     check_streams,
     metadata_of,
     open_streams,
@@ -42,7 +42,7 @@ from quire.spark.streams.sink import (
 )
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams.publish import publishing
-from quire.streams.publish.publishing import Batch, BatchKey
+from quire.streams.publish.publishing import BatchKey, StreamBatch
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
@@ -67,15 +67,15 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
         self._options = options
-        self._columns = Columns.of(schema, options)
+        self._columns = SinkColumns.of(schema, options)
         self.key = BatchKey.of_job(options.txn_id or f"job:{uuid.uuid4().hex}")
         self.committer = Committer(options)
         with worker.writing(options) as client:
             self._plan = call(self._make_plan(client.aio))
 
-    async def _make_plan(self, client: Client) -> Plan:
+    async def _make_plan(self, client: Client) -> WritePlan:
         streams = await open_streams(client, self._options)
-        batches: dict[str, Batch] = {}
+        batches: dict[str, StreamBatch] = {}
         done: list[str] = []
         for name in await check_streams(streams, self._options, self._columns):
             batch = await publishing.begin(streams, name, self.key, token=self._options.token)
@@ -83,7 +83,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 done.append(name)
             else:
                 batches[name] = batch
-        return Plan(batches, frozenset(done), sweep=self._options.txn_id is not None)
+        return WritePlan(batches, frozenset(done), sweep=self._options.txn_id is not None)
 
     @worker.plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
@@ -109,8 +109,8 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
         self._options = options
-        self._columns = Columns.of(schema, options)
-        self._plan: Plan | None = None
+        self._columns = SinkColumns.of(schema, options)
+        self._plan: WritePlan | None = None
         self._failure: QuireError | None = None
         self.committer = Committer(options)
         with worker.writing(options) as client:
@@ -131,7 +131,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
                 self._failure = error
         return self.__dict__.copy()
 
-    async def make_plan(self, client: Client) -> Plan:
+    async def make_plan(self, client: Client) -> WritePlan:
         """Without the keys: the tasks fill them in."""
         streams, options = await open_streams(client, self._options), self._options
         key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
@@ -144,7 +144,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         me = (options.metadata, options.namespace, options.writer)
         sweep = me not in _seen
         _seen.add(me)
-        return Plan(batches, sweep=sweep)
+        return WritePlan(batches, sweep=sweep)
 
     # -- in the tasks -------------------------------------------------------------------------
 
@@ -158,13 +158,13 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             plan = self._plan_of_batch(client)
             return write_partition(client, self._options, self._columns, plan, iterator)
 
-    def _plan_of_batch(self, client: blocking.Client) -> Plan:
+    def _plan_of_batch(self, client: blocking.Client) -> WritePlan:
         assert self._plan is not None
         key = BatchKey(self._options.writer, *query_and_batch())
         batches = {name: replace(b, key=key) for name, b in self._plan.batches.items()}
         done = call(self._published(client.aio, key))
         left = {name: batch for name, batch in batches.items() if name not in done}
-        return Plan(left, done, self._plan.sweep)
+        return WritePlan(left, done, self._plan.sweep)
 
     async def _published(self, client: Client, key: BatchKey) -> frozenset[str]:
         async def is_published(name: str) -> bool:

@@ -1,5 +1,6 @@
-"""Work that a store does beside reads and writes: garbage collection, compaction, scrubbing and
-repair of damaged segments.
+"""Work that a store does beside reads and writes: sealing, garbage collection, compaction, scrub,
+and the repair of damaged segments.
 
-Start with `background`.
+Start with `maintenance`, which has all of it. Imports all of storage but `inspect`, the store and
+the directories.
 """

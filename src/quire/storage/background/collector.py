@@ -17,11 +17,11 @@ from quire.codec.log.state_records import (
     segment_value,
 )
 from quire.errors import DiskFullError, StorageError
-from quire.storage.background.job import Chore, Tools
+from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.background.salvage import read_groups
-from quire.storage.catalogue import TOMBSTONE_TTL_MS
-from quire.storage.segment.sealing import load_records
-from quire.storage.segment.segment import LOG_DIRECTORY, Segment, SegmentState
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.footer import load_records
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
 
@@ -29,9 +29,9 @@ READ_AGAIN_MS = 600_000
 """Until a dead segment whose records cannot be read is looked at again."""
 
 
-class Collector(Chore):
-    def __init__(self, tools: Tools, log_records: LogRecords) -> None:
-        super().__init__(tools)
+class Collector(BackgroundJob):
+    def __init__(self, context: JobContext, log_records: LogRecords) -> None:
+        super().__init__(context)
         self._log_records = log_records
         self._unlogged: list[StateRecord] = []
         """Deletions for which there was no room in the log."""
@@ -106,11 +106,11 @@ class Collector(Chore):
                 and self._read_again_ms.get(segment.number, 0) <= self._now_ms()
             ):
                 self._busy.add(segment.number)
-                self._maintenance.run(
+                self._jobs.run(
                     partial(self._load_records, segment), partial(self._on_records, segment)
                 )
 
-    def _load_records(self, segment: Segment) -> list[StateRecord]:
+    def _load_records(self, segment: LogSegment) -> list[StateRecord]:
         assert segment.trailer is not None
         file = self._disk.open(segment.name)
         try:
@@ -125,7 +125,7 @@ class Collector(Chore):
             file.close()
 
     def _on_records(
-        self, segment: Segment, records: list[StateRecord] | None, error: Exception | None
+        self, segment: LogSegment, records: list[StateRecord] | None, error: Exception | None
     ) -> None:
         if records is None:
             # Damage stays what it is: it is not read again, whole, whenever something is deleted.
@@ -140,7 +140,7 @@ class Collector(Chore):
             # that came between the records still does.
             segment.state = SegmentState.RETIRED
 
-    def _on_logged(self, segment: Segment, error: StorageError | None) -> None:
+    def _on_logged(self, segment: LogSegment, error: StorageError | None) -> None:
         if error is not None:
             segment.state = SegmentState.SEALED
             self._give_up(segment, error)
@@ -148,16 +148,14 @@ class Collector(Chore):
             return
         self._remove(segment)
 
-    def _remove(self, segment: Segment) -> None:
-        self._maintenance.run(
-            partial(self._remove_file, segment), partial(self._on_removed, segment)
-        )
+    def _remove(self, segment: LogSegment) -> None:
+        self._jobs.run(partial(self._remove_file, segment), partial(self._on_removed, segment))
 
-    def _remove_file(self, segment: Segment) -> None:
+    def _remove_file(self, segment: LogSegment) -> None:
         self._disk.remove(segment.name)
         self._disk.sync_directory(LOG_DIRECTORY)
 
-    def _on_removed(self, segment: Segment, result: None, error: Exception | None) -> None:
+    def _on_removed(self, segment: LogSegment, result: None, error: Exception | None) -> None:
         # If it could not be removed, the next start does it: the log says that it is dropped.
         if error is not None:
             self.error = str(error)
@@ -169,13 +167,15 @@ class Collector(Chore):
         if error is None:
             self.error = None
 
-    def _give_up(self, segment: Segment, error: Exception | None) -> None:
+    def _give_up(self, segment: LogSegment, error: Exception | None) -> None:
         self.error = str(error)
         self._busy.discard(segment.number)
 
     # -- what must survive ------------------------------------------------------------------------
 
-    def _still_needed(self, segment: Segment, records: Sequence[StateRecord]) -> list[StateRecord]:
+    def _still_needed(
+        self, segment: LogSegment, records: Sequence[StateRecord]
+    ) -> list[StateRecord]:
         ledgers = self._catalogue.ledgers
         needed: list[StateRecord] = []
         seen: set[tuple[RecordKind, int]] = set()
@@ -202,7 +202,7 @@ class Collector(Chore):
                 needed.append(StateRecord(record.kind, info.ledger_id, info.explicit_lac))
         return needed
 
-    def _deletion(self, segment: Segment, record: StateRecord) -> StateRecord | None:
+    def _deletion(self, segment: LogSegment, record: StateRecord) -> StateRecord | None:
         """A copy, as long as the ledger must be refused or an older segment still speaks of it."""
         deleted = Deleted.decode(record.value)
         expired = deleted.time_ms + TOMBSTONE_TTL_MS <= self._now_ms()
@@ -217,7 +217,7 @@ class Collector(Chore):
         value = Deleted(deleted.time_ms, deleted.fenced, before).encode()
         return StateRecord(RecordKind.DELETED, record.ledger_id, value)
 
-    def _heals(self, before: int, segment: Segment) -> bool:
+    def _heals(self, before: int, segment: LogSegment) -> bool:
         """Whether anything is left of what a REPAIRED record excuses."""
         return any(
             other.lost_groups and other.number < before

@@ -10,12 +10,19 @@ or the new one, and at worst copies, which are legal.
 
 What is alive is decided only when no deletion waits to be logged: a ledger that a crash brings back
 must come back with all that was known of it.
+
+The room for one compaction is preallocated, so that space comes back on a disk that has none left.
+The output is written into that file, which then takes the place of a segment. The next reserve is
+made from what that gives back. As long as the reserve lacks, its size is not counted as free: the
+store takes no more adds rather than fill that space too.
 """
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,17 +32,22 @@ from quire.codec.log.state_records import (
     RecordKind,
     StateRecord,
 )
-from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
+from quire.core.compaction import Choice, CompactionCandidate, alone, choose, why_not
 from quire.storage.background.collector import Collector
-from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.job import BackgroundJob, JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
-from quire.storage.background.reserve import Reserve
-from quire.storage.background.rewrite import BadSegmentError, Result, Rewrite, Source
+from quire.storage.background.rewrite import BadSegmentError, Rewrite, RewriteResult, RewriteSource
 from quire.storage.background.salvage import Salvage, is_original_deletion
 from quire.storage.background.suspension import Suspension, resumed, suspended, write_note
-from quire.storage.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.log.preallocation import may_pass
-from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState
+from quire.storage.segment.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.segment import (
+    LOG_DIRECTORY,
+    SPARE_NAME,
+    LedgerInfo,
+    LogSegment,
+    SegmentState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class Compaction:
 class _Work:
     choice: Choice
     rewrite: Rewrite
-    last: Segment
+    last: LogSegment
     alive: set[int]
     """Of the ledgers of which the last segment says something."""
     living: dict[int, LedgerInfo]
@@ -66,13 +78,88 @@ class _Work:
     records: Sequence[StateRecord] = ()
 
 
-class Compactor(PacedChore):
-    def __init__(self, tools: Tools, collector: Collector, quarantine: Quarantine) -> None:
-        super().__init__(tools)
+class CompactionReserve(BackgroundJob):
+    def __init__(self, context: JobContext, size_bytes: int) -> None:
+        super().__init__(context)
+        self._wanted_bytes = size_bytes
+        self._busy = False
+        self._given = False
+        """To the log, until there is space again."""
+        self.size_bytes = 0
+        """What is there."""
+
+    def keep(self, *, wanted: bool) -> None:
+        """Make it, in the background, where it lacks and there is room."""
+        if self._preallocated.space:
+            self._given = False
+        if self._busy or self._given or self.size_bytes >= self._wanted_bytes:
+            return
+        if not wanted:
+            self._preallocated.held_bytes = 0
+            return
+        self._preallocated.held_bytes = self._wanted_bytes
+        self._busy = True
+        self._jobs.run(self._make, self._on_made)
+
+    def used(self) -> None:
+        """A compaction takes it. What that gives back is for the next one first."""
+        self.size_bytes = 0
+        self._preallocated.held_bytes = self._wanted_bytes
+
+    def release(self) -> None:
+        """Give the room to the log, which has none left to log a deletion."""
+        if self._busy or self._given or not self.size_bytes:
+            return
+        self._given = self._busy = True
+        self._preallocated.held_bytes = 0
+        self._jobs.run(self._remove, self._on_removed, urgent=True)
+
+    def _make(self) -> int:
+        disk, size = self._disk, self._wanted_bytes
+        new = not disk.exists(SPARE_NAME)
+        file = disk.create(SPARE_NAME) if new else disk.open(SPARE_NAME)
+        try:
+            lacking = size - file.size()
+            if lacking > 0:
+                # Some file systems keep what a failed attempt took.
+                free = disk.free_bytes()
+                if free < lacking:
+                    raise OSError(errno.ENOSPC, f"{free} bytes are free")
+                file.preallocate(size)
+            file.sync()
+            disk.sync_directory(LOG_DIRECTORY)
+            return file.size()
+        finally:
+            file.close()
+
+    def _on_made(self, size: int | None, error: Exception | None) -> None:
+        self._busy = False
+        if size is not None:
+            self.size_bytes = size
+            self._preallocated.held_bytes = 0
+        self._look_at(error)
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(SPARE_NAME)
+        self._disk.sync_directory(LOG_DIRECTORY)
+
+    def _on_removed(self, _: None, error: Exception | None) -> None:
+        self._busy = False
+        self.size_bytes = 0
+        self._look_at(error)
+        self._preallocated.check()
+
+
+class Compactor(PacedJob):
+    def __init__(self, context: JobContext, collector: Collector, quarantine: Quarantine) -> None:
+        super().__init__(context)
         self._collector = collector
         self._quarantine = quarantine
-        config = tools.config
-        self._reserve = Reserve(tools, min(config.compact_reserve_bytes, config.segment_bytes))
+        config = context.config
+        self._reserve = CompactionReserve(
+            context, min(config.compact_reserve_bytes, config.segment_bytes)
+        )
         self._work: _Work | None = None
         self._next_minor_s = self._next_major_s = self._monotonic()
         self.on_done: Callable[[Compaction], None] | None = None
@@ -109,7 +196,7 @@ class Compactor(PacedChore):
             return
         self.suspended = one
         noted = partial(write_note, self._disk, one)
-        self._maintenance.run(noted, lambda _, error: self._look_at(error))
+        self._jobs.run(noted, lambda _, error: self._look_at(error))
 
     # -- when and which ---------------------------------------------------------------------------
 
@@ -137,8 +224,8 @@ class Compactor(PacedChore):
         """Begin with a damaged segment, if there is one whose damage is healed. Also where
         compaction is switched off: this gives back no space, but a good segment."""
         for segment in self._quarantine.ready():
-            choice = alone(facts_of(segment))
-            if choice.output_bytes <= self._room():
+            choice = alone(candidate_of(segment))
+            if choice.output_bytes <= self._available_bytes():
                 self._major = False
                 self._begin(choice, self._quarantine.salvage(segment))
                 return self._work is not None
@@ -160,7 +247,7 @@ class Compactor(PacedChore):
 
     @property
     def _short(self) -> bool:
-        return not self._spares.space
+        return not self._preallocated.space
 
     def _due(self) -> float:
         """Segments below this live ratio are to be compacted now; 0: none."""
@@ -171,18 +258,18 @@ class Compactor(PacedChore):
             return self._config.compact_minor_ratio
         return 0.0
 
-    def _room(self) -> int:
-        return max(self._reserve.size_bytes, self._spares.free_bytes)
+    def _available_bytes(self) -> int:
+        return max(self._reserve.size_bytes, self._preallocated.free_bytes)
 
-    def _sealed(self) -> Iterator[Segment]:
+    def _sealed(self) -> Iterator[LogSegment]:
         for segment in self._catalogue.segments.values():
             if segment.state is SegmentState.SEALED:
                 yield segment
 
     def _choose(self, ratio: float) -> Choice | None:
         vouchers = self._catalogue.vouchers()
-        facts = [
-            facts_of(segment)
+        candidates = [
+            candidate_of(segment)
             for segment in self._sealed()
             if segment.live_ledgers and not segment.damage and not segment.compacting
             if segment.number not in vouchers
@@ -190,24 +277,24 @@ class Compactor(PacedChore):
         pick = partial(
             choose,
             below_ratio=ratio,
-            room_bytes=self._room(),
+            available_bytes=self._available_bytes(),
             together_bytes=self._config.segment_bytes,
         )
         if not self._short:
-            return pick(facts)
+            return pick(candidates)
         # One at a time: its own file, once replaced, gives back the room that the output took.
-        worth = [choice for choice in (pick([one]) for one in facts) if choice is not None]
+        worth = [choice for choice in (pick([one]) for one in candidates) if choice is not None]
         return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
-    def is_worth_it(self, segment: Segment) -> bool:
+    def is_worth_it(self, segment: LogSegment) -> bool:
         """Of a sealed segment: whether it can go, or be rewritten by itself, with a gain."""
         if not segment.live_ledgers or segment.compacting:
             return True
-        facts, ratio = facts_of(segment), self._config.compact_major_ratio
-        reason = why_not(facts, below_ratio=ratio, room_bytes=segment.file_bytes)
+        candidate, ratio = candidate_of(segment), self._config.compact_major_ratio
+        reason = why_not(candidate, below_ratio=ratio, available_bytes=segment.file_bytes)
         return not reason and not segment.damage
 
-    def why_not(self, segment: Segment) -> str:
+    def why_not(self, segment: LogSegment) -> str:
         """Why the space of a sealed segment with something alive in it does not come back."""
         if segment.damage:
             return f"quarantined: {segment.damage}"
@@ -217,14 +304,16 @@ class Compactor(PacedChore):
             return "compaction is switched off"
         config = self._config
         now = self._monotonic()
-        facts = facts_of(segment)
-        room = self._room()
-        reason = why_not(facts, below_ratio=config.compact_major_ratio, room_bytes=room)
+        candidate = candidate_of(segment)
+        available_bytes = self._available_bytes()
+        reason = why_not(
+            candidate, below_ratio=config.compact_major_ratio, available_bytes=available_bytes
+        )
         if reason:
             return reason
         if not self._collector.deletions_logged:
             return "deletions wait to be logged"
-        minor = facts.live_ratio < config.compact_minor_ratio
+        minor = candidate.live_ratio < config.compact_minor_ratio
         if self.suspended is not None and self.suspended.stops(minor=minor):
             return self.suspended.describe()
         wait_s = min(self._next_major_s, self._next_minor_s if minor else self._next_major_s) - now
@@ -249,20 +338,20 @@ class Compactor(PacedChore):
             assert segment.trailer is not None
             living.update((info.ledger_id, info) for info in here)
             ids = array("q", [info.ledger_id for info in here])
-            sources.append(Source(number, segment.trailer, ids, salvage))
+            sources.append(RewriteSource(number, segment.trailer, ids, salvage))
         try:
             # Open before the new file takes the name: whoever reads goes on with the old one.
             self._files.borrow(last)
         except OSError as error:
             last.damage = f"it cannot be opened ({error})"
-            self._quarantine.doubt(last.number)
+            self._quarantine.recheck(last.number)
             return
         for number in choice.numbers:
             segments[number].compacting = True
         rewrite = Rewrite(self._disk, self._directory_id, sources)
         alive = {ledger_id for ledger_id in last.mentions if ledger_id in ledgers}
         self._work = work = _Work(choice, rewrite, last, alive, living)
-        self._maintenance.run(rewrite.begin, partial(self._on_listed, work))
+        self._jobs.run(rewrite.begin, partial(self._on_listed, work))
 
     def _on_listed(
         self, work: _Work, records: list[StateRecord] | None, error: Exception | None
@@ -271,11 +360,11 @@ class Compactor(PacedChore):
             self._give_up(work, error)
             return
         work.records = self._still_needed(work, records)
-        room = max(work.choice.output_bytes, self._reserve.size_bytes)
-        begin = partial(work.rewrite.write_header, work.records, room)
+        available_bytes = max(work.choice.output_bytes, self._reserve.size_bytes)
+        begin = partial(work.rewrite.write_header, work.records, available_bytes)
         if self._enabled:
             self._reserve.used()
-        self._maintenance.run(begin, partial(self._on_begun, work))
+        self._jobs.run(begin, partial(self._on_begun, work))
 
     def _on_begun(self, work: _Work, _: None, error: Exception | None) -> None:
         if error is not None or self.closed:
@@ -287,7 +376,7 @@ class Compactor(PacedChore):
         self._timer = None
         if self.closed:
             return
-        self._maintenance.run(work.rewrite.copy, partial(self._on_copied, work))
+        self._jobs.run(work.rewrite.copy, partial(self._on_copied, work))
 
     def _on_copied(self, work: _Work, size: int | None, error: Exception | None) -> None:
         if size is None or self.closed:
@@ -295,7 +384,7 @@ class Compactor(PacedChore):
         elif size == 0:
             lacs = {number: info.last_add_confirmed for number, info in work.living.items()}
             finish = partial(work.rewrite.finish, lacs)
-            self._maintenance.run(finish, partial(self._on_finished, work))
+            self._jobs.run(finish, partial(self._on_finished, work))
         else:
             self.written_bytes += size
             rate = 0 if self._short else self._config.compact_bytes_per_s
@@ -304,7 +393,9 @@ class Compactor(PacedChore):
             else:
                 self._copy(work)
 
-    def _on_finished(self, work: _Work, result: Result | None, error: Exception | None) -> None:
+    def _on_finished(
+        self, work: _Work, result: RewriteResult | None, error: Exception | None
+    ) -> None:
         if result is None:
             self._give_up(work, error)
             return
@@ -342,13 +433,13 @@ class Compactor(PacedChore):
         self.error = ""
         self._report(work, made.file_bytes, result, "")
         self._collector.collect()
-        self._spares.check()
+        self._preallocated.check()
         self.tick()
 
-    def _made(self, work: _Work, result: Result) -> Segment:
+    def _made(self, work: _Work, result: RewriteResult) -> LogSegment:
         """The segment of the new file, with nothing indexed yet."""
         trailer, last = result.sealed.trailer, work.last
-        made = Segment(last.number, None, trailer.file_bytes)
+        made = LogSegment(last.number, None, trailer.file_bytes)
         made.generation = last.generation + 1
         made.state = SegmentState.SEALED
         made.trailer = trailer
@@ -374,7 +465,7 @@ class Compactor(PacedChore):
             bad = self._catalogue.segments.get(error.number)
             if bad is not None:
                 bad.damage = bad.damage or str(error)
-                self._quarantine.doubt(bad.number)
+                self._quarantine.recheck(bad.number)
             self.tick()
         elif not may_pass(error):
             self.cancel()  # What is on the disk may not be what is known of it.
@@ -387,7 +478,7 @@ class Compactor(PacedChore):
         work.last.compacting = False
         work.last.readers -= 1
 
-    def _report(self, work: _Work, after: int, result: Result | None, error: str) -> None:
+    def _report(self, work: _Work, after: int, result: RewriteResult | None, error: str) -> None:
         if self.on_done is None:
             return
         copied, duplicates = 0, 0
@@ -455,11 +546,11 @@ class Compactor(PacedChore):
         )
 
 
-def facts_of(segment: Segment) -> SegmentFacts:
+def candidate_of(segment: LogSegment) -> CompactionCandidate:
     """Of a sealed segment."""
     trailer = segment.trailer
     assert trailer is not None
-    return SegmentFacts(
+    return CompactionCandidate(
         segment.number,
         trailer.file_bytes,
         trailer.file_bytes - trailer.footer_at,

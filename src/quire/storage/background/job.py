@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quire.storage.background.maintenance import Maintenance
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
-from quire.storage.log.appender import Handle, Schedule
-from quire.storage.log.preallocation import Spares, may_pass
+from quire.storage.log.appender import Schedule, TimerHandle
+from quire.storage.log.job_queue import JobQueue
+from quire.storage.log.preallocation import PreallocatedSegments, may_pass
 from quire.storage.read.cache import SegmentFiles
+from quire.storage.segment.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class JobContext:
     """What the store gives each of them."""
 
     disk: Disk
     directory_id: bytes
     catalogue: Catalogue
     files: SegmentFiles
-    maintenance: Maintenance
-    spares: Spares
+    jobs: JobQueue
+    preallocated: PreallocatedSegments
     config: StorageConfig
     schedule: Schedule
     now_ms: Callable[[], int]
@@ -33,21 +33,21 @@ class Tools:
     """Called when the disk fails for another reason than space."""
 
 
-class Chore:
+class BackgroundJob:
     """Used on the event loop."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._disk = tools.disk
-        self._directory_id = tools.directory_id
-        self._catalogue = tools.catalogue
-        self._files = tools.files
-        self._maintenance = tools.maintenance
-        self._spares = tools.spares
-        self._config = tools.config
-        self._schedule = tools.schedule
-        self._now_ms = tools.now_ms
-        self._monotonic = tools.monotonic
-        self._broken = tools.broken
+    def __init__(self, context: JobContext) -> None:
+        self._disk = context.disk
+        self._directory_id = context.directory_id
+        self._catalogue = context.catalogue
+        self._files = context.files
+        self._jobs = context.jobs
+        self._preallocated = context.preallocated
+        self._config = context.config
+        self._schedule = context.schedule
+        self._now_ms = context.now_ms
+        self._monotonic = context.monotonic
+        self._broken = context.broken
 
     def _look_at(self, error: Exception | None) -> None:
         """What cannot pass by itself has broken the disk."""
@@ -55,12 +55,12 @@ class Chore:
             self._broken(error)
 
 
-class PacedChore(Chore):
+class PacedJob(BackgroundJob):
     """One that does its work piece by piece, with pauses."""
 
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._timer: Handle | None = None
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
+        self._timer: TimerHandle | None = None
         self.closed = False
         """Set before the maintenance is stopped: nothing more is begun."""
 

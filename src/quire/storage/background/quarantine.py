@@ -15,8 +15,7 @@ from functools import partial
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range
-from quire.storage.background.copies import Footers, Newer, lacking, newer_copies
-from quire.storage.background.job import Chore, Tools
+from quire.storage.background.job import BackgroundJob, JobContext
 from quire.storage.background.quarantine_record import (
     SegmentDamage,
     encode_record,
@@ -24,22 +23,22 @@ from quire.storage.background.quarantine_record import (
     record_name,
     stored_records,
 )
-from quire.storage.background.salvage import Salvage
+from quire.storage.background.salvage import Footers, Newer, Salvage, lacking, newer_copies
 from quire.storage.background.scrub import Findings
 from quire.storage.directory import remove_small_file, write_small_file
 from quire.storage.interfaces import Disk
 from quire.storage.log.preallocation import may_pass
 from quire.storage.segment import extents
 from quire.storage.segment.sealed_rows import unpack
-from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 CHECK_INTERVAL_S = 10.0
 """Between two looks whether what is damaged is there once more."""
 
 
-class Quarantine(Chore):
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
+class Quarantine(BackgroundJob):
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
         """Records of which it is known what lacks, and not only what is damaged."""
@@ -99,7 +98,7 @@ class Quarantine(Chore):
                     found.setdefault(ledger_id, []).extend(named[ledger_id])
         return found
 
-    def ready(self) -> Iterator[Segment]:
+    def ready(self) -> Iterator[LogSegment]:
         """Segments that may be written anew."""
         for number in sorted(self._checked):
             record, segment = self.records[number], self._catalogue.segments.get(number)
@@ -118,7 +117,7 @@ class Quarantine(Chore):
                 else:
                     self.suspect(number)
 
-    def salvage(self, segment: Segment) -> Salvage:
+    def salvage(self, segment: LogSegment) -> Salvage:
         """How to write it anew; it is `ready`."""
         record = self.records[segment.number]
         newer = {
@@ -128,7 +127,7 @@ class Quarantine(Chore):
         }
         return Salvage(record.blocks, bool(record.index), newer)
 
-    def doubt(self, number: int) -> None:
+    def recheck(self, number: int) -> None:
         """It could not be written anew, or compacted: more of it is damaged than is known."""
         self._checked.discard(number)
         self._lacking = None
@@ -153,7 +152,7 @@ class Quarantine(Chore):
 
     # -- what a scrub has found -----------------------------------------------------------------
 
-    def take(self, segment: Segment, found: Findings) -> None:
+    def take(self, segment: LogSegment, found: Findings) -> None:
         """All of the segment was checked. It is what the catalogue has under its number."""
         number = segment.number
         if found.clean:
@@ -188,7 +187,7 @@ class Quarantine(Chore):
             self.on_change(record, False)
         self.tick()
 
-    def _hurt(self, segment: Segment, found: Findings) -> dict[int, list[Range]]:
+    def _hurt(self, segment: LogSegment, found: Findings) -> dict[int, list[Range]]:
         if segment.trailer is None:
             return damaged_here(tuple(segment.parts.items()), found.blocks)
         return damaged_sealed(segment, found, self._catalogue.ledgers)
@@ -208,7 +207,7 @@ class Quarantine(Chore):
             self.on_change(record, True)
         self._save()
 
-    def _put(self, segment: Segment, record: SegmentDamage) -> None:
+    def _put(self, segment: LogSegment, record: SegmentDamage) -> None:
         self.records[record.number] = record
         self._lacking = None
         segment.damage = record.describe()
@@ -238,7 +237,7 @@ class Quarantine(Chore):
                 continue
             self._checking = True
             if segment.trailer is None:  # It may have a hundred thousand runs.
-                self._maintenance.run(
+                self._jobs.run(
                     partial(damaged_here, tuple(segment.parts.items()), record.blocks),
                     partial(self._on_damaged, segment, record, numbers),
                 )
@@ -248,7 +247,7 @@ class Quarantine(Chore):
 
     def _on_damaged(
         self,
-        segment: Segment,
+        segment: LogSegment,
         record: SegmentDamage,
         upcoming: Sequence[int],
         damaged: dict[int, list[Range]] | None,
@@ -261,7 +260,7 @@ class Quarantine(Chore):
 
     def _look(
         self,
-        segment: Segment,
+        segment: LogSegment,
         record: SegmentDamage,
         whole: bool,
         upcoming: Sequence[int],
@@ -278,14 +277,14 @@ class Quarantine(Chore):
             ledger_id: newer_copies(self._catalogue.segments, ledgers[ledger_id], record.number)
             for ledger_id in alive
         }
-        self._maintenance.run(
+        self._jobs.run(
             partial(_left, self._disk, segment, record, alive, newer),
             partial(self._on_checked, segment, record, whole, upcoming),
         )
 
     def _on_checked(
         self,
-        segment: Segment,
+        segment: LogSegment,
         record: SegmentDamage,
         whole: bool,
         upcoming: Sequence[int],
@@ -326,7 +325,7 @@ class Quarantine(Chore):
             work = partial(remove_small_file, self._disk, name)
         else:
             work = partial(write_small_file, self._disk, name, encode_record(record))
-        self._maintenance.run(work, partial(self._on_saved, number))
+        self._jobs.run(work, partial(self._on_saved, number))
 
     def _on_saved(self, number: int, _: None, error: Exception | None) -> None:
         self._saving = False
@@ -343,7 +342,7 @@ def _others(hurt: Mapping[int, list[Range]], named: Mapping[int, object]) -> dic
 
 
 def damaged_here(
-    parts: Sequence[tuple[int, Part]], blocks: Sequence[Range]
+    parts: Sequence[tuple[int, LedgerPart]], blocks: Sequence[Range]
 ) -> dict[int, list[Range]]:
     """Entries without a good copy in a segment that has no footer, by the index in memory. Runs may
     be added meanwhile."""
@@ -367,7 +366,7 @@ def damaged_here(
 
 
 def damaged_sealed(
-    segment: Segment, found: Findings, ledgers: Mapping[int, LedgerInfo]
+    segment: LogSegment, found: Findings, ledgers: Mapping[int, LedgerInfo]
 ) -> dict[int, list[Range]]:
     """The same of one that has a footer, of ledgers that live in it. Where nobody knows, all."""
     number = segment.number
@@ -389,7 +388,7 @@ def damaged_sealed(
 
 def _left(
     disk: Disk,
-    segment: Segment,
+    segment: LogSegment,
     record: SegmentDamage,
     damaged: Mapping[int, Sequence[Range]],
     newer: Mapping[int, Newer],

@@ -40,21 +40,23 @@ from quire.codec.log.group import (
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError, StorageError
-from quire.storage.background.copies import Footers
-from quire.storage.background.salvage import Salvage, healthy_extents, read_groups
+from quire.storage.background.salvage import Footers, Salvage, healthy_extents, read_groups
 from quire.storage.interfaces import Disk, File
-from quire.storage.log.batch import Batch, Run
 from quire.storage.recovery.scan import read_segment_header
-from quire.storage.segment.extents import Extent, of_rows
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.extents import FrameExtent, of_rows
+from quire.storage.segment.footer import Sealed, SealInput, read, write_footer
 from quire.storage.segment.frames import frames_are
-from quire.storage.segment.sealing import Sealed, SealInput, read, write_footer
-from quire.storage.segment.segment import LOG_DIRECTORY, Part, Segment, segment_name
+from quire.storage.segment.segment import (
+    LOG_DIRECTORY,
+    SPARE_NAME,
+    LedgerPart,
+    LogSegment,
+    segment_name,
+)
 
-SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
 GROUP_BYTES = 1024 * 1024
 """Frames of one group, and of one step; a single larger frame is one by itself."""
-
-
 SMALL_BYTES = 4 * BLOCK_BYTES
 BLOCKS_MAX = 4_096
 """Blocks with short runs that are kept while a compaction runs."""
@@ -72,7 +74,7 @@ class BadSegmentError(DamagedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RewriteSource:
     """One segment, and the ledgers that live in it, as the event loop knows them."""
 
     number: int
@@ -83,7 +85,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RewriteResult:
     sealed: Sealed
     groups_at: int
     end: int
@@ -97,14 +99,14 @@ class _Open:
 
     __slots__ = ("checksums", "file", "name", "source")
 
-    def __init__(self, source: Source, file: File, checksums: Sequence[int]) -> None:
+    def __init__(self, source: RewriteSource, file: File, checksums: Sequence[int]) -> None:
         self.source = source
         self.file = file
         self.checksums = checksums
 
 
 @dataclass(slots=True)
-class _Piece:
+class _SourceExtent:
     """Frames of one ledger that lie back to back in a source."""
 
     ledger_id: int
@@ -132,7 +134,7 @@ class _Piece:
 class Rewrite:
     """See the module. Used by one thread at a time."""
 
-    def __init__(self, disk: Disk, directory_id: bytes, sources: Sequence[Source]) -> None:
+    def __init__(self, disk: Disk, directory_id: bytes, sources: Sequence[RewriteSource]) -> None:
         """`sources` ascend; the output takes the place of the last."""
         self._disk = disk
         self._directory_id = directory_id
@@ -141,12 +143,12 @@ class Rewrite:
         self._open: list[_Open] = []
         self._file: File | None = None
         self._records: Sequence[StateRecord] = ()
-        self._pieces: list[_Piece] = []
+        self._extents: list[_SourceExtent] = []
         self._at = 0
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._runs: dict[int, list[Run]] = {}
         self._spans: dict[int, int] = {}
-        self._output = Segment(self._last.number, None, 0)
+        self._output = LogSegment(self._last.number, None, 0)
         self._output.head_bytes = BARE_HEAD_BYTES
         self._groups = 0
         self._copied = 0
@@ -167,11 +169,11 @@ class Rewrite:
                 raise BadSegmentError(source.number, f"reading it failed: {error}") from error
         assert header is not None
         self._header = header
-        self._pieces.sort(key=lambda piece: (piece.ledger_id, piece.first, -piece.count))
-        self._pieces = list(self._without_copies())
+        self._extents.sort(key=lambda extent: (extent.ledger_id, extent.first, -extent.count))
+        self._extents = list(self._without_copies())
         return records
 
-    def write_header(self, records: Sequence[StateRecord], room_bytes: int) -> None:
+    def write_header(self, records: Sequence[StateRecord], size_bytes: int) -> None:
         """Begin the output, with these state records. `OSError`."""
         old = self._header
         header = SegmentHeader(
@@ -183,8 +185,8 @@ class Rewrite:
             self._file = self._disk.open(SPARE_NAME)
         else:
             self._file = self._disk.create(SPARE_NAME)
-        if self._file.size() < room_bytes:
-            self._file.preallocate(room_bytes)
+        if self._file.size() < size_bytes:
+            self._file.preallocate(size_bytes)
         data = encode_segment_header(header)
         self._file.write([data], 0)
         output, trailer = self._output, self._last.trailer
@@ -196,15 +198,15 @@ class Rewrite:
         """Write and sync one group; how many bytes. 0: all is copied, `finish` comes next.
 
         `BadSegmentError`; `OSError`: the output could not be written."""
-        if self._groups and self._at == len(self._pieces):
+        if self._groups and self._at == len(self._extents):
             return 0
         assert self._file is not None
         output = self._output
-        batch = Batch((), ())
+        batch = LogBatch((), ())
         runs, buffers, size = self._gather(batch)
         encoder = GroupEncoder(self._directory_id, output.number, self._groups, output.end)
         encoder.add(runs, buffers, size, self._records if not self._groups else ())
-        whole = self._at == len(self._pieces)
+        whole = self._at == len(self._extents)
         group = encoder.finish(GROUP_COMPACTED | GROUP_BARE | (GROUP_LAST if whole else 0))
         self._file.write(group.buffers, output.end)
         self._file.sync()
@@ -219,14 +221,14 @@ class Rewrite:
         self._copied += size
         return written
 
-    def finish(self, last_add_confirmed: Mapping[int, int]) -> Result:
+    def finish(self, last_add_confirmed: Mapping[int, int]) -> RewriteResult:
         """The footer, and the rename; on return the output is durable in its place. `OSError`: the
         old file has it; `StorageError`: either may have it after a crash."""
         output, file = self._output, self._file
         assert file is not None
         ledgers = []
         for ledger_id, runs in self._runs.items():
-            part = Part.of(output, ledger_id, runs, self._spans[ledger_id])
+            part = LedgerPart.of(output, ledger_id, runs, self._spans[ledger_id])
             ledgers.append((ledger_id, part, last_add_confirmed.get(ledger_id, -1)))
         sealed = write_footer(SealInput(self._directory_id, output, ledgers, self._records))
         self.close()
@@ -238,7 +240,7 @@ class Rewrite:
             raise StorageError(
                 f"{output.name} was rewritten, and its directory could not be synced: {error}"
             ) from error
-        return Result(sealed, output.groups_at, output.end, self._copied, self._duplicates)
+        return RewriteResult(sealed, output.groups_at, output.end, self._copied, self._duplicates)
 
     def close(self) -> None:
         """Close all files, whatever has happened."""
@@ -254,7 +256,7 @@ class Rewrite:
 
     # -- what to copy -------------------------------------------------------------------------
 
-    def _look(self, source: Source) -> tuple[SegmentHeader, list[StateRecord]]:
+    def _look(self, source: RewriteSource) -> tuple[SegmentHeader, list[StateRecord]]:
         trailer = source.trailer
         file = self._disk.open(segment_name(source.number))
         one = _Open(source, file, ())
@@ -277,7 +279,7 @@ class Rewrite:
             read(file, trailer.summary_at, trailer.summary_bytes), trailer
         )
         rows = memoryview(read(file, trailer.footer_at, trailer.rows_bytes))
-        runs: dict[int, Iterator[Extent]] = {}
+        runs: dict[int, Iterator[FrameExtent]] = {}
         for ledger_id in source.ledger_ids:
             found = summary.find(ledger_id)
             if found is None:
@@ -289,76 +291,80 @@ class Rewrite:
         self._add(one, runs, source)
         return header, records
 
-    def _add(self, one: _Open, runs: Mapping[int, Iterable[Extent]], source: Source) -> None:
+    def _add(
+        self, one: _Open, runs: Mapping[int, Iterable[FrameExtent]], source: RewriteSource
+    ) -> None:
         with Footers(self._disk) as footers:
             for ledger_id in source.ledger_ids:
                 extents = runs.get(ledger_id, ())
                 if source.salvage is not None:
                     extents = healthy_extents(footers, ledger_id, list(extents), source.salvage)
-                self._pieces += [_piece(one, extent) for extent in extents]
+                self._extents += [_source_extent(one, extent) for extent in extents]
 
-    def _without_copies(self) -> Iterator[_Piece]:
+    def _without_copies(self) -> Iterator[_SourceExtent]:
         """The pieces, but for those whose entries others before them have; notes how they lie."""
         ledger_id: int | None = None  # -1 is one that an earlier version took
         low, high, most, before = 0, -1, -1, None
-        for piece in self._pieces:
-            if piece.ledger_id != ledger_id:
-                ledger_id, low, high, most, before = piece.ledger_id, 0, -1, -1, None
+        for extent in self._extents:
+            if extent.ledger_id != ledger_id:
+                ledger_id, low, high, most, before = extent.ledger_id, 0, -1, -1, None
                 self._spans[ledger_id] = DISJOINT
-            last = piece.last
-            consecutive = piece.ids is None
-            if consecutive and low <= piece.first and last <= high:
-                self._duplicates += piece.size_bytes
+            last = extent.last
+            consecutive = extent.ids is None
+            if consecutive and low <= extent.first and last <= high:
+                self._duplicates += extent.size_bytes
                 continue
-            if before is not None and _same_ids(before, piece):
-                self._duplicates += piece.size_bytes
+            if before is not None and _same_ids(before, extent):
+                self._duplicates += extent.size_bytes
                 continue
-            if piece.first <= most:
+            if extent.first <= most:
                 self._spans[ledger_id] = 0  # They overlap; the footer finds out how far.
             if consecutive:
-                low = low if piece.first <= high + 1 and low <= high else piece.first
+                low = low if extent.first <= high + 1 and low <= high else extent.first
                 high = max(high, last)
             most = max(most, last)
-            before = piece
-            yield from _cut(piece)
+            before = extent
+            yield from _cut(extent)
 
     # -- copying ------------------------------------------------------------------------------
 
-    def _gather(self, batch: Batch) -> tuple[list[Run], list[Buffer], int]:
+    def _gather(self, batch: LogBatch) -> tuple[list[Run], list[Buffer], int]:
         """The runs of the next group, checked, with their frames."""
         runs: list[Run] = []
         buffers: list[Buffer] = []
         size = 0
-        while self._at < len(self._pieces):
-            piece = self._pieces[self._at]
-            if size and size + piece.size_bytes > GROUP_BYTES:
+        while self._at < len(self._extents):
+            extent = self._extents[self._at]
+            if size and size + extent.size_bytes > GROUP_BYTES:
                 break
-            frames = _bare(self._frames(piece), piece)
+            frames = _bare(self._frames(extent), extent)
             buffers += frames
             before = runs[-1] if runs else None
-            if before is not None and _goes_on(before, piece):
-                before.count += piece.count
+            if before is not None and _goes_on(before, extent):
+                before.count += extent.count
             else:
-                runs.append(_run_of(piece, size, batch))
+                runs.append(_run_of(extent, size, batch))
             size += sum(map(len, frames))
             self._at += 1
         return runs, buffers, size
 
-    def _frames(self, piece: _Piece) -> memoryview:
-        one, size = piece.origin, piece.size_bytes
-        low = piece.offset - piece.offset % BLOCK_BYTES
-        high = -(-(piece.offset + size) // BLOCK_BYTES) * BLOCK_BYTES
+    def _frames(self, extent: _SourceExtent) -> memoryview:
+        one, size = extent.origin, extent.size_bytes
+        low = extent.offset - extent.offset % BLOCK_BYTES
+        high = -(-(extent.offset + size) // BLOCK_BYTES) * BLOCK_BYTES
         if high - low <= SMALL_BYTES:
             found = [self._block(one, at) for at in range(low, high, BLOCK_BYTES)]
             view = memoryview(found[0] if len(found) == 1 else b"".join(found))
         else:
             view = memoryview(_checked(one, low, high))
-        start = piece.offset - low
+        start = extent.offset - low
         frames = view[start : start + size]
-        ids = piece.ids or range(piece.first, piece.first + piece.count)
-        sizes = repeat(piece.frame_size, piece.count) if piece.sizes is None else piece.sizes
-        if not frames_are(frames, piece.ledger_id, ids, sizes, piece.frame_size, piece.head_bytes):
-            what = f"the frames at {piece.offset} are not what they should"
+        ids = extent.ids or range(extent.first, extent.first + extent.count)
+        sizes = repeat(extent.frame_size, extent.count) if extent.sizes is None else extent.sizes
+        if not frames_are(
+            frames, extent.ledger_id, ids, sizes, extent.frame_size, extent.head_bytes
+        ):
+            what = f"the frames at {extent.offset} are not what they should"
             raise BadSegmentError(one.source.number, what)
         return frames
 
@@ -390,14 +396,14 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
     return data
 
 
-def _piece(one: _Open, extent: Extent) -> _Piece:
-    return _Piece(
+def _source_extent(one: _Open, extent: FrameExtent) -> _SourceExtent:
+    return _SourceExtent(
         extent.ledger_id, extent.first, one, extent.offset, extent.count, extent.frame_size,
         extent.sizes, extent.ids,
     )  # fmt: skip
 
 
-def _same_ids(one: _Piece, other: _Piece) -> bool:
+def _same_ids(one: _SourceExtent, other: _SourceExtent) -> bool:
     return (
         one.ids is not None
         and other.ids is not None
@@ -406,58 +412,58 @@ def _same_ids(one: _Piece, other: _Piece) -> bool:
     )
 
 
-def _cut(piece: _Piece) -> Iterator[_Piece]:
-    """Pieces of a group's size."""
-    if piece.size_bytes <= GROUP_BYTES:
-        yield piece
+def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:
+    """Yield parts of the extent that fit into a group each."""
+    if extent.size_bytes <= GROUP_BYTES:
+        yield extent
         return
-    start, offset = 0, piece.offset
-    while start < piece.count:
+    start, offset = 0, extent.offset
+    while start < extent.count:
         stop, size = start, 0
-        while stop < piece.count:
-            frame = piece.frame_size if piece.sizes is None else piece.sizes[stop]
+        while stop < extent.count:
+            frame = extent.frame_size if extent.sizes is None else extent.sizes[stop]
             if size and size + frame > GROUP_BYTES:
                 break
             size += frame
             stop += 1
-        ids = None if piece.ids is None else piece.ids[start:stop]
-        yield _Piece(
-            piece.ledger_id, piece.first + start if ids is None else ids[0], piece.origin, offset,
-            stop - start, piece.frame_size,
-            None if piece.sizes is None else piece.sizes[start:stop], ids,
+        ids = None if extent.ids is None else extent.ids[start:stop]
+        first = extent.first + start if ids is None else ids[0]
+        yield _SourceExtent(
+            extent.ledger_id, first, extent.origin, offset, stop - start, extent.frame_size,
+            None if extent.sizes is None else extent.sizes[start:stop], ids,
         )  # fmt: skip
         start, offset = stop, offset + size
 
 
-def _bare(frames: memoryview, piece: _Piece) -> Sequence[Buffer]:
+def _bare(frames: memoryview, extent: _SourceExtent) -> Sequence[Buffer]:
     """The piece's frames as the output has them."""
-    sizes = () if piece.sizes is None else piece.sizes
-    return FrameRun(frames, piece.count, piece.frame_size, sizes, piece.head_bytes).pack()
+    sizes = () if extent.sizes is None else extent.sizes
+    return FrameRun(frames, extent.count, extent.frame_size, sizes, extent.head_bytes).pack()
 
 
-def _goes_on(run: Run, piece: _Piece) -> bool:
+def _goes_on(run: Run, extent: _SourceExtent) -> bool:
     return (
-        run.ledger_id == piece.ledger_id
+        run.ledger_id == extent.ledger_id
         and run.ids is None
-        and piece.ids is None
+        and extent.ids is None
         and bool(run.frame_size)
-        and run.frame_size == piece.frame_size - _left_out(piece)
-        and run.first + run.count == piece.first
+        and run.frame_size == extent.frame_size - _left_out(extent)
+        and run.first + run.count == extent.first
     )
 
 
-def _left_out(piece: _Piece) -> int:
+def _left_out(extent: _SourceExtent) -> int:
     """Bytes of each frame that the output does not have."""
-    return piece.head_bytes - BARE_HEAD_BYTES
+    return extent.head_bytes - BARE_HEAD_BYTES
 
 
-def _run_of(piece: _Piece, offset: int, batch: Batch) -> Run:
-    less = _left_out(piece)
+def _run_of(extent: _SourceExtent, offset: int, batch: LogBatch) -> Run:
+    less = _left_out(extent)
     run = Run(
-        piece.ledger_id, piece.first, piece.count, offset,
-        piece.frame_size - less if piece.frame_size else 0,
-        None if piece.sizes is None else array("I", [size - less for size in piece.sizes]),
-        None if piece.ids is None else array("q", piece.ids),
+        extent.ledger_id, extent.first, extent.count, offset,
+        extent.frame_size - less if extent.frame_size else 0,
+        None if extent.sizes is None else array("I", [size - less for size in extent.sizes]),
+        None if extent.ids is None else array("q", extent.ids),
     )  # fmt: skip
     run.batch = batch
     return run

@@ -42,9 +42,9 @@ from quire.core.ranges import Range, merged, touches, widened
 from quire.storage.interfaces import File
 from quire.storage.recovery.scan import SCAN_BYTES, read_group_header, read_segment_header
 from quire.storage.segment import extents
-from quire.storage.segment.extents import Extent
+from quire.storage.segment.extents import FrameExtent
+from quire.storage.segment.footer import read
 from quire.storage.segment.frames import frame_ids, frames_are
-from quire.storage.segment.sealing import read
 
 BLOCK_RANGES_MAX = 1_024
 """Of one segment. Where there are more, good blocks between them count as damaged, too."""
@@ -53,7 +53,7 @@ INDEX_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrubTarget:
     """What is known of a segment that is to be checked."""
 
     number: int
@@ -90,7 +90,7 @@ class SegmentScrub:
     """Used by one thread at a time. Every call of `step` reads a group, or a part of another kind;
     `found` is there when it returns 0."""
 
-    def __init__(self, file: File, directory_id: bytes, target: Target) -> None:
+    def __init__(self, file: File, directory_id: bytes, target: ScrubTarget) -> None:
         self._file = file
         self._directory_id = directory_id
         self._target = target
@@ -337,7 +337,7 @@ class SegmentScrub:
                 done = 0
                 yield 1
 
-    def _doubtful(self, ledger_id: int, rows: LedgerRows) -> Iterator[Extent]:
+    def _doubtful(self, ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
         """All runs but those that stand in the groups just so: nearly all do."""
         starts, ends = self._starts, self._ends
         for row in range(len(rows.firsts)):
@@ -352,7 +352,7 @@ class SegmentScrub:
             ):
                 yield extents.of_row(ledger_id, rows, row)
 
-    def _stands(self, extent: Extent, holes: Sequence[Range]) -> bool:
+    def _stands(self, extent: FrameExtent, holes: Sequence[Range]) -> bool:
         """Whether groups have just these entries there, in one run or in several behind each
         other."""
         at, end = extent.offset, extent.offset + extent.size_bytes
@@ -391,6 +391,8 @@ class SegmentScrub:
             found.ledgers = {ledger_id: merged(one) for ledger_id, one in self._hurt.items()}
 
 
-def _extent_of(row: RunRow, start: int) -> Extent:
+def _extent_of(row: RunRow, start: int) -> FrameExtent:
     """`start`: of its first frame in the file."""
-    return Extent(row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids)
+    return FrameExtent(
+        row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids
+    )

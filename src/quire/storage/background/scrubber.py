@@ -12,12 +12,12 @@ from functools import partial
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
-from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.job import JobContext, PacedJob
 from quire.storage.background.quarantine import Quarantine
-from quire.storage.background.scrub import Findings, SegmentScrub, Target
+from quire.storage.background.scrub import Findings, ScrubTarget, SegmentScrub
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
 from quire.storage.log.preallocation import may_pass
-from quire.storage.segment.segment import Segment, SegmentState
+from quire.storage.segment.segment import LogSegment, SegmentState
 
 SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
 FIRST_DELAY_S = 600.0
@@ -50,12 +50,12 @@ class Round:
         return None
 
 
-class Scrubber(PacedChore):
-    def __init__(self, tools: Tools, quarantine: Quarantine) -> None:
-        super().__init__(tools)
+class Scrubber(PacedJob):
+    def __init__(self, context: JobContext, quarantine: Quarantine) -> None:
+        super().__init__(context)
         self._quarantine = quarantine
-        self._rate = tools.config.scrub_bytes_per_s
-        self._interval_s = tools.config.scrub_interval_s
+        self._rate = context.config.scrub_bytes_per_s
+        self._interval_s = context.config.scrub_interval_s
         started_s = self._monotonic()
         self._begin_s = started_s + min(FIRST_DELAY_S, self._interval_s)
         self._saved_s = started_s
@@ -64,7 +64,7 @@ class Scrubber(PacedChore):
         self._suspects: dict[int, None] = {}
         self._looked_s: dict[int, float] = {}
         """When a suspected segment was last looked at."""
-        self._at_work: Segment | None = None
+        self._at_work: LogSegment | None = None
         self._is_suspect = False
         self.bytes_read = 0
         self.segments = 0
@@ -133,7 +133,7 @@ class Scrubber(PacedChore):
             }
             self._save(now=True)
 
-    def _begin(self, segment: Segment, *, suspect: bool) -> None:
+    def _begin(self, segment: LogSegment, *, suspect: bool) -> None:
         self._at_work, self._is_suspect = segment, suspect
         if segment.state in (SegmentState.PREPARED, SegmentState.RETIRED):
             self._passed(segment)
@@ -157,14 +157,14 @@ class Scrubber(PacedChore):
             return
         self._step(segment, target, SegmentScrub(file, self._directory_id, target))
 
-    def _step(self, segment: Segment, target: Target, scrub: SegmentScrub) -> None:
+    def _step(self, segment: LogSegment, target: ScrubTarget, scrub: SegmentScrub) -> None:
         self._timer = None
-        self._maintenance.run(scrub.step, partial(self._on_step, segment, target, scrub))
+        self._jobs.run(scrub.step, partial(self._on_step, segment, target, scrub))
 
     def _on_step(
         self,
-        segment: Segment,
-        target: Target,
+        segment: LogSegment,
+        target: ScrubTarget,
         scrub: SegmentScrub,
         size: int | None,
         error: Exception | None,
@@ -184,7 +184,7 @@ class Scrubber(PacedChore):
         elif not self.closed:
             self._conclude(segment, target, scrub.found)
 
-    def _conclude(self, segment: Segment, target: Target, found: Findings) -> None:
+    def _conclude(self, segment: LogSegment, target: ScrubTarget, found: Findings) -> None:
         number = segment.number
         if self._catalogue.segments.get(number) is not segment:
             pass  # It is gone, or another file has taken its place.
@@ -196,7 +196,7 @@ class Scrubber(PacedChore):
             self._quarantine.take(segment, found)
         self._passed(segment)
 
-    def _passed(self, segment: Segment) -> None:
+    def _passed(self, segment: LogSegment) -> None:
         self._at_work = None
         self.segments += 1
         if not self._is_suspect:
@@ -216,7 +216,7 @@ class Scrubber(PacedChore):
             self._saving = True
             self._saved_s = self._monotonic()
             work = partial(write_small_file, self._disk, SCRUB_NAME, self._round.encode())
-            self._maintenance.run(work, self._on_saved)
+            self._jobs.run(work, self._on_saved)
 
     def _on_saved(self, _: None, error: Exception | None) -> None:
         self._saving = False
@@ -229,8 +229,8 @@ class Scrubber(PacedChore):
         super().cancel()
 
 
-def target_of(segment: Segment) -> Target:
+def target_of(segment: LogSegment) -> ScrubTarget:
     """What is synced of it now."""
     checksums = segment.checksums[:] if segment.trailer is None else ()
     end = segment.end if segment.trailer is None else segment.trailer.footer_at
-    return Target(segment.number, segment.groups_at, end, segment.trailer, checksums)
+    return ScrubTarget(segment.number, segment.groups_at, end, segment.trailer, checksums)

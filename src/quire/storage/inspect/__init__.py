@@ -1,4 +1,4 @@
 """Reports about a data directory that need no running bookie.
 
-None of them but `erase` changes a file.
+Only `erase` and `rebuild` change files. Imports all of storage but the store and the directories.
 """

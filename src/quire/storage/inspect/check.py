@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from quire._runtime.units import counted
 from quire.codec.log.state_records import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
-from quire.storage.background.scrub import Findings, Target
-from quire.storage.inspect.inspect import SegmentDump, open_segment, segment_numbers
+from quire.storage.background.scrub import Findings, ScrubTarget
+from quire.storage.inspect.contents import SegmentDump, open_segment, segment_numbers
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
 from quire.storage.recovery.incarnation import LogPosition
-from quire.storage.recovery.recovery import Recovered, missing_problem
+from quire.storage.recovery.log_recovery import RecoveredLog, missing_problem
 from quire.storage.recovery.scan import ScannedGroup
-from quire.storage.segment.extents import Extent
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.extents import FrameExtent
+from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import SegmentState
 
 Progress = Callable[[int], None]
@@ -35,7 +35,7 @@ NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSegment:
     """One segment."""
 
     number: int
@@ -49,9 +49,9 @@ class Checked:
 class Survey:
     """What there is to check, and what a start would say."""
 
-    segments: dict[int, Target | None]
+    segments: dict[int, ScrubTarget | None]
     """Ascending. What is known of those that are not sealed."""
-    ledgers: LedgerIds
+    ledgers: LedgerIdSet
     size_bytes: int
     problems: tuple[str, ...]
     torn_group: int | None
@@ -66,24 +66,24 @@ def survey(disk: Disk) -> Survey:
     return with_log(disk, lambda recovered, _: _survey(recovered))
 
 
-def _survey(recovered: Recovered) -> Survey:
+def _survey(recovered: RecoveredLog) -> Survey:
     catalogue = recovered.replayer.catalogue
-    targets: dict[int, Target | None] = {}
+    targets: dict[int, ScrubTarget | None] = {}
     size = 0
     for number, segment in sorted(catalogue.segments.items()):
         size += segment.end
         targets[number] = None
         if segment.state is not SegmentState.SEALED:
-            targets[number] = Target(
+            targets[number] = ScrubTarget(
                 number, segment.groups_at, segment.end, None, segment.checksums
             )
     return Survey(
-        targets, LedgerIds(catalogue.ledgers), size, tuple(recovered.problems),
+        targets, LedgerIdSet(catalogue.ledgers), size, tuple(recovered.problems),
         recovered.torn_group, recovered.position,
     )  # fmt: skip
 
 
-def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Checked]:
+def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[CheckedSegment]:
     """Each segment, oldest first. `StorageError` where a later version wrote one; `OSError`."""
     for number, target in found.segments.items():
         checked = _check(disk, found, number, target, progress)
@@ -93,20 +93,20 @@ def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Ch
                 target = found_again.segments[number]
                 checked = _check(disk, found_again, number, target, lambda _: None)
             elif missing_problem(number) not in found_again.problems:
-                checked = Checked(number, "gone", 0)  # sealed meanwhile, and collected
+                checked = CheckedSegment(number, "gone", 0)  # sealed meanwhile, and collected
         yield checked
 
 
 def _check(
-    disk: Disk, found: Survey, number: int, target: Target | None, progress: Progress
-) -> Checked:
+    disk: Disk, found: Survey, number: int, target: ScrubTarget | None, progress: Progress
+) -> CheckedSegment:
     try:
         with open_segment(disk, number) as segment:
-            trailer = segment.facts.trailer
+            trailer = segment.description.trailer
             if trailer is not None:
-                target = Target(number, trailer.groups_at, trailer.footer_at, trailer, ())
+                target = ScrubTarget(number, trailer.groups_at, trailer.footer_at, trailer, ())
             if target is None:
-                return Checked(number, "gone", 0)  # replaced by one that is being sealed
+                return CheckedSegment(number, "gone", 0)  # replaced by one that is being sealed
             scrub = segment.scrub(target)
             while size := scrub.step():
                 progress(size)
@@ -116,9 +116,9 @@ def _check(
             if trailer is None and segment.has_remains(target.end):
                 problems.append("its index is missing or damaged; the groups are its truth")
             state = "open" if trailer is None else "sealed"
-            return Checked(number, state, segment.facts.file_bytes, tuple(problems))
+            return CheckedSegment(number, state, segment.description.file_bytes, tuple(problems))
     except FileNotFoundError:
-        return Checked(number, "gone", 0)
+        return CheckedSegment(number, "gone", 0)
 
 
 def _sentences(found: Findings) -> Iterator[str]:
@@ -150,9 +150,9 @@ def words_of(spans: Sequence[Range]) -> str:
 # -- what the index does not name -------------------------------------------------------------
 
 
-def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIds) -> Iterator[str]:
+def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterator[str]:
     """Of a segment that is whole. Runs of ledgers that were deleted since are rightly not there."""
-    number = segment.facts.number
+    number = segment.description.number
     told = 0
     for ledger_id, held in sorted(runs_of_groups(segment.groups()).items()):
         if ledger_id not in alive:
@@ -171,12 +171,12 @@ def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIds) -> Iterator
         yield f"... nor entries of {counted(told - NAMED_MAX, 'ledger')} more"
 
 
-def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[Extent]]:
+def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent]]:
     """By ledger."""
-    held: dict[int, list[Extent]] = {}
+    held: dict[int, list[FrameExtent]] = {}
     for group in groups:
         for row in group.table.runs:
-            run = Extent(
+            run = FrameExtent(
                 row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
                 row.frame_size, row.sizes, row.ids,
             )  # fmt: skip
@@ -199,7 +199,7 @@ def _was_deleted(disk: Disk, ledger_id: int, number: int) -> bool:
 
 def _records(segment: SegmentDump) -> Iterator[StateRecord]:
     yield from segment.records
-    if segment.facts.trailer is None:
+    if segment.description.trailer is None:
         for group in segment.groups():
             yield from group.table.records
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from quire.codec.log.state_records import FormatError
 from quire.core.ranges import Range, count
-from quire.storage.background.copies import Footers, lacking, newer_copies
 from quire.storage.background.quarantine import damaged_here, damaged_sealed
+from quire.storage.background.salvage import Footers, lacking, newer_copies
 from quire.storage.background.scrub import Findings, SegmentScrub
 from quire.storage.background.scrubber import target_of
-from quire.storage.catalogue import Catalogue
 from quire.storage.inspect.snapshot import LOOKS_MAX, with_log
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.recovery import Recovered
-from quire.storage.segment.sealing import load_footer
-from quire.storage.segment.segment import Segment
+from quire.storage.recovery.log_recovery import RecoveredLog
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import load_footer
+from quire.storage.segment.segment import LogSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DirectoryScrub:
         with_log(disk, self._take)
         self.total_bytes = sum(one.file_bytes for one in self._catalogue.segments.values())
 
-    def _take(self, recovered: Recovered, directory_id: bytes) -> None:
+    def _take(self, recovered: RecoveredLog, directory_id: bytes) -> None:
         self._directory_id = directory_id
         self._catalogue = recovered.replayer.catalogue
         self._footers = {one.number for one in recovered.unsealed if one.scan.tail_used}
@@ -82,7 +82,7 @@ class DirectoryScrub:
                     yield self._scrubbed(segment, found)
                     break
 
-    def _check(self, segment: Segment, advance: Callable[[int], None]) -> Findings | None:
+    def _check(self, segment: LogSegment, advance: Callable[[int], None]) -> Findings | None:
         """None: it is gone."""
         try:
             file = self._disk.open(segment.name)
@@ -98,7 +98,7 @@ class DirectoryScrub:
         finally:
             file.close()
 
-    def _was_replaced(self, segment: Segment) -> bool:
+    def _was_replaced(self, segment: LogSegment) -> bool:
         """Whether a compaction or a seal has come between; then it is checked as it is now."""
         try:
             file = self._disk.open(segment.name)
@@ -117,7 +117,7 @@ class DirectoryScrub:
         segment.head_bytes = trailer.head_bytes
         return True
 
-    def _scrubbed(self, segment: Segment, found: Findings) -> SegmentScrubbed:
+    def _scrubbed(self, segment: LogSegment, found: Findings) -> SegmentScrubbed:
         catalogue = self._catalogue
         if segment.trailer is None:
             damaged = damaged_here(tuple(segment.parts.items()), found.blocks)

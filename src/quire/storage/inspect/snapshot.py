@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from quire.errors import StorageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_identity
 from quire.storage.interfaces import Disk
-from quire.storage.log.batch import Batch
-from quire.storage.recovery.recovery import Recovered, Recovery
+from quire.storage.recovery.log_recovery import LogRecovery, RecoveredLog
 from quire.storage.recovery.replay import runs_of
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.segment import LogSegment
 
 LOOKS_MAX = 5
 """How often a look begins again, because files went or were replaced meanwhile, or something seems
@@ -32,7 +32,7 @@ def identity_of(disk: Disk) -> Identity:
     return identity
 
 
-def with_log(disk: Disk, work: Callable[[Recovered, bytes], T]) -> T:
+def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
     """`work(what a start would find, the directory's id)`, once more where a file goes meanwhile:
     of a bookie that runs it is a moment of its log. Of what is lost only that is told which was so
     in the look before. Files are open while it works.
@@ -43,7 +43,7 @@ def with_log(disk: Disk, work: Callable[[Recovered, bytes], T]) -> T:
     for left in reversed(range(LOOKS_MAX)):
         catalogue = Catalogue()
         try:
-            recovered = Recovery(disk, identity, catalogue).run()
+            recovered = LogRecovery(disk, identity, catalogue).run()
             now = set(recovered.problems)
             if left and now - before:
                 before = now
@@ -66,16 +66,15 @@ def with_log(disk: Disk, work: Callable[[Recovered, bytes], T]) -> T:
     )
 
 
-def _apply_tail(recovered: Recovered) -> None:
+def _apply_tail(recovered: RecoveredLog) -> None:
     """The last group, which a start would write again, counts where it is."""
     if recovered.tail is None:
         return
     group, replayer = recovered.tail.group, recovered.replayer
     number = group.header.segment
-    segment = replayer.catalogue.segments.get(number) or Segment(number, None, 0)
-    batch = Batch((), ())
+    segment = replayer.catalogue.segments.get(number) or LogSegment(number, None, 0)
+    batch = LogBatch((), ())
     batch.buffers = None
-    batch.segment = segment
     batch.file_offset = group.header.payload_offset
     replayer.apply(batch, runs_of(group), group.table.records, segment)
     if segment.file is not None:

@@ -14,18 +14,23 @@ from quire.codec.log.footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledg
 from quire.codec.log.state_records import FormatError
 from quire.core.compaction import why_not
 from quire.core.ranges import count
-from quire.storage.background.compactor import facts_of
+from quire.storage.background.compactor import candidate_of
 from quire.storage.background.quarantine_record import stored_records
-from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.background.suspension import read_note
-from quire.storage.catalogue import VOUCHES
 from quire.storage.config import StorageConfig
-from quire.storage.inspect.inspect import file_sizes, kind_of, number_of
+from quire.storage.inspect.contents import file_sizes, kind_of, number_of
 from quire.storage.inspect.snapshot import with_log
 from quire.storage.interfaces import Disk
-from quire.storage.recovery.recovery import Recovered, missing_problem
-from quire.storage.segment.sealing import Loaded, load_footer, read
-from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState, segment_name
+from quire.storage.recovery.log_recovery import RecoveredLog, missing_problem
+from quire.storage.segment.catalogue import VOUCHES
+from quire.storage.segment.footer import Loaded, load_footer, read
+from quire.storage.segment.segment import (
+    SPARE_NAME,
+    LedgerInfo,
+    LogSegment,
+    SegmentState,
+    segment_name,
+)
 
 COPIES_ENTRIES_MAX = 2_000_000
 """Of one ledger, whose entry ids are held in memory to find copies."""
@@ -112,7 +117,7 @@ def look(disk: Disk, config: StorageConfig) -> SpaceReport:
 
 class _Look:
     def __init__(
-        self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: Recovered
+        self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: RecoveredLog
     ) -> None:
         self._disk = disk
         self._config = config
@@ -122,7 +127,7 @@ class _Look:
         self._vouchers = self._catalogue.vouchers()
         self._damage = dict(stored_records(disk))
         self._sizes = dict(file_sizes(disk))
-        self._room_bytes = max(self._sizes.get(SPARE_NAME, 0), disk.free_bytes())
+        self._available_bytes = max(self._sizes.get(SPARE_NAME, 0), disk.free_bytes())
         """For the output of a compaction."""
         self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
@@ -165,7 +170,7 @@ class _Look:
         repaired = {missing_problem(n) for n in self._catalogue.missing if n < before}
         return tuple(one for one in self._recovered.problems if one not in repaired)
 
-    def _segment(self, segment: Segment) -> SegmentSpace:
+    def _segment(self, segment: LogSegment) -> SegmentSpace:
         number = segment.number
         if segment.state is not SegmentState.SEALED or segment.trailer is None:
             newest = number == max(self._catalogue.segments)
@@ -200,7 +205,7 @@ class _Look:
             lacking_entries=damage.entries,
         )
 
-    def _why(self, segment: Segment) -> str:
+    def _why(self, segment: LogSegment) -> str:
         if segment.number in self._vouchers:
             return VOUCHES
         if not segment.live_ledgers:
@@ -211,11 +216,11 @@ class _Look:
         ratio = self._config.compact_major_ratio
         if ratio <= 0:
             return "compaction is switched off"
-        facts = facts_of(segment)
-        reason = why_not(facts, below_ratio=ratio, room_bytes=self._room_bytes)
+        candidate = candidate_of(segment)
+        reason = why_not(candidate, below_ratio=ratio, available_bytes=self._available_bytes)
         if reason:
             return reason
-        minor = facts.live_ratio < self._config.compact_minor_ratio
+        minor = candidate.live_ratio < self._config.compact_minor_ratio
         if self._suspended is not None and self._suspended.stops(minor=minor):
             return self._suspended.describe()
         if minor:

@@ -1,4 +1,5 @@
 """The write path: batches of adds become groups of the log, which are written and synced.
 
-Read `batch`, `appender`, `group_commit`, `preallocation`.
+Read `appender` (on the event loop), `group_commit` (on the log's worker), `preallocation`. Imports
+`segment`.
 """

@@ -12,13 +12,12 @@ from typing import Protocol
 from quire.codec.log.segment_header import ranges_of, segment_header_size
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
 from quire.errors import DiskFullError, StorageError, UsageError
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
-from quire.storage.log.batch import Batch
-from quire.storage.log.group_commit import LogWriter, WrittenGroup
-from quire.storage.log.preallocation import Spares
-from quire.storage.log.times import StorageTimes
-from quire.storage.segment.segment import Segment, SegmentState
+from quire.storage.log.group_commit import LogWriter, StorageTimes, WrittenGroup
+from quire.storage.log.preallocation import PreallocatedSegments
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.segment import LogSegment, SegmentState
 
 Done = Callable[[StorageError | None], None]
 MAX_NOTE_BYTES = 256 * 1024
@@ -34,12 +33,12 @@ PATIENT_BYTES_MAX = 512 * 1024
 join takes longer by no more than it takes to write them."""
 
 
-class Handle(Protocol):
+class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
 class Schedule(Protocol):
-    def __call__(self, delay: float, callback: Callable[[], None], /) -> Handle:
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
         """Like the event loop's `call_later`."""
         ...
 
@@ -49,16 +48,16 @@ class Appender:
         self,
         catalogue: Catalogue,
         config: StorageConfig,
-        spares: Spares,
+        preallocated: PreallocatedSegments,
         writer: LogWriter,
         schedule: Schedule,
-        closed: Callable[[Segment], None],
+        closed: Callable[[LogSegment], None],
         times: StorageTimes,
     ) -> None:
         """`closed` is called with each segment that takes no more groups, all of them synced."""
         self._catalogue = catalogue
         self._config = config
-        self._spares = spares
+        self._preallocated = preallocated
         self._writer = writer
         self._schedule = schedule
         self._closed = closed
@@ -68,20 +67,20 @@ class Appender:
         self._pending: list[StateRecord] = []
         """To be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
-        self._resting: list[Batch] = []
+        self._resting: list[tuple[LogBatch, LogSegment]] = []
         """Patient batches that the log's worker does not know of yet: the newest of all."""
         self._resting_bytes = 0
-        self._patience: Handle | None = None
+        self._patience: TimerHandle | None = None
         self._in_company = False
         """An add of a writer came after the last time that a patient batch waited in vain."""
-        self._timer: Handle | None = None
+        self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
         """Whether the last group is not a mere mark of the end."""
         self._was_full = False
         self._stalled = False
         """Whether the log waits for a prepared segment."""
-        self.current: Segment | None = None
+        self.current: LogSegment | None = None
         self.closing = False
         self.failed: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] | None = None
@@ -95,7 +94,7 @@ class Appender:
 
     # -- room -------------------------------------------------------------------------------------
 
-    def resume(self, segment: Segment, sequence: int, pending: Sequence[StateRecord]) -> None:
+    def resume(self, segment: LogSegment, sequence: int, pending: Sequence[StateRecord]) -> None:
         """The segment to append to, begun already, the sequence number of the last batch, and what
         is to be written with the next. May be called on another thread: nothing is scheduled."""
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
@@ -104,20 +103,20 @@ class Appender:
         self._sequence = self._completed = sequence
         self._pending.extend(pending)
 
-    def _prepare(self, segment: Segment) -> None:
+    def _prepare(self, segment: LogSegment) -> None:
         segment.live = ranges_of(self._catalogue.live_numbers())
         segment.groups_at = segment.end = segment_header_size(len(segment.live))
         segment.state = SegmentState.CURRENT
         self._catalogue.segments[segment.number] = segment
         self.current = segment
 
-    def admit(self, batch: Batch, *, reserve: bool) -> Segment:
+    def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
         """The segment that the batch will go to. `DiskFullError`, `UsageError`: nothing has
         happened."""
         if self.closing:
             raise StorageError("the store is closed")
-        if not reserve and not self._spares.space:
-            raise DiskFullError(f"the log takes no more adds: {self._spares.error}")
+        if not reserve and not self._preallocated.space:
+            raise DiskFullError(f"the log takes no more adds: {self._preallocated.error}")
         if self._pending:
             batch.records = (*self._pending, *batch.records)
         batch.cost_bytes = cost = batch.cost()
@@ -125,7 +124,7 @@ class Appender:
         assert segment is not None
         runs = segment.run_count + batch.run_count
         try:
-            if batch.run_count and not self._spares.space:
+            if batch.run_count and not self._preallocated.space:
                 self._check_share(segment, cost)
             if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
                 segment = self._roll(segment, cost)
@@ -133,20 +132,19 @@ class Appender:
             batch.records = batch.records[len(self._pending) :]
             raise
         self._pending.clear()
-        batch.segment = segment
         self._sequence += 1
         batch.sequence = self._sequence
         return segment
 
-    def _check_share(self, segment: Segment, cost: int) -> None:
+    def _check_share(self, segment: LogSegment, cost: int) -> None:
         """On a full disk recovery adds leave a share of the reserve to state records: a fence, or
         the deletions that give space back, must not lack the room that an add has taken."""
-        share = self._spares.reserve_bytes // STATE_SHARE
-        if not self._spares.capacity() and not segment.fits(cost + share):
-            raise DiskFullError(f"the log is full: {self._spares.error}")
+        share = self._preallocated.reserve_bytes // STATE_SHARE
+        if not self._preallocated.capacity() and not segment.fits(cost + share):
+            raise DiskFullError(f"the log is full: {self._preallocated.error}")
 
-    def _roll(self, old: Segment, cost: int) -> Segment:
-        spares = self._spares
+    def _roll(self, old: LogSegment, cost: int) -> LogSegment:
+        preallocated = self._preallocated
         # One block is for the mark of the end, should it be the last group.
         header = segment_header_size(len(self._catalogue.segments) + 1)
         needed = header + cost + BLOCK_BYTES
@@ -156,16 +154,16 @@ class Appender:
                 f"{self._config.segment_bytes}",
                 remedy="Raise segment_bytes",
             )
-        if spares.capacity() < needed:
-            if not spares.space:
+        if preallocated.capacity() < needed:
+            if not preallocated.space:
                 if old.fits(cost):
                     return old
-                raise DiskFullError(f"the log is full: {spares.error}")
+                raise DiskFullError(f"the log is full: {preallocated.error}")
             # The next segment is being prepared. Until it is there the old one grows, by what
             # was received already: no more should be.
             self._stalled = self._was_full = True
             return old
-        segment = spares.take()
+        segment = preallocated.take()
         segment.previous = old.number
         self._prepare(segment)
         old.state = SegmentState.CLOSED
@@ -175,15 +173,14 @@ class Appender:
 
     # -- submission -------------------------------------------------------------------------------
 
-    def submit(self, batch: Batch) -> None:
-        """`admit` has accepted it, and its runs are indexed.
+    def submit(self, batch: LogBatch, segment: LogSegment) -> None:
+        """Queue a batch that `admit` has accepted for `segment`, once its runs are indexed.
 
         A patient batch waits for the next one that is not, and they are written and synced
         together; so copies and explicit LACs cost a disk that is written to anyway no syncs of
         their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
         wait: they go by themselves, and so do those that follow until one comes. The order of
         batches stays what it is."""
-        segment = batch.segment
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
         segment.run_count += batch.run_count
@@ -195,14 +192,14 @@ class Appender:
         if not batch.patient:
             self._in_company = self._in_company or batch.run_count > 0
         elif self._in_company and self._resting_bytes + batch.cost_bytes < PATIENT_BYTES_MAX:
-            self._resting.append(batch)
+            self._resting.append((batch, segment))
             self._resting_bytes += batch.cost_bytes
             if self._patience is None:
                 self._patience = self._schedule(PATIENCE_S, self._on_patience)
             return
         if self._resting:
             self._hand_over()
-        self._writer.submit(batch)
+        self._writer.submit(batch, segment)
 
     def _on_patience(self) -> None:
         """Nobody has come."""
@@ -215,8 +212,8 @@ class Appender:
             self._patience.cancel()
             self._patience = None
         resting, self._resting, self._resting_bytes = self._resting, [], 0
-        for batch in resting:
-            self._writer.submit(batch)
+        for batch, segment in resting:
+            self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
         """Log state records, in order; `done` when all are durable. They may use the reserve.
@@ -240,13 +237,12 @@ class Appender:
     def _submit_records(
         self,
         records: Sequence[StateRecord],
-        done: Callable[[Batch, StorageError | None], None] | None,
+        done: Callable[[LogBatch, StorageError | None], None] | None,
         patient: bool = False,
     ) -> None:
-        batch = Batch((), (), records)
+        batch = LogBatch((), (), records)
         batch.done, batch.patient = done, patient
-        self.admit(batch, reserve=True)
-        self.submit(batch)
+        self.submit(batch, self.admit(batch, reserve=True))
 
     def add_pending(self, record: StateRecord) -> None:
         """To be logged ahead of the next batch, or soon."""
@@ -329,7 +325,7 @@ class Appender:
         while barriers and (error is not None or barriers[0][0] <= self._completed):
             barriers.popleft()[1](error)
 
-    def on_failed(self, batches: Sequence[Batch], error: StorageError) -> None:
+    def on_failed(self, batches: Sequence[LogBatch], error: StorageError) -> None:
         """Final: what was queued may or may not be stored, and nothing more is taken."""
         self.failed = error
         self._cancel_timer()

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from quire._runtime.metrics import Histogram
 from quire.codec.log.group import EncodedGroup, GroupEncoder
 from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.errors import StorageError
 from quire.storage.interfaces import Worker
-from quire.storage.log.batch import Batch
-from quire.storage.read.system_cache import SystemCache
-from quire.storage.segment.segment import Segment
+from quire.storage.log.page_cache import LogPageCache
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.segment import LogSegment
 
 
 class WrittenGroup:
@@ -31,8 +32,8 @@ class WrittenGroup:
 
     def __init__(
         self,
-        segment: Segment,
-        batches: Sequence[Batch],
+        segment: LogSegment,
+        batches: Sequence[LogBatch],
         group: EncodedGroup,
         times_s: tuple[float, float, float],
     ) -> None:
@@ -45,15 +46,48 @@ class WrittenGroup:
         """When it was begun, written and synced, by the monotonic clock that was handed in."""
 
 
+class StorageTimes:
+    """Observed once for each group, however much is in it. Patient batches wait on purpose, and
+    are not in what is said of entries."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self.queued = Histogram()
+        """Of a group: from the receipt of its oldest batch until it was begun."""
+        self.written = Histogram()
+        """Of a group: composing it and handing it to the system."""
+        self.synced = Histogram()
+        """Of a group: its fdatasync."""
+        self.added = Histogram()
+        """Of an entry: from the receipt of the oldest in its group until they were durable."""
+        self.answered = Histogram()
+        """The same, until all of the group had their answers."""
+
+    def on_written(self, group: WrittenGroup) -> None:
+        """Whoever waited for its batches was told."""
+        began_s, written_s, synced_s = group.times_s
+        self.written.observe(written_s - began_s)
+        self.synced.observe(synced_s - written_s)
+        oldest_s, entries = 0.0, 0
+        for batch in group.batches:
+            if batch.entries and not batch.patient:
+                oldest_s = oldest_s or batch.received_s
+                entries += batch.entries
+        if entries:
+            self.queued.observe(began_s - oldest_s)
+            self.added.observe(synced_s - oldest_s, entries)
+            self.answered.observe(self._monotonic() - oldest_s, entries)
+
+
 class LogWriter:
     def __init__(
         self,
         worker: Worker,
-        cache: SystemCache,
+        cache: LogPageCache,
         directory_id: bytes,
         max_group_bytes: int,
         written: Callable[[WrittenGroup], None],
-        failed: Callable[[Sequence[Batch], StorageError], None],
+        failed: Callable[[Sequence[LogBatch], StorageError], None],
         monotonic: Callable[[], float],
     ) -> None:
         """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
@@ -65,8 +99,8 @@ class LogWriter:
         self._written = written
         self._failed = failed
         self._monotonic = monotonic
-        self._waiting: deque[Batch] = deque()
-        self._segment: Segment | None = None
+        self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
+        self._segment: LogSegment | None = None
         self._end = 0
         self._stopped = False
         self.draining = False
@@ -79,8 +113,8 @@ class LogWriter:
     def start(self) -> None:
         self._worker.start(self.step)
 
-    def submit(self, batch: Batch) -> None:
-        self._waiting.append(batch)
+    def submit(self, batch: LogBatch, segment: LogSegment) -> None:
+        self._waiting.append((batch, segment))
         self._worker.wake()
 
     def halt(self, error: StorageError) -> None:
@@ -89,9 +123,9 @@ class LogWriter:
         self._halt = error
         self._worker.wake()
 
-    def take_waiting(self) -> list[Batch]:
+    def take_waiting(self) -> list[LogBatch]:
         """What will not be written after a failure."""
-        waiting = list(self._waiting)
+        waiting = [batch for batch, _ in self._waiting]
         self._waiting.clear()
         return waiting
 
@@ -103,10 +137,10 @@ class LogWriter:
                 self._stopped = True
                 self._worker.post(partial(self._failed, (), self._halt))
                 return
-            batches = self._take()
-            if not batches:
+            taken = self._take()
+            if taken is None:
                 return
-            segment = batches[0].segment
+            segment, batches = taken
             try:
                 group = self.write(segment, batches)
             except OSError as error:
@@ -121,7 +155,7 @@ class LogWriter:
                 self._worker.wake()
                 return
 
-    def write(self, segment: Segment, batches: Sequence[Batch]) -> WrittenGroup:
+    def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
         """Write and sync one group. `OSError` is final: nothing may be written after it."""
         began_s = self._monotonic()
         file = segment.file
@@ -131,7 +165,7 @@ class LogWriter:
         encoder = GroupEncoder(self._directory_id, segment.number, self.next_group, self._end)
         bases = [
             encoder.add(
-                batch.singles or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
+                batch.columns or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
             )
             for batch in batches
         ]
@@ -147,7 +181,7 @@ class LogWriter:
         self.next_group += 1
         return WrittenGroup(segment, batches, group, times_s)
 
-    def _begin(self, segment: Segment) -> None:
+    def _begin(self, segment: LogSegment) -> None:
         """The header is synced before the first group is written: where it does not check, no
         group of the segment was ever acknowledged, unless it was damaged later."""
         assert segment.file is not None
@@ -162,24 +196,26 @@ class LogWriter:
         self._segment = segment
         self._end = len(data)
 
-    def _take(self) -> list[Batch]:
+    def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
+        """Return the batches of the next group, all of one segment. None: nothing waits."""
         waiting = self._waiting
         try:
-            batch = waiting.popleft()
+            batch, segment = waiting.popleft()
         except IndexError:
-            return []
+            return None
         taken = [batch]
-        segment, size = batch.segment, batch.size_bytes
+        size = batch.size_bytes
         while waiting:
-            # Only this side removes, so what is looked at is what is taken.
-            batch = waiting[0]
+            # Only this side removes, so the batch that is looked at is the one that is taken.
+            batch, other = waiting[0]
             size += batch.size_bytes
-            if batch.segment is not segment or size > self._max_group_bytes:
+            if other is not segment or size > self._max_group_bytes:
                 break
-            taken.append(waiting.popleft())
-        return taken
+            waiting.popleft()
+            taken.append(batch)
+        return segment, taken
 
-    def _fail(self, segment: Segment, batches: Sequence[Batch], reason: str) -> None:
+    def _fail(self, segment: LogSegment, batches: Sequence[LogBatch], reason: str) -> None:
         self._stopped = True
         error = StorageError(
             f"writing group {self.next_group} of the log to {segment.name} failed: {reason}",

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from quire.storage.background.maintenance import Maintenance
 from quire.storage.config import StorageConfig
 from quire.storage.interfaces import Disk
-from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.log.job_queue import JobQueue
+from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, segment_name
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 NO_FILES = {errno.EMFILE, errno.ENFILE}
@@ -39,7 +39,7 @@ def may_pass(error: Exception) -> bool:
     return is_full(error) or (isinstance(error, OSError) and error.errno in NO_FILES)
 
 
-def prepare(disk: Disk, number: int, size: int) -> Segment:
+def prepare(disk: Disk, number: int, size: int) -> LogSegment:
     """A preallocated, empty segment file, its directory entry durable. What is there under that
     name was never begun, or has been copied elsewhere, and is thrown away."""
     name = segment_name(number)
@@ -62,16 +62,16 @@ def prepare(disk: Disk, number: int, size: int) -> Segment:
         if new:
             disk.remove(name)
         raise
-    return Segment(number, file, size)
+    return LogSegment(number, file, size)
 
 
-class Spares:
+class PreallocatedSegments:
     """Used on the event loop."""
 
     def __init__(
         self,
         disk: Disk,
-        maintenance: Maintenance,
+        jobs: JobQueue,
         config: StorageConfig,
         monotonic: Callable[[], float],
         changed: Callable[[], None],
@@ -80,7 +80,7 @@ class Spares:
         """`changed` is called when a segment is prepared or `space` may have changed; `broken`
         when a file could not be prepared for another reason than space."""
         self._disk = disk
-        self._maintenance = maintenance
+        self._jobs = jobs
         self._segment_bytes = config.segment_bytes
         self.reserve_bytes = min(config.reserve_bytes, config.segment_bytes)
         """Of a reserve, not of what is left of it."""
@@ -90,7 +90,7 @@ class Spares:
         self._monotonic = monotonic
         self._changed = changed
         self._broken = broken
-        self._ready: list[Segment] = []
+        self._ready: list[LogSegment] = []
         self._busy = False
         self._checking = False
         self._free_enough = True
@@ -119,7 +119,7 @@ class Spares:
         """Of the segment that `take` would return; 0 where none is ready."""
         return self._ready[0].capacity if self._ready else 0
 
-    def take(self) -> Segment:
+    def take(self) -> LogSegment:
         segment = self._ready.pop(0)
         self.ensure()
         return segment
@@ -136,11 +136,11 @@ class Spares:
         if self._ready and self._ready[0].capacity < self._segment_bytes:
             self._busy = True
             work = partial(self._extend, self._ready[0])
-            self._maintenance.run(work, self._on_prepared, urgent=True)
+            self._jobs.run(work, self._on_prepared, urgent=True)
         elif len(self._ready) < 2:
             self._busy = True
             work = partial(prepare, self._disk, self.next_number, self.reserve_bytes)
-            self._maintenance.run(work, self._on_prepared, urgent=True)
+            self._jobs.run(work, self._on_prepared, urgent=True)
 
     def look(self) -> None:
         """Before the start: how it begins. Blocks, and calls nobody. `OSError`."""
@@ -155,7 +155,7 @@ class Spares:
         if self._checking or self.closed:
             return
         self._checking = True
-        self._maintenance.run(self._disk.free_bytes, self._on_free, urgent=True)
+        self._jobs.run(self._disk.free_bytes, self._on_free, urgent=True)
 
     def close(self) -> None:
         """Behind the last job. Prepared files stay, for the next start on a full disk."""
@@ -164,7 +164,7 @@ class Spares:
                 segment.file.close()
         self._ready.clear()
 
-    def _extend(self, segment: Segment) -> Segment:
+    def _extend(self, segment: LogSegment) -> LogSegment:
         assert segment.file is not None
         # Some file systems keep what a failed attempt took: do not try what cannot succeed.
         free = self._disk.free_bytes()
@@ -175,7 +175,7 @@ class Spares:
         segment.file.sync()
         return segment
 
-    def _on_prepared(self, segment: Segment | None, error: Exception | None) -> None:
+    def _on_prepared(self, segment: LogSegment | None, error: Exception | None) -> None:
         self._busy = False
         if segment is not None:
             self._take_in(segment)
@@ -194,7 +194,7 @@ class Spares:
             self._decide()
             self._changed()
 
-    def _take_in(self, segment: Segment) -> None:
+    def _take_in(self, segment: LogSegment) -> None:
         if segment.number < self.next_number:
             # Extended; it may have been taken meanwhile, and then has simply become larger.
             segment.capacity = self._segment_bytes

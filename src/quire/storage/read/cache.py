@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from quire.storage.interfaces import Disk, File
-from quire.storage.segment.segment import Segment, SegmentState
+from quire.storage.segment.segment import LogSegment, SegmentState
 
 ENTRY_OVERHEAD_BYTES = 400
 """What Python adds to a cached value."""
@@ -52,12 +52,12 @@ class SegmentFiles:
     def __init__(self, disk: Disk, max_open: int) -> None:
         self._disk = disk
         self._max_open = max_open
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._open: OrderedDict[int, LogSegment] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def get(self, segment: Segment) -> File:
+    def get(self, segment: LogSegment) -> File:
         """`OSError` where it cannot be opened."""
         if segment.state is not SegmentState.SEALED:
             if segment.file is None:
@@ -70,19 +70,19 @@ class SegmentFiles:
         self._trim()
         return segment.file
 
-    def borrow(self, segment: Segment) -> File:
+    def borrow(self, segment: LogSegment) -> File:
         """For a thread: it stays open until it is given back. `OSError` as `get`."""
         file = self.get(segment)
         segment.readers += 1
         return file
 
-    def give_back(self, segment: Segment, *, close: bool = False) -> None:
+    def give_back(self, segment: LogSegment, *, close: bool = False) -> None:
         """`close`: the store is closed, and opens nothing more."""
         segment.readers -= 1
         if close or segment.state is SegmentState.RETIRED:
             self.close(segment)
 
-    def close(self, segment: Segment) -> None:
+    def close(self, segment: LogSegment) -> None:
         """Once nothing reads it."""
         if self._open.get(segment.number) is segment:
             del self._open[segment.number]

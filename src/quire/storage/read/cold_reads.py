@@ -19,17 +19,15 @@ from quire.codec.entry.frame_runs import Entries, FrameRun
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.segment_header import ranges_of
 from quire.core.ranges import Range, merged
-from quire.storage.interfaces import File
-from quire.storage.read.blocking import BlockingReader
+from quire.storage.interfaces import BlockingReader, File
 from quire.storage.read.cache import SegmentFiles
-from quire.storage.read.gathering import Stretch
-from quire.storage.read.pieces import Fetched, Piece, checksums_of
+from quire.storage.read.fetched import ExtentKey, FetchedExtent, ScratchBuffer, checksums_of
+from quire.storage.read.gather_read import BlockExtent
+from quire.storage.read.outcomes import NoEntry, NoLedger, WouldBlock
 from quire.storage.read.read_ahead import ReadAhead
 from quire.storage.read.read_budget import ReadBudget
 from quire.storage.read.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
-from quire.storage.read.scratch import Desk
-from quire.storage.segment.segment import LedgerInfo, Part, Segment
-from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 
 T = TypeVar("T")
 
@@ -40,11 +38,11 @@ ROWS_PER_TURN = 4096
 """Of an index, looked at in one turn of the event loop."""
 
 LARGE_BYTES = 64 * 1024
-"""Pieces of so much are read on the event loop where they are cached."""
+"""Extents of so many bytes are read on the event loop if they are cached."""
 TRIES = 2
 """A read may begin in what is left of a run."""
 
-_FAILED = Piece(b"", [])
+_FAILED = FetchedExtent(b"", [])
 
 
 def untraced(missing: WouldBlock) -> WouldBlock:
@@ -54,7 +52,7 @@ def untraced(missing: WouldBlock) -> WouldBlock:
     return missing
 
 
-def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
+def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> FetchedExtent:
     """On a thread. `blocks`: the checksums are wanted. `ask`: whether the device has to be waited
     for."""
     try:
@@ -62,12 +60,12 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
         waited = ask and data is None
         if data is None:
             data = file.read(offset, size) or b""
-        return Piece(data, checksums_of(data) if blocks else None, waited)
+        return FetchedExtent(data, checksums_of(data) if blocks else None, waited)
     except (OSError, MemoryError):
         return _FAILED  # Whoever asked is to be answered.
 
 
-def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[Piece]:
+def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExtent]:
     """On a thread: offsets and sizes. The device is told of all before the first is waited for."""
     try:
         for offset, size in wanted if len(wanted) > 1 else ():
@@ -93,28 +91,28 @@ class _Read:
     """One read, and what was fetched for it."""
 
     __slots__ = (
-        "at_hand", "cost_bytes", "have", "ledger_id", "overhead_bytes", "scattered",
+        "at_hand", "cost_bytes", "fetched", "ledger_id", "overhead_bytes", "scattered",
         "singly_until", "under_way",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, overhead_bytes: int) -> None:
         self.ledger_id = ledger_id
         self.overhead_bytes = overhead_bytes
-        self.have: dict[Fetched, Piece] = {}
-        self.under_way: dict[Fetched, _Fetch[Piece]] = {}
+        self.fetched: dict[ExtentKey, FetchedExtent] = {}
+        self.under_way: dict[ExtentKey, _Fetch[FetchedExtent]] = {}
         self.at_hand = TRIES
-        """How many more pieces are looked for in the cache, where all are small."""
+        """How many more extents are looked for in the cache, if all are small."""
         self.cost_bytes = 0
         """Of what was read since the budget was asked last, and for it."""
         self.singly_until = 0
         """Entries before this one are not gathered: something among them does not check."""
         self.scattered = 0
-        """Pieces of `have` for runs to come."""
+        """The number of extents in `fetched` for runs to come."""
 
     def took_a_piece(self) -> None:
         self.scattered -= 1
         if self.scattered <= 0:
-            self.have = {}  # What was fetched is used up.
+            self.fetched = {}  # What was fetched is used up.
 
 
 class ColdReads:
@@ -135,7 +133,7 @@ class ColdReads:
         self._blocking = blocking
         self._info_of = info_of
         self._budget = budget
-        self._desk = Desk(MAX_READ_BYTES)
+        self._scratch = ScratchBuffer(MAX_READ_BYTES)
         self.closed = False
 
     async def read(
@@ -165,7 +163,7 @@ class ColdReads:
                 break
             if max_count > 1:
                 # While its bytes are at hand: in the end there may be megabytes.
-                self._desk.pack(run)
+                self._scratch.pack(run)
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
             read.took_a_piece()
@@ -182,15 +180,15 @@ class ColdReads:
     ) -> FrameRun | None:
         """See `Reader.run`."""
         asked = info, at, most, max_bytes, read.overhead_bytes
-        if not read.have and not read.under_way and self._is_at_hand(read, at):
+        if not read.fetched and not read.under_way and self._is_at_hand(read, at):
             left, read.at_hand = read.at_hand, 0
             with suppress(WouldBlock, MemoryError):  # A thread says that there is none.
-                where = self._desk if begun or most > 1 else None
+                where = self._scratch if begun or most > 1 else None
                 run = self._reader.run(*asked, where, begun=begun)
                 large = run is not None and run.frame_bytes >= LARGE_BYTES
                 read.at_hand = TRIES if large else max(0, left - 1)
                 return run
-        return self._reader.run(*asked, read.have, begun=begun)
+        return self._reader.run(*asked, read.fetched, begun=begun)
 
     def _is_at_hand(self, read: _Read, at: int) -> bool:
         """Most likely."""
@@ -202,35 +200,35 @@ class ColdReads:
     ) -> FrameRun | None:
         """A run of many from here on, put together where they lie scattered. None: something was
         fetched, look again."""
-        gathering, wanted = None, missing
+        gather, wanted = None, missing
         if _is_one_of_many(missing, most) and at >= read.singly_until:
             asked = info, at, most, max_bytes, read.overhead_bytes
             try:
-                gathering = self._reader.gathering(*asked, read.have)
+                gather = self._reader.gather(*asked, read.fetched)
             except WouldBlock as index:
                 wanted = untraced(index)
-        if gathering is None or gathering.segment is not missing.segment:
+        if gather is None or gather.segment is not missing.segment:
             await self._fetch(read, wanted, info, at, most, max_bytes)
             return None
-        pieces = await self._each(gathering.segment, gathering.stretches)
-        run = self._reader.gathered(gathering, pieces, read.have)
+        extents = await self._each(gather.segment, gather.extents)
+        run = self._reader.gathered(gather, extents, read.fetched)
         if run is None:
-            read.singly_until = at + len(gathering.sizes)
+            read.singly_until = at + len(gather.sizes)
         else:
-            read.cost_bytes += gathering.cost_bytes - run.frame_bytes
+            read.cost_bytes += gather.cost_bytes - run.frame_bytes
         return run
 
     async def _fetch(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> None:
-        """What a run from `at` on wants; and begin with the piece behind it, so that the device and
+        """What a run from `at` on wants; and begin with the extent after it, so that the device and
         the thread have something to do."""
         begun = read.under_way.pop(missing.key, None)
         if begun is None and _is_one_of_many(missing, most):
             wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
             if len(wanted) > 1 and wanted[0].key == missing.key:
-                pieces = await self._each(missing.segment, wanted)
-                read.have = {one.key: piece for one, piece in zip(wanted, pieces)}
+                extents = await self._each(missing.segment, wanted)
+                read.fetched = {one.key: extent for one, extent in zip(wanted, extents)}
                 read.scattered = len(wanted)
                 return
         if begun is None:
@@ -240,18 +238,18 @@ class ColdReads:
             behind = self._reader.upcoming(
                 info, at + missing.entries, most - missing.entries, rest_bytes, read.overhead_bytes
             )
-            if behind is not None and behind.key not in read.have:
+            if behind is not None and behind.key not in read.fetched:
                 # What was guessed wrong is not wanted.
                 read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
-        piece = read.have[missing.key] = await _of(begun)
-        if piece.waited:
+        extent = read.fetched[missing.key] = await _of(begun)
+        if extent.waited:
             self._ahead.waits(read.ledger_id, at, missing.segment)
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""
         found: list[Range] = []
         number = taken = -1
-        have: dict[Fetched, Piece] = {}
+        fetched: dict[ExtentKey, FetchedExtent] = {}
         while True:
             # Oldest first: what a compaction or the sealing of a segment moves meanwhile, it moves
             # to where we have not been, or it is taken before we go past it.
@@ -260,11 +258,11 @@ class ColdReads:
             if segment is None:
                 break
             try:
-                rows = self._reader.rows_in(segment, ledger_id, have)
+                rows = self._reader.rows_in(segment, ledger_id, fetched)
             except WouldBlock as missing:
-                have[missing.key] = await _of(self._begin(ledger_id, missing))
+                fetched[missing.key] = await _of(self._begin(ledger_id, missing))
                 continue
-            have, number = {}, segment.number
+            fetched, number = {}, segment.number
             # One that had to wait for space is sealed behind newer ones.
             passed = [part for part in info.open_parts if taken < part.segment.number < number]
             if passed:
@@ -276,21 +274,23 @@ class ColdReads:
         await _put(found, _of_parts(info.open_parts))
         return merged(found)
 
-    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch[Piece]:
+    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch[FetchedExtent]:
         blocks = missing.entries > 0
         ask = blocks and not self._ahead.is_followed(ledger_id, missing.segment)
         return self._on_thread(
             missing.segment, _FAILED, fetch, missing.offset, missing.size, blocks, ask
         )
 
-    async def _each(self, segment: Segment, wanted: Sequence[WouldBlock | Stretch]) -> list[Piece]:
-        """Pieces of one segment."""
+    async def _each(
+        self, segment: LogSegment, wanted: Sequence[WouldBlock | BlockExtent]
+    ) -> list[FetchedExtent]:
+        """Fetch extents of one segment."""
         places = [(one.offset, one.size) for one in wanted]
         failed = [_FAILED] * len(places)
         return await _of(self._on_thread(segment, failed, fetch_each, places))
 
     def _on_thread(
-        self, segment: Segment, failed: T, call: Callable[..., T], *given: object
+        self, segment: LogSegment, failed: T, call: Callable[..., T], *given: object
     ) -> _Fetch[T]:
         """`call(file, *given)`; `failed` where there is no file."""
         fetching = _Fetch[T]()
@@ -302,7 +302,7 @@ class ColdReads:
         self._blocking.read(partial(call, file, *given), partial(self._fetched, fetching, segment))
         return fetching
 
-    def _fetched(self, fetching: _Fetch[T], segment: Segment, found: T | None) -> None:
+    def _fetched(self, fetching: _Fetch[T], segment: LogSegment, found: T | None) -> None:
         """Also where the read has been cancelled: until here the file stays open."""
         # Not as soon as `close` begins: the log may still be written and sealed.
         self._files.give_back(segment, close=self.closed)
@@ -312,7 +312,7 @@ class ColdReads:
 
 
 def _is_one_of_many(missing: WouldBlock, most: int) -> bool:
-    """A small piece with entries, and not the last one of a read of so many."""
+    """Whether it is a small extent with entries, and not the last of a read of so many."""
     return 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
 
 
@@ -323,7 +323,7 @@ def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]
         yield rows.firsts[row], rows.last(row), ids
 
 
-def _of_parts(parts: Iterable[Part]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+def _of_parts(parts: Iterable[LedgerPart]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
     """The same, of the runs that are there now: adds come meanwhile."""
     runs = list(chain.from_iterable(part.runs for part in parts))
     return ((run.first, run.last, run.ids) for run in runs)

@@ -27,15 +27,19 @@ from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.errors import DamagedError
 from quire.storage.read.cache import ByteCache, SegmentFiles
-from quire.storage.read.gathering import Gathering, gathering_of
-from quire.storage.read.pieces import Have, Piece, checksums_of
-from quire.storage.read.reach import Reach, reach_of
-from quire.storage.read.read_ahead import ReadAhead
-from quire.storage.read.scratch import FRAMES_AT, Desk
+from quire.storage.read.fetched import (
+    FRAMES_AT,
+    FetchedExtent,
+    FetchedExtents,
+    ScratchBuffer,
+    checksums_of,
+)
+from quire.storage.read.gather_read import GatherRead, plan_gather_read
+from quire.storage.read.outcomes import NoEntry, WouldBlock
+from quire.storage.read.read_ahead import ReadAhead, ReadAheadExtent, read_ahead_extent
 from quire.storage.segment import sealed_rows
 from quire.storage.segment.frames import checked
-from quire.storage.segment.segment import LedgerInfo, Place, Segment, sealed_places
-from quire.storage.signals import NoEntry, WouldBlock
+from quire.storage.segment.segment import EntryLocation, LedgerInfo, LogSegment, sealed_places
 
 MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""
@@ -45,7 +49,7 @@ SLICE_BYTES = 1024 * 1024
 UNSHARED_BYTES = SLICE_BYTES // 2
 """Reads of no more do not count in the rate that those who catch up share (`ReadBudget`)."""
 SCATTERED_BYTES = 16 * 1024
-"""What lies in pieces of no more than this is fetched many pieces at a time."""
+"""Extents of no more than this are fetched many at a time."""
 SCATTERED_MAX = 64
 """So many, `MAX_READ_BYTES` in all."""
 
@@ -55,7 +59,7 @@ class Reader:
 
     def __init__(
         self,
-        segments: Mapping[int, Segment],
+        segments: Mapping[int, LogSegment],
         files: SegmentFiles,
         cache: ByteCache,
         ahead: ReadAhead,
@@ -65,7 +69,7 @@ class Reader:
         self._cache = cache
         self._ahead = ahead
         self.damaged_reads = 0
-        self.on_damage: Callable[[Segment], None] = lambda segment: None
+        self.on_damage: Callable[[LogSegment], None] = lambda segment: None
         """Called with each segment in which something did not check."""
 
     def read(
@@ -98,10 +102,10 @@ class Reader:
     ) -> None:
         """`WouldBlock` where many small runs are wanted that are better read together: cached or
         not, that is nothing for the event loop, and each alone takes longer still."""
-        gathering = self.gathering(info, first, max_count, max_bytes, overhead, None)
-        if gathering is not None:
-            one = gathering.stretches[0]
-            raise WouldBlock(gathering.segment, one.offset, one.size)
+        gather = self.gather(info, first, max_count, max_bytes, overhead, None)
+        if gather is not None:
+            one = gather.extents[0]
+            raise WouldBlock(gather.segment, one.offset, one.size)
 
     def run(
         self,
@@ -110,7 +114,7 @@ class Reader:
         most: int,
         max_bytes: int,
         overhead: int,
-        have: Have,
+        fetched: FetchedExtents,
         *,
         begun: bool,
     ) -> FrameRun | None:
@@ -119,7 +123,7 @@ class Reader:
         if entry_id > info.last_entry_id:
             return None
         try:
-            return self._some(info, entry_id, most, max_bytes, overhead, have, must_fit=begun)
+            return self._some(info, entry_id, most, max_bytes, overhead, fetched, must_fit=begun)
         except DamagedError:
             if begun:
                 return None
@@ -167,9 +171,15 @@ class Reader:
             max_bytes -= wanted.entry_bytes + overhead * wanted.entries
         return found
 
-    def gathering(
-        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int, have: Have
-    ) -> Gathering | None:
+    def gather(
+        self,
+        info: LedgerInfo,
+        entry_id: int,
+        most: int,
+        max_bytes: int,
+        overhead: int,
+        fetched: FetchedExtents,
+    ) -> GatherRead | None:
         """The same of a sealed segment, whose frames are put together; `WouldBlock`: an index is
         wanted first."""
         sealed = next(iter(info.sealed_with(entry_id)), None)
@@ -179,31 +189,34 @@ class Reader:
         stop = min([stop, *(part.first for part in info.open_parts)])
         segment = self._segments[number]
         try:
-            found = self._ledger_rows(segment, info.ledger_id, have)
-            self._block_checksums(segment, have)
+            found = self._ledger_rows(segment, info.ledger_id, fetched)
+            self._block_checksums(segment, fetched)
         except DamagedError:
             return None  # Whoever reads the entry alone is told.
         if found is None or found[1] != DISJOINT:
             return None
         rows, most = found[0], min(most, stop - entry_id)
-        return gathering_of(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
+        return plan_gather_read(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
 
     def gathered(
-        self, gathering: Gathering, pieces: Sequence[Piece], have: Have
+        self, gather: GatherRead, extents: Sequence[FetchedExtent], fetched: FetchedExtents
     ) -> FrameRun | None:
-        """Its entries; None: they are to be read one by one. `pieces`: its stretches."""
-        segment = gathering.segment
+        """Return its entries, or None if they are to be read one by one.
+
+        `extents` is what was read of each of its extents.
+        """
+        segment = gather.segment
         try:
-            checksums = self._block_checksums(segment, have)
+            checksums = self._block_checksums(segment, fetched)
         except (WouldBlock, DamagedError):
             return None
         data: list[bytes] = []
-        for stretch, piece in zip(gathering.stretches, pieces, strict=True):
-            low, high = _blocks_between(segment, stretch.offset, stretch.end)
-            if piece.checksums != list(checksums[low:high]) or not isinstance(piece.data, bytes):
+        for wanted, extent in zip(gather.extents, extents, strict=True):
+            low, high = _blocks_between(segment, wanted.offset, wanted.end)
+            if extent.checksums != list(checksums[low:high]) or not isinstance(extent.data, bytes):
                 return None
-            data.append(piece.data)
-        return gathering.run(data)
+            data.append(extent.data)
+        return gather.run(data)
 
     def _some(
         self,
@@ -212,13 +225,13 @@ class Reader:
         most: int,
         max_bytes: int,
         overhead: int,
-        have: Have,
+        fetched: FetchedExtents,
         *,
         must_fit: bool,
     ) -> FrameRun | None:
         """Entries from one run, or none: there is no such entry, or it would not fit."""
         problem: DamagedError | None = None
-        for place in self._places(info, entry_id, have):
+        for place in self._places(info, entry_id, fetched):
             if isinstance(place, DamagedError):
                 problem = problem or place
                 continue
@@ -228,13 +241,13 @@ class Reader:
                     return None
                 count = 1
             try:
-                view, at, good = self._frames(place, count, have)
+                view, at, good = self._frames(place, count, fetched)
                 run = checked(view, at, good, info.ledger_id, entry_id, place, count)
                 if self._ahead.is_followed(info.ledger_id, place.segment):
                     self._look_ahead(info, entry_id, run, place)
                 return run
             except WouldBlock as missing:
-                if not isinstance(have, dict):
+                if not isinstance(fetched, dict):
                     self._ahead.waits(info.ledger_id, entry_id, missing.segment)
                 raise
             except DamagedError as error:
@@ -245,21 +258,25 @@ class Reader:
             raise problem
         return None
 
-    def _look_ahead(self, info: LedgerInfo, entry_id: int, run: FrameRun, place: Place) -> None:
+    def _look_ahead(
+        self, info: LedgerInfo, entry_id: int, run: FrameRun, place: EntryLocation
+    ) -> None:
         """The reader may go on: what it wants next then need not be waited for."""
         ledger_id, segment = info.ledger_id, place.segment
         found = self._cache.get(_rows_key(segment, ledger_id))
         if found is None:
             return
         rows, _, size_bytes = found
-        reach = partial(reach_of, segment, rows, size_bytes, None if info.ordered else entry_id)
+        extent = partial(
+            read_ahead_extent, segment, rows, size_bytes, None if info.ordered else entry_id
+        )
         end = place.start + run.frame_bytes
-        self._ahead.has_read(ledger_id, entry_id, run, segment, end, reach)
+        self._ahead.has_read(ledger_id, entry_id, run, segment, end, extent)
         last = self._ahead.wants_beyond(ledger_id)
         if last is not None:
             self._look_beyond(info, last)
 
-    def _look_beyond(self, info: LedgerInfo, last: Reach) -> None:
+    def _look_beyond(self, info: LedgerInfo, last: ReadAheadExtent) -> None:
         """The same behind the end of what is known, where an index and the first entries were to be
         waited for, one behind the other. Called again until it is known where they are."""
         wanted, found = None, None
@@ -275,7 +292,7 @@ class Reader:
             try:
                 self._checksums(segment, segment.groups_at, segment.groups_at, None)
                 known = self._ledger_rows(segment, info.ledger_id, None)
-                found = known and reach_of(segment, known[0], known[2], wanted)
+                found = known and read_ahead_extent(segment, known[0], known[2], wanted)
                 if found is not None:
                     # Its first block may hold what another ledger's reader has read.
                     inside = min(found.start + BLOCK_BYTES, found.stop - 1)
@@ -289,29 +306,31 @@ class Reader:
                 break  # Whoever reads it is told.
         self._ahead.has_looked_beyond(info.ledger_id, found)
 
-    def next_sealed(self, info: LedgerInfo, number: int) -> Segment | None:
+    def next_sealed(self, info: LedgerInfo, number: int) -> LogSegment | None:
         """The oldest sealed segment behind `number` that holds entries of the ledger."""
         packed = info.sealed
         rows = range(sealed_rows.count(packed))
         at = bisect_right(rows, number, key=lambda row: sealed_rows.row_at(packed, row)[0])
         return self._segments[sealed_rows.row_at(packed, at)[0]] if at < len(rows) else None
 
-    def rows_in(self, segment: Segment, ledger_id: int, have: Have) -> LedgerRows | None:
+    def rows_in(
+        self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
+    ) -> LedgerRows | None:
         """What a sealed segment's index says of the ledger. `DamagedError`."""
         try:
-            found = self._ledger_rows(segment, ledger_id, have)
+            found = self._ledger_rows(segment, ledger_id, fetched)
         except DamagedError:
             self.on_damage(segment)
             raise
         return None if found is None else found[0]
 
-    def master_key(self, info: LedgerInfo, have: Have) -> bytes | None:
+    def master_key(self, info: LedgerInfo, fetched: FetchedExtents) -> bytes | None:
         """The key in one of the ledger's frames, of the last entry. Bare frames have none."""
-        for place in self._places(info, info.last_entry_id, have):
+        for place in self._places(info, info.last_entry_id, fetched):
             if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
                 continue
             try:
-                view, at, good = self._frames(place, 1, have)
+                view, at, good = self._frames(place, 1, fetched)
                 checked(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
             except DamagedError:
                 continue
@@ -321,8 +340,8 @@ class Reader:
     # -- finding ----------------------------------------------------------------------------------
 
     def _places(
-        self, info: LedgerInfo, entry_id: int, have: Have
-    ) -> Iterator[Place | DamagedError]:
+        self, info: LedgerInfo, entry_id: int, fetched: FetchedExtents
+    ) -> Iterator[EntryLocation | DamagedError]:
         """Where copies of the entry lie, newest first, and what kept us from finding more."""
         stop = info.last_entry_id + 1
         for part in reversed(info.open_parts):
@@ -333,7 +352,7 @@ class Reader:
         for number, sealed_stop in info.sealed_with(entry_id):
             segment = self._segments[number]
             try:
-                found = self._ledger_rows(segment, info.ledger_id, have)
+                found = self._ledger_rows(segment, info.ledger_id, fetched)
             except DamagedError as error:
                 self.on_damage(segment)
                 yield error
@@ -342,14 +361,14 @@ class Reader:
                 rows, span, _ = found
                 yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
 
-    def summary(self, segment: Segment, have: Have) -> Summary:
+    def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
         """`DamagedError` where it does not check."""
         key = (segment.number, segment.generation, -2)
         summary: Summary | None = self._cache.get(key)
         if summary is None:
             trailer = segment.trailer
             assert trailer is not None
-            data = self._fetch(segment, trailer.summary_at, trailer.summary_bytes, have)
+            data = self._fetch(segment, trailer.summary_at, trailer.summary_bytes, fetched)
             try:
                 summary = decode_footer_summary(data, trailer)
             except FormatError as error:
@@ -358,24 +377,26 @@ class Reader:
         return summary
 
     def _ledger_rows(
-        self, segment: Segment, ledger_id: int, have: Have
+        self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> tuple[LedgerRows, int, int] | None:
         """(its rows there, the greatest span of one, bytes of all frames)."""
         key = _rows_key(segment, ledger_id)
         found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
         if found is None:
-            summary = self.summary(segment, have).find(ledger_id)
+            summary = self.summary(segment, fetched).find(ledger_id)
             if summary is None:
                 return None
-            rows = self._load_rows(segment, summary, have)
+            rows = self._load_rows(segment, summary, fetched)
             found = rows, summary.span, summary.size_bytes
             self._cache.put(key, found, summary.rows_bytes)
         return found
 
-    def _load_rows(self, segment: Segment, summary: LedgerSummary, have: Have) -> LedgerRows:
+    def _load_rows(
+        self, segment: LogSegment, summary: LedgerSummary, fetched: FetchedExtents
+    ) -> LedgerRows:
         assert segment.trailer is not None
         at = segment.trailer.footer_at + summary.rows_at
-        data = self._fetch(segment, at, summary.rows_bytes, have)
+        data = self._fetch(segment, at, summary.rows_bytes, fetched)
         if len(data) == summary.rows_bytes and crc32c(data) == summary.rows_crc:
             try:
                 return decode_ledger_rows(data, summary.rows)
@@ -388,37 +409,46 @@ class Reader:
 
     # -- fetching ---------------------------------------------------------------------------------
 
-    def _fetch(self, segment: Segment, offset: int, size: int, have: Have) -> Buffer:
-        """The bytes of the file, fewer at its end. `WouldBlock`: see `Have`."""
-        if isinstance(have, dict):
-            piece = have.get((segment, offset, size))
-            if piece is None:
+    def _fetch(
+        self, segment: LogSegment, offset: int, size: int, fetched: FetchedExtents
+    ) -> Buffer:
+        """The bytes of the file, fewer at its end. `WouldBlock`: see `FetchedExtents`."""
+        if isinstance(fetched, dict):
+            extent = fetched.get((segment, offset, size))
+            if extent is None:
                 raise WouldBlock(segment, offset, size)
-            return piece.data
+            return extent.data
         return self._read_cached(segment, offset, size)
 
     def _read_cached(
-        self, segment: Segment, offset: int, size: int, desk: Desk | None = None, skip: int = 0
+        self,
+        segment: LogSegment,
+        offset: int,
+        size: int,
+        scratch: ScratchBuffer | None = None,
+        skip: int = 0,
     ) -> Buffer:
-        """On the event loop. `desk`, `skip`: see `Desk.read`."""
+        """On the event loop. `scratch`, `skip`: see `ScratchBuffer.read`."""
         try:
             file = self._files.get(segment)
-            if desk is None:
+            if scratch is None:
                 data = file.read(offset, size, wait=False)
             else:
-                data = desk.read(file, offset, size, skip)
+                data = scratch.read(file, offset, size, skip)
         except OSError as error:
             raise DamagedError(f"reading {segment.name} failed: {error}") from error
         if data is None:
             raise WouldBlock(segment, offset, size)
         return data
 
-    def _checksums(self, segment: Segment, first: int, end: int, have: Have) -> list[int]:
+    def _checksums(
+        self, segment: LogSegment, first: int, end: int, fetched: FetchedExtents
+    ) -> list[int]:
         """Of the blocks at these offsets; fewer where the segment ends before."""
         low, high = _blocks_between(segment, first, end)
-        return list(self._block_checksums(segment, have)[low:high])
+        return list(self._block_checksums(segment, fetched)[low:high])
 
-    def _block_checksums(self, segment: Segment, have: Have) -> Sequence[int]:
+    def _block_checksums(self, segment: LogSegment, fetched: FetchedExtents) -> Sequence[int]:
         """Of all its blocks."""
         if segment.trailer is None:
             return segment.checksums
@@ -426,7 +456,7 @@ class Reader:
         checksums: Sequence[int] | None = self._cache.get(key)
         if checksums is None:
             trailer = segment.trailer
-            data = self._fetch(segment, trailer.checksums_at, trailer.checksums_bytes, have)
+            data = self._fetch(segment, trailer.checksums_at, trailer.checksums_bytes, fetched)
             try:
                 checksums = decode_footer_checksums(data, trailer)
             except FormatError as error:
@@ -434,7 +464,9 @@ class Reader:
             self._cache.put(key, checksums, len(data))
         return checksums
 
-    def _frames(self, place: Place, count: int, have: Have) -> tuple[memoryview, int, int]:
+    def _frames(
+        self, place: EntryLocation, count: int, fetched: FetchedExtents
+    ) -> tuple[memoryview, int, int]:
         """(bytes, where the frames start in them, from where on they are not to be trusted)."""
         start = place.start
         if place.batch is not None:
@@ -443,20 +475,24 @@ class Reader:
         blocks = _blocks_of(place, count)
         segment, low = blocks.segment, blocks.offset
         at = start - low
-        if isinstance(have, Desk) and place.frame_size and segment.head_bytes == FRAME_HEADER_BYTES:
-            part = memoryview(self._read_cached(segment, low, blocks.size, have, at))
-            view, at, found = have.view, FRAMES_AT, checksums_of(part)
-        elif not isinstance(have, dict):
+        if (
+            isinstance(fetched, ScratchBuffer)
+            and place.frame_size
+            and segment.head_bytes == FRAME_HEADER_BYTES
+        ):
+            part = memoryview(self._read_cached(segment, low, blocks.size, fetched, at))
+            view, at, found = fetched.view, FRAMES_AT, checksums_of(part)
+        elif not isinstance(fetched, dict):
             view = part = memoryview(self._read_cached(segment, low, blocks.size))
             found = checksums_of(view)
         else:
-            piece = have.get(blocks.key)
-            if piece is None:
+            extent = fetched.get(blocks.key)
+            if extent is None:
                 raise blocks
-            view = part = memoryview(piece.data)
-            found = checksums_of(view) if piece.checksums is None else piece.checksums
+            view = part = memoryview(extent.data)
+            found = checksums_of(view) if extent.checksums is None else extent.checksums
         good = at - (start - low)
-        expected = self._checksums(segment, low, low + blocks.size, have)
+        expected = self._checksums(segment, low, low + blocks.size, fetched)
         if found == expected:
             return view, at, good + len(part)
         for mine, crc in zip(found, expected):
@@ -466,16 +502,16 @@ class Reader:
         return view, at, good
 
 
-def _blocks_between(segment: Segment, first: int, end: int) -> tuple[int, int]:
+def _blocks_between(segment: LogSegment, first: int, end: int) -> tuple[int, int]:
     """Numbers of blocks, behind the header."""
     return (first - segment.groups_at) // BLOCK_BYTES, (end - segment.groups_at) // BLOCK_BYTES
 
 
-def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
+def _rows_key(segment: LogSegment, ledger_id: int) -> Hashable:
     return segment.number, segment.generation, "rows", ledger_id
 
 
-def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
+def _that_fit(place: EntryLocation, most: int, max_bytes: int, overhead: int) -> int:
     """How many entries of the place to read; 0 where even the first passes the budget."""
     per_entry = overhead - place.segment.head_bytes
     most = min(place.count, most)
@@ -483,21 +519,21 @@ def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
     if place.sizes is None:
         most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
         return min(most, max_bytes // max(1, place.frame_size + per_entry))
-    left, room = max_bytes, MAX_READ_BYTES
+    left, budget = max_bytes, MAX_READ_BYTES
     for count in range(most):
         size = place.sizes[count]
         left -= size + per_entry
-        room -= size
-        if left < 0 or (room < 0 and count):
+        budget -= size
+        if left < 0 or (budget < 0 and count):
             return count
     return most
 
 
-def _frame_bytes(place: Place, count: int) -> int:
+def _frame_bytes(place: EntryLocation, count: int) -> int:
     return place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
 
 
-def _blocks_of(place: Place, count: int) -> WouldBlock:
+def _blocks_of(place: EntryLocation, count: int) -> WouldBlock:
     """The blocks of the file that hold so many frames of the place."""
     size = _frame_bytes(place, count)
     low = place.start - place.start % BLOCK_BYTES

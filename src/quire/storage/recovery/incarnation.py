@@ -64,7 +64,7 @@ class LogPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedLog:
     """The metadata store's knowledge of a directory whose log was not read yet."""
 
     position: LogPosition = LogPosition()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quire.codec.log.footer import Trailer
-from quire.storage.segment.ledger_ids import LedgerIds
-from quire.storage.segment.segment import Segment
+from quire.storage.segment.ledger_ids import LedgerIdSet
+from quire.storage.segment.segment import LogSegment
 
 
 class LoadStopped(Exception):
@@ -18,7 +18,7 @@ class LoadProgress:
         self.segments = 0
         self._done = 0
         self._stopped = False
-        self.sealed: dict[int, Segment] = {}
+        self.sealed: dict[int, LogSegment] = {}
         """Sealed segments that are indexed, or are about to be: objects of their own, for reads
         that do not wait for the rest (`early_reads`)."""
 
@@ -38,8 +38,8 @@ class LoadProgress:
         known = self.sealed.get(number)
         if known is not None and known.trailer == trailer:
             return  # The start begins anew: reads may have its file open.
-        segment = Segment(number, None, trailer.file_bytes)
-        segment.seal(trailer, LedgerIds())
+        segment = LogSegment(number, None, trailer.file_bytes)
+        segment.seal(trailer, LedgerIdSet())
         self.sealed[number] = segment
 
     def stop(self) -> None:

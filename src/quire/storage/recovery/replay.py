@@ -1,4 +1,4 @@
-"""From what was found in the segments to the catalogue: see `recovery` for the rules."""
+"""From what was found in the segments to the catalogue: see `log_recovery` for the rules."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from quire.codec.log.footer import Trailer
 from quire.codec.log.group import GROUP_COMPACTED, GROUP_LAST
 from quire.codec.log.segment_header import SegmentHeader
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord, aligned, block_checksums
-from quire.storage.catalogue import Catalogue
 from quire.storage.interfaces import File
-from quire.storage.log.batch import Batch, Run
-from quire.storage.recovery.scan import Scan, ScannedGroup
-from quire.storage.segment.sealing import Loaded, mentioned, read
-from quire.storage.segment.segment import Segment, SegmentState, segment_name
+from quire.storage.recovery.scan import ScannedGroup, SegmentScan
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import Loaded, mentioned, read
+from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 
 _LENGTH = struct.Struct(">I")
 _ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LastGroup:
     """The last group: whole, but maybe never synced."""
 
     group: ScannedGroup
@@ -32,12 +32,12 @@ class Tail:
 
 
 @dataclass(slots=True)
-class Unsealed:
+class UnsealedSegment:
     """A segment whose groups were scanned."""
 
     number: int
     header: SegmentHeader | None
-    scan: Scan
+    scan: SegmentScan
     file: File
 
     @property
@@ -49,11 +49,11 @@ class Unsealed:
 
 
 @dataclass(slots=True)
-class Chain:
+class GroupChain:
     """The groups of the unsealed segments, judged."""
 
     next_group: int
-    tail: Tail | None = None
+    tail: LastGroup | None = None
     torn_group: int | None = None
     kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
@@ -67,9 +67,9 @@ def judge(
     live: Sequence[int],
     headers: Mapping[int, SegmentHeader | None],
     trailers: Mapping[int, Trailer],
-    unsealed: Mapping[int, Unsealed],
+    unsealed: Mapping[int, UnsealedSegment],
     clean_end: int | None,
-) -> Chain:
+) -> GroupChain:
     """Which groups count of the segments that are `live`. `clean_end`: the group behind the last,
     as the mark of a clean stop says it."""
 
@@ -79,7 +79,7 @@ def judge(
             return header.first_group
         return None if trailer is None else trailer.first_group
 
-    chain = Chain(0)
+    chain = GroupChain(0)
     # Segments that are not live any more may still hold the last group: earlier starts that did not
     # come to their end have begun them for nothing else.
     extras = [
@@ -145,7 +145,7 @@ def _missing(
     return len(set(range(first, end)) - present) + hidden, end
 
 
-def _is_whole(scan: Scan) -> bool:
+def _is_whole(scan: SegmentScan) -> bool:
     """Whether all groups of a compaction are there."""
     numbers = [group.header.number for group in scan.groups]
     return (
@@ -156,7 +156,10 @@ def _is_whole(scan: Scan) -> bool:
 
 
 def _judge_tail(
-    chain: Chain, newest: Unsealed, kept: list[ScannedGroup], extras: Sequence[Unsealed]
+    chain: GroupChain,
+    newest: UnsealedSegment,
+    kept: list[ScannedGroup],
+    extras: Sequence[UnsealedSegment],
 ) -> None:
     """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
     last = kept[-1] if kept else None
@@ -186,12 +189,12 @@ def _judge_tail(
 
 
 def _write_again(
-    chain: Chain, source: Unsealed, group: ScannedGroup, kept: list[ScannedGroup]
+    chain: GroupChain, source: UnsealedSegment, group: ScannedGroup, kept: list[ScannedGroup]
 ) -> None:
     """A whole last group counts as not synced, and moves to a new segment."""
     header = group.header
     payload = read(source.file, header.payload_offset, header.payload_bytes)
-    chain.tail = Tail(group, payload)
+    chain.tail = LastGroup(group, payload)
     chain.next_group = header.number
     if kept:
         kept.pop()
@@ -211,7 +214,7 @@ class Replayer:
 
     def sealed(self, number: int, loaded: Loaded) -> None:
         trailer = loaded.trailer
-        segment = Segment(number, None, trailer.file_bytes)
+        segment = LogSegment(number, None, trailer.file_bytes)
         segment.seal(trailer, mentioned(loaded.summary.ledger_ids, loaded.records))
         self.catalogue.segments[number] = segment
         # A footer holds only runs that came behind the records that concern their ledgers.
@@ -219,9 +222,9 @@ class Replayer:
             self.catalogue.apply_record(record, number)
         self.catalogue.index_sealed(loaded.summary, segment)
 
-    def unsealed(self, found: Unsealed, groups: Sequence[ScannedGroup], lost: int) -> None:
+    def unsealed(self, found: UnsealedSegment, groups: Sequence[ScannedGroup], lost: int) -> None:
         number = found.number
-        segment = Segment(number, found.file, found.file.size())
+        segment = LogSegment(number, found.file, found.file.size())
         segment.state = SegmentState.CLOSED
         segment.lost_groups = lost
         if found.header is not None:
@@ -246,7 +249,7 @@ class Replayer:
             self.problems.append(f"{what} {are(damaged)} damaged")
         self.find_lacs(segment)
 
-    def _group(self, segment: Segment, group: ScannedGroup) -> None:
+    def _group(self, segment: LogSegment, group: ScannedGroup) -> None:
         header = group.header
         segment.head_bytes = header.head_bytes  # The same in all groups of a segment.
         gap = (header.offset - segment.end) // BLOCK_BYTES
@@ -257,14 +260,17 @@ class Replayer:
             segment.end_group = header.number + 1
         segment.payload_bytes += header.payload_bytes
         segment.live_bytes += header.payload_bytes
-        batch = Batch((), ())
+        batch = LogBatch((), ())
         batch.buffers = None
-        batch.segment = segment
         batch.file_offset = header.payload_offset
         self.apply(batch, runs_of(group), group.table.records, segment)
 
     def apply(
-        self, batch: Batch, runs: Sequence[Run], records: Sequence[StateRecord], segment: Segment
+        self,
+        batch: LogBatch,
+        runs: Sequence[Run],
+        records: Sequence[StateRecord],
+        segment: LogSegment,
     ) -> None:
         """Runs and records of one group, in the order in which they were appended."""
         catalogue = self.catalogue
@@ -281,7 +287,7 @@ class Replayer:
         for run in runs[done:]:
             self._index(run, batch, segment)
 
-    def _index(self, run: Run, batch: Batch, segment: Segment) -> None:
+    def _index(self, run: Run, batch: LogBatch, segment: LogSegment) -> None:
         run.batch = batch
         info = self.catalogue.ledgers.get(run.ledger_id)
         if info is None:
@@ -289,7 +295,7 @@ class Replayer:
             info = self.catalogue.create(run.ledger_id, b"", segment.number)
         self.catalogue.index(run, segment, info)
 
-    def find_lacs(self, segment: Segment) -> None:
+    def find_lacs(self, segment: LogSegment) -> None:
         """The LAC of each ledger's last entry: a lower bound of what was known before the stop."""
         file = segment.file
         assert file is not None
@@ -307,7 +313,7 @@ class Replayer:
                 info.last_add_confirmed = max(info.last_add_confirmed, lac)
 
 
-def _checked(segment: Segment, file: File, at: int, size: int) -> bytes:
+def _checked(segment: LogSegment, file: File, at: int, size: int) -> bytes:
     """None, where a block of it does not match its checksum, or cannot be read."""
     low = at - at % BLOCK_BYTES
     try:

@@ -1,7 +1,12 @@
-"""Reading a segment's groups one by one: at a start, where there is no footer to rely on."""
+"""Reading a segment's groups one by one: at a start, where there is no footer to rely on.
+
+A start must not end at one bad sector: a block that cannot be read is read as one that does not
+match its checksum.
+"""
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,11 +29,10 @@ from quire.codec.log.segment_header import (
     decode_segment_header,
     segment_header_bytes,
 )
-from quire.codec.log.state_records import BLOCK_BYTES, FormatError, VersionError, aligned
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, VersionError, aligned
 from quire.errors import StorageError
 from quire.storage.interfaces import Readable
-from quire.storage.recovery.tolerant import Tolerant
-from quire.storage.segment.sealing import read
+from quire.storage.segment.footer import read
 from quire.storage.segment.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
@@ -36,6 +40,52 @@ _ZEROS = bytes(SCAN_BYTES)
 """Read at once where groups are searched."""
 SECTOR_BYTES = 512
 """What a device writes as a whole, or not at all."""
+UNREADABLE = {errno.EIO, errno.EBADMSG}
+"""Of the device, and of a file system with checksums of its own."""
+UNREADABLE_BLOCKS_MAX = 16
+"""Of one file. Where more cannot be read it is not a sector that is bad, but the disk."""
+_NO_BLOCK = b"\xbd" * BLOCK_BYTES
+"""Not zeros: those may not have been written yet, and what is lost was."""
+
+
+class TolerantReader:
+    """Reads a file of the log; a block that the device cannot read is one of which no checksum is
+    right."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self.unreadable: set[int] = set()
+        """Where the blocks begin that could not be read."""
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
+        """`OSError` where the disk fails as a whole."""
+        try:
+            return self._file.read(offset, size, wait=wait)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        pieces: list[Buffer] = []
+        end = min(offset + size, self._file.size())
+        while offset < end:
+            block = offset - offset % BLOCK_BYTES
+            stop = min(block + BLOCK_BYTES, end)
+            pieces.append(self._part(block, offset, stop - offset))
+            offset = stop
+        return b"".join(pieces)
+
+    def _part(self, block: int, offset: int, size: int) -> Buffer:
+        try:
+            return self._file.read(offset, size) or b""
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            self.unreadable.add(block)
+            if len(self.unreadable) > UNREADABLE_BLOCKS_MAX:
+                raise
+        return _NO_BLOCK[:size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +100,7 @@ class ScannedGroup:
 
 
 @dataclass(slots=True)
-class Scan:
+class SegmentScan:
     """What was found in one segment."""
 
     groups: list[ScannedGroup] = field(default_factory=list)
@@ -97,9 +147,9 @@ def has_groups(file: Readable) -> bool:
     return False
 
 
-def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> Scan:
+def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> SegmentScan:
     """All groups whose tables check, in the order of the file."""
-    scan = Scan(end=start)
+    scan = SegmentScan(end=start)
     size = file.size()
     for group in each_group(file, directory_id, number, start, size):
         scan.groups.append(group)
@@ -115,7 +165,7 @@ def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) ->
 
 def _unreadable_from(file: Readable, at: int) -> bool:
     """Whether something from `at` on was read that could not be."""
-    return isinstance(file, Tolerant) and max(file.unreadable, default=-1) >= at
+    return isinstance(file, TolerantReader) and max(file.unreadable, default=-1) >= at
 
 
 def each_group(

@@ -13,31 +13,36 @@ from quire.codec.log.state_records import (
     decode_segment_value,
 )
 from quire.errors import DiskFullError
-from quire.storage.background.rewrite import SPARE_NAME
-from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.directory import Identity, mark_log_begun, remove_small_file
 from quire.storage.interfaces import Disk
-from quire.storage.log.batch import Batch
 from quire.storage.log.group_commit import LogWriter
-from quire.storage.log.preallocation import Spares, is_full, prepare
+from quire.storage.log.preallocation import PreallocatedSegments, is_full, prepare
 from quire.storage.read.cache import SegmentFiles
-from quire.storage.read.pieces import Fetched, Piece
+from quire.storage.read.fetched import ExtentKey, FetchedExtent
+from quire.storage.read.outcomes import WouldBlock
 from quire.storage.read.reader import Reader
-from quire.storage.recovery.incarnation import Expected
+from quire.storage.recovery.incarnation import ExpectedLog
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.recovery.loading import LoadProgress
-from quire.storage.recovery.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
-from quire.storage.recovery.replay import Tail, Unsealed, runs_of
+from quire.storage.recovery.log_recovery import (
+    CLEAN_NAME,
+    LogRecovery,
+    RecoveredLog,
+    RecoveryReport,
+)
+from quire.storage.recovery.replay import LastGroup, UnsealedSegment, runs_of
 from quire.storage.recovery.scan import used_end
+from quire.storage.segment.batch import LogBatch
+from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import (
     LOG_DIRECTORY,
+    SPARE_NAME,
     LedgerInfo,
-    Segment,
+    LogSegment,
     SegmentState,
     segment_name,
 )
-from quire.storage.signals import WouldBlock
 
 LEAST_ROOM_BYTES = 4 * BLOCK_BYTES
 """For state records, in the smallest segment that a start makes."""
@@ -47,7 +52,7 @@ FOOTER_SHARE = 16
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    segment: Segment
+    segment: LogSegment
     """The fresh one."""
     sequence: int
     """Of the last batch."""
@@ -64,15 +69,15 @@ def start_log(
     catalogue: Catalogue,
     config: StorageConfig,
     writer: LogWriter,
-    spares: Spares,
+    preallocated: PreallocatedSegments,
     progress: LoadProgress,
-    expected: Expected,
+    expected: ExpectedLog,
 ) -> Started:
     """Recover, begin a fresh segment, write the last group again. `OSError`, `StorageError`."""
     disk.make_directory(LOG_DIRECTORY)
     # It may be there because an earlier start made it, which died before it was durable.
     disk.sync_directory()
-    recovered = Recovery(
+    recovered = LogRecovery(
         disk, identity, catalogue, progress, use_cache=True, expected=expected
     ).run()
     try:
@@ -82,8 +87,8 @@ def start_log(
             # One that is newer than the log would count once the log is as long again, by what was
             # written since: with what it has of the groups that are lost.
             _remove_cache(disk, recovered)
-        segment = _fresh_segment(disk, recovered, config, spares)
-        spares.next_number = segment.number + 1
+        segment = _fresh_segment(disk, recovered, config, preallocated)
+        preallocated.next_number = segment.number + 1
         _write_first_group(disk, recovered, segment, writer)
         mark_log_begun(disk, identity)
         # Only now: what a dropped segment held of value may have been in the group just written.
@@ -107,8 +112,8 @@ def start_log(
 
 
 def _fresh_segment(
-    disk: Disk, recovered: Recovered, config: StorageConfig, spares: Spares
-) -> Segment:
+    disk: Disk, recovered: RecoveredLog, config: StorageConfig, preallocated: PreallocatedSegments
+) -> LogSegment:
     """In full size, or on a full disk in the size that there is room for: a bookie whose disk is
     full starts all the same, and serves reads. What gives way is what was preallocated."""
     number = recovered.next_number
@@ -134,16 +139,16 @@ def _fresh_segment(
                     raise
                 continue
             if size < config.segment_bytes:
-                spares.note_shortage(f"no room for a segment of {config.segment_bytes} bytes")
+                preallocated.note_shortage(f"no room for a segment of {config.segment_bytes} bytes")
             return segment
     raise DiskFullError(f"{disk.path} has no room to begin a segment of {least} bytes")
 
 
-def _nothing(disk: Disk, recovered: Recovered) -> None:
+def _nothing(disk: Disk, recovered: RecoveredLog) -> None:
     pass
 
 
-def _remove_cache(disk: Disk, recovered: Recovered) -> None:
+def _remove_cache(disk: Disk, recovered: RecoveredLog) -> None:
     """What counts of it has been loaded, and is in the log."""
     if disk.exists(CACHE_NAME):
         disk.remove(CACHE_NAME)
@@ -151,7 +156,7 @@ def _remove_cache(disk: Disk, recovered: Recovered) -> None:
         recovered.cached = {}
 
 
-def _cut_preallocated(disk: Disk, recovered: Recovered) -> None:
+def _cut_preallocated(disk: Disk, recovered: RecoveredLog) -> None:
     """Behind the last group of segments that are not sealed, but for their footers. Only zeros: how
     the next start judges that group must not change. A start that lost power on a full disk leaves
     one with nothing in it that counts, in which all room there was may be."""
@@ -166,7 +171,7 @@ def _cut_preallocated(disk: Disk, recovered: Recovered) -> None:
             emptied.file.close()
 
 
-def _cut(found: Unsealed) -> None:
+def _cut(found: UnsealedSegment) -> None:
     used = found.scan.end
     if found.scan.tail_used:  # by a group, or an index, that was not written to its end
         used = used_end(found.file, used)
@@ -176,7 +181,7 @@ def _cut(found: Unsealed) -> None:
         found.file.sync()
 
 
-def _remove_spare(disk: Disk, recovered: Recovered) -> None:
+def _remove_spare(disk: Disk, recovered: RecoveredLog) -> None:
     """The room of a compaction: made again from what the next deletions give back."""
     if disk.exists(SPARE_NAME):
         disk.remove(SPARE_NAME)
@@ -184,7 +189,7 @@ def _remove_spare(disk: Disk, recovered: Recovered) -> None:
 
 
 def _write_first_group(
-    disk: Disk, recovered: Recovered, segment: Segment, writer: LogWriter
+    disk: Disk, recovered: RecoveredLog, segment: LogSegment, writer: LogWriter
 ) -> None:
     """The last group of the log before, or none: then a mark that the segment was begun."""
     catalogue = recovered.replayer.catalogue
@@ -195,10 +200,9 @@ def _write_first_group(
     catalogue.segments[segment.number] = segment
     tail = recovered.tail
     if tail is None:
-        batch = Batch((), ())
+        batch = LogBatch((), ())
     else:
-        batch = Batch((tail.payload,), runs_of(tail.group), tail.group.table.records)
-    batch.segment = segment
+        batch = LogBatch((tail.payload,), runs_of(tail.group), tail.group.table.records)
     writer.next_group = recovered.next_group
     group = writer.write(segment, [batch])
     batch.buffers = None
@@ -209,7 +213,7 @@ def _write_first_group(
     recovered.replayer.find_lacs(segment)
 
 
-def _dropped_by(disk: Disk, tail: Tail | None) -> set[int]:
+def _dropped_by(disk: Disk, tail: LastGroup | None) -> set[int]:
     """Segments that are there, and of which only the last group says that they are dropped. It has
     what they held of value, and is not durable before its copy is: the header, which is durable
     first, names them."""
@@ -223,13 +227,13 @@ def _dropped_by(disk: Disk, tail: Tail | None) -> set[int]:
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
     """Every frame has the key of its ledger: where the record was lost, take it from one that can
     be read. Blocks."""
-    have: dict[Fetched, Piece] = {}
+    fetched: dict[ExtentKey, FetchedExtent] = {}
     while True:
         try:
-            return reader.master_key(info, have)
+            return reader.master_key(info, fetched)
         except WouldBlock as missing:
             try:
                 data = files.get(missing.segment).read(missing.offset, missing.size)
             except OSError:
                 data = None  # What cannot be read is damaged.
-            have[missing.key] = Piece(data or b"")
+            fetched[missing.key] = FetchedExtent(data or b"")

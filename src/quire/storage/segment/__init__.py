@@ -1,5 +1,5 @@
-"""One segment of the log: its index in memory, its footer on disk, and the step from one to the
-other.
+"""One segment of the log: its index in memory, its footer on disk, and the index of all segments.
 
-Start with `segment`.
+Read `batch`, `segment`, `catalogue`, then `footer`. Imports nothing else of storage but its
+interfaces.
 """

@@ -12,11 +12,11 @@ from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.log.segment_header import ranges_of
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping, without
-from quire.storage.log.batch import Run
+from quire.storage.segment.batch import Run
 
 
 @dataclass(slots=True)
-class Extent:
+class FrameExtent:
     ledger_id: int
     first: int
     """Entry id of the first frame."""
@@ -47,7 +47,7 @@ class Extent:
             return [(self.first + start, self.first + stop - 1)]
         return list(ranges_of(self.ids[start:stop]))
 
-    def part(self, start: int, stop: int) -> Extent:
+    def part(self, start: int, stop: int) -> FrameExtent:
         """The frames start..stop-1."""
         if self.sizes is None:
             skipped, sizes = start * self.frame_size, None
@@ -55,7 +55,7 @@ class Extent:
             skipped, sizes = sum(self.sizes[:start]), self.sizes[start:stop]
         ids = None if self.ids is None else self.ids[start:stop]
         first = self.first + start if ids is None else ids[0]
-        return Extent(
+        return FrameExtent(
             self.ledger_id, first, self.offset + skipped, stop - start, self.frame_size, sizes, ids
         )
 
@@ -77,30 +77,30 @@ class Extent:
         return merged(found)
 
 
-def of_rows(ledger_id: int, rows: LedgerRows) -> Iterator[Extent]:
+def of_rows(ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
     """The runs of one ledger, from a footer."""
     return (of_row(ledger_id, rows, row) for row in range(len(rows.firsts)))
 
 
-def of_row(ledger_id: int, rows: LedgerRows, row: int) -> Extent:
+def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
     count, frame_size = rows.counts[row], rows.frame_sizes[row]
     sizes_at, ids_at = rows.sizes_at[row], rows.ids_at[row]
-    return Extent(
+    return FrameExtent(
         ledger_id, rows.firsts[row], rows.offsets[row], count, frame_size,
         None if frame_size else rows.sizes[sizes_at : sizes_at + count],
         None if ids_at == CONSECUTIVE else rows.ids[ids_at : ids_at + count],
     )  # fmt: skip
 
 
-def of_run(run: Run) -> Extent:
+def of_run(run: Run) -> FrameExtent:
     """A run that is on the disk."""
-    return Extent(
+    return FrameExtent(
         run.ledger_id, run.first, run.batch.file_offset + run.offset, run.count, run.frame_size,
         run.sizes, run.ids,
     )  # fmt: skip
 
 
-def healthy(extent: Extent, blocks: Sequence[Range]) -> Iterator[Extent]:
+def healthy(extent: FrameExtent, blocks: Sequence[Range]) -> Iterator[FrameExtent]:
     """The parts of it that touch none of these blocks."""
     start = 0
     for first, last in extent.hit(blocks):
@@ -111,7 +111,7 @@ def healthy(extent: Extent, blocks: Sequence[Range]) -> Iterator[Extent]:
         yield extent.part(start, extent.count) if start else extent
 
 
-def damaged_entries(extents: Iterable[Extent], blocks: Sequence[Range]) -> list[Range]:
+def damaged_entries(extents: Iterable[FrameExtent], blocks: Sequence[Range]) -> list[Range]:
     """The entries of one ledger of which no copy among `extents`, all in one file, is outside of
     these blocks."""
     bad: list[Range] = []

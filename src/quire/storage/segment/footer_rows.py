@@ -21,13 +21,13 @@ from quire.codec.log.footer import (
     encode_plain_rows,
     summary_columns,
 )
-from quire.storage.log.batch import Run
-from quire.storage.segment.segment import Part, Segment
+from quire.storage.segment.batch import Run
+from quire.storage.segment.segment import LedgerPart, LogSegment
 
 LEDGERS_AT_ONCE = 500
 """Described by calls during which no other thread has a turn, of about 0.1 ms each."""
 
-Described = tuple[int, Part, int]
+Described = tuple[int, LedgerPart, int]
 """(ledger id, its runs, greatest LAC known)."""
 _Rows = tuple[bytes, int, int, int, int, int]
 """Of one ledger: its rows encoded, first and last entry, bytes of frames, span, number of rows."""
@@ -36,10 +36,10 @@ _Rows = tuple[bytes, int, int, int, int, int]
 class FooterRows:
     """Of one segment."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._frame_size = segment.chunks.frame_size
+    def __init__(self, segment: LogSegment) -> None:
+        self._frame_size = segment.columnar.frame_size
         """Of all entries that came in turn; 0: they are of several."""
-        self._offset_of = segment.chunks.offsets().__getitem__
+        self._offset_of = segment.columnar.offsets().__getitem__
         self._columns = summary_columns()
         self._rows_bytes = 0
         self.pieces: list[bytes] = []
@@ -153,7 +153,7 @@ def _arrived(run: Run) -> tuple[int, int]:
     return run.first, run.batch.file_offset + run.offset
 
 
-def _any(part: Part) -> _Rows | None:
+def _any(part: LedgerPart) -> _Rows | None:
     runs, span = part.runs, part.span
     if not runs:
         return None
@@ -170,7 +170,7 @@ def _any(part: Part) -> _Rows | None:
     return encoded, joined[0].first, last, size, span, len(joined)
 
 
-def _plain(part: Part) -> _Rows | None:
+def _plain(part: LedgerPart) -> _Rows | None:
     """The same, as columns, of a ledger that got its entries in turn with others; None where it is
     not that simple. A segment may have tens of thousands of these."""
     rows = part.plain_rows()

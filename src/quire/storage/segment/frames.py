@@ -11,7 +11,7 @@ from functools import lru_cache
 from quire.codec.entry.frame_runs import FrameRun
 from quire.codec.log.state_records import Buffer
 from quire.errors import DamagedError
-from quire.storage.segment.segment import Place
+from quire.storage.segment.segment import EntryLocation
 
 COLUMNS_FROM = 8
 """Frames of one size that are checked column by column; fewer are looked at one by one."""
@@ -122,7 +122,13 @@ def equal_frames_are(
 
 
 def checked(
-    view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
+    view: memoryview,
+    at: int,
+    good: int,
+    ledger_id: int,
+    entry_id: int,
+    place: EntryLocation,
+    count: int,
 ) -> FrameRun:
     """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
     trusted. `DamagedError` where the first is damaged."""

@@ -11,7 +11,7 @@ from operator import add, sub
 _NARROW_MAX = 0xFFFFFFFF
 
 
-class LedgerIds:
+class LedgerIdSet:
     """Four bytes each where all lie within 2**32, else eight."""
 
     __slots__ = ("_base", "_offsets")
@@ -25,7 +25,7 @@ class LedgerIds:
         self._offsets = array("I" if narrow else "q", map(sub, ordered, repeat(self._base)))
 
     @classmethod
-    def of_offsets(cls, base: int, offsets: array[int]) -> LedgerIds:
+    def of_offsets(cls, base: int, offsets: array[int]) -> LedgerIdSet:
         """What `base` and `offsets` of another one were."""
         made = cls()
         made._base, made._offsets = base, offsets

@@ -20,12 +20,13 @@ from quire.codec.log.footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.interfaces import File
-from quire.storage.log.batch import Batch, Run, arrival, first_of
 from quire.storage.segment import sealed_rows
-from quire.storage.segment.chunks import Chunks
-from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.batch import LogBatch, Run, arrival, first_of
+from quire.storage.segment.ledger_ids import LedgerIdSet
 
 LOG_DIRECTORY = "log"
+SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
+"""The preallocated file that the next compaction writes its output to."""
 
 
 def segment_name(number: int) -> str:
@@ -41,11 +42,11 @@ class SegmentState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryLocation:
     """Where an entry and the ones behind it lie: `count` frames from `start` on."""
 
-    segment: Segment
-    batch: Batch | None
+    segment: LogSegment
+    batch: LogBatch | None
     """The batch whose buffers hold them; None: they are read from the segment's file."""
     start: int
     """In the file, or in the batch's buffers."""
@@ -64,25 +65,67 @@ PlainRows = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.file_offset")
 
 
-class Part:
+class ColumnarRows:
+    """Columnar batches of a segment (`ColumnarBatch`). Each entry has a row number in the segment."""
+
+    __slots__ = ("_batches", "_starts", "rows")
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[LogBatch, int]] = []
+        """With the size of their frames."""
+        self._starts = array("Q")
+        """Of each batch, its first row."""
+        self.rows = 0
+
+    def add(self, batch: LogBatch, count: int, frame_size: int) -> range:
+        """The numbers of its rows."""
+        first = self.rows
+        self._batches.append((batch, frame_size))
+        self._starts.append(first)
+        self.rows = first + count
+        return range(first, self.rows)
+
+    def find(self, row: int) -> tuple[LogBatch, int, int]:
+        """Its batch, where it lies in that, and the size of its frame."""
+        at = bisect_right(self._starts, row) - 1
+        batch, size = self._batches[at]
+        return batch, (row - self._starts[at]) * size, size
+
+    @property
+    def frame_size(self) -> int:
+        """Of all rows; 0: they have several, or there are none."""
+        sizes = {size for _, size in self._batches}
+        return sizes.pop() if len(sizes) == 1 else 0
+
+    def offsets(self) -> list[int]:
+        """Of each row, in the file, once all batches are written."""
+        found: list[int] = []
+        stops = (*self._starts[1:], self.rows)
+        for (batch, size), start, stop in zip(self._batches, self._starts, stops):
+            base = batch.file_offset
+            found.extend(range(base, base + (stop - start) * size, size))
+        return found
+
+
+class LedgerPart:
     """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
-    As long as they are entries that came in turn with those of other ledgers (`Singles`), each
-    behind the one before, they are a number each, or two, and no objects: where ten thousand
+    As long as they are entries that came in turn with those of other ledgers (`ColumnarBatch`),
+    each behind the one before, they are a number each, or two, and no objects: where ten thousand
     ledgers are written to, making these and keeping them would be most of what an add costs."""
 
     __slots__ = (
-        "chunks", "entries", "first", "last", "ledger_id", "listed", "rows", "segment", "span",
+        "columnar", "entries", "first", "last", "ledger_id", "listed", "rows", "segment", "span",
     )  # fmt: skip
 
-    def __init__(self, segment: Segment, ledger_id: int, first: int) -> None:
+    def __init__(self, segment: LogSegment, ledger_id: int, first: int) -> None:
         self.segment = segment
         self.ledger_id = ledger_id
-        self.chunks = segment.chunks
+        self.columnar = segment.columnar
         self.entries: array[int] | None = None
         """None: they go up by one from `first` on, as those of most ledgers do."""
         self.rows = array("I")
-        """Where each lies: its row in `chunks`."""
+        """Where each lies: its row in `columnar`."""
         self.listed: list[Run] | None = None
         """Instead of these, once there is another kind of run."""
         self.first = first
@@ -91,7 +134,7 @@ class Part:
         """Where runs overlap: the greatest last - first of any."""
 
     @classmethod
-    def of(cls, segment: Segment, ledger_id: int, runs: list[Run], span: int) -> Part:
+    def of(cls, segment: LogSegment, ledger_id: int, runs: list[Run], span: int) -> LedgerPart:
         """Of runs that are sorted already."""
         part = cls(segment, ledger_id, runs[0].first)
         part.listed, part.span = runs, span
@@ -124,7 +167,7 @@ class Part:
         return self.entries
 
     def run_of(self, entry_id: int, row: int) -> Run:
-        batch, offset, size = self.chunks.find(row)
+        batch, offset, size = self.columnar.find(row)
         run = Run(self.ledger_id, entry_id, 1, offset, size)
         run.batch = batch
         return run
@@ -159,9 +202,9 @@ class Part:
         """Of all frames."""
         if self.listed is not None:
             return sum(run.size_bytes for run in self.listed)
-        return sum(self.chunks.find(row)[2] for row in self.rows)
+        return sum(self.columnar.find(row)[2] for row in self.rows)
 
-    def remove_batch(self, batch: Batch) -> None:
+    def remove_batch(self, batch: LogBatch) -> None:
         """Take back runs that were not written. The bounds stay as wide as they were."""
         self.listed = [run for run in self.runs if run.batch is not batch]
 
@@ -174,7 +217,7 @@ class Part:
             offsets: list[int] = []
             frame_sizes: list[int] = []
             for row in self.rows:
-                batch, offset, size = self.chunks.find(row)
+                batch, offset, size = self.columnar.find(row)
                 offsets.append(batch.file_offset + offset)
                 frame_sizes.append(size)
             return self.ids, offsets, (1,) * len(offsets), frame_sizes
@@ -185,7 +228,7 @@ class Part:
             return None
         return firsts, tuple(map(add, places, bases)), counts, sizes
 
-    def places(self, entry_id: int, stop: int) -> Iterator[Place]:
+    def places(self, entry_id: int, stop: int) -> Iterator[EntryLocation]:
         """Where the entry lies, newest first; entries from `stop` on are not wanted."""
         if self.listed is None:
             ids = self.ids
@@ -215,7 +258,7 @@ class Part:
             if place := self._place(run, entry_id, stop):
                 yield place
 
-    def _place(self, run: Run, entry_id: int, stop: int) -> Place | None:
+    def _place(self, run: Run, entry_id: int, stop: int) -> EntryLocation | None:
         ids = run.ids
         if ids is None:
             index = entry_id - run.first
@@ -232,9 +275,11 @@ class Part:
         in_memory = batch if batch.buffers is not None else None
         if run.sizes is None:
             start = base + index * run.frame_size
-            return Place(self.segment, in_memory, start, count, run.frame_size, None)
+            return EntryLocation(self.segment, in_memory, start, count, run.frame_size, None)
         start = base + sum(run.sizes[:index])
-        return Place(self.segment, in_memory, start, count, 0, run.sizes[index : index + count])
+        return EntryLocation(
+            self.segment, in_memory, start, count, 0, run.sizes[index : index + count]
+        )
 
 
 def consecutive(ids: Sequence[int], index: int, most: int) -> int:
@@ -247,9 +292,9 @@ def consecutive(ids: Sequence[int], index: int, most: int) -> int:
 
 
 def sealed_places(
-    segment: Segment, rows: LedgerRows, span: int, entry_id: int, stop: int
-) -> Iterator[Place]:
-    """Like `Part.places`, from a footer."""
+    segment: LogSegment, rows: LedgerRows, span: int, entry_id: int, stop: int
+) -> Iterator[EntryLocation]:
+    """Like `LedgerInSegment.places`, from a footer."""
     firsts = rows.firsts
     at = bisect_right(firsts, entry_id)
     if span == DISJOINT:
@@ -275,20 +320,20 @@ def sealed_places(
             count = consecutive(rows.ids, place, min(count - index, stop - entry_id))
         start, frame_size = rows.offsets[row], rows.frame_sizes[row]
         if frame_size:
-            yield Place(segment, None, start + index * frame_size, count, frame_size, None)
+            yield EntryLocation(segment, None, start + index * frame_size, count, frame_size, None)
         else:
             base = rows.sizes_at[row]
             start += sum(rows.sizes[base : base + index])
-            yield Place(
+            yield EntryLocation(
                 segment, None, start, count, 0, rows.sizes[base + index : base + index + count]
             )
 
 
-class Segment:
+class LogSegment:
     """See the module. Used on the event loop, but for what its comments say."""
 
     __slots__ = (
-        "capacity", "checksums", "chunks", "compacting", "damage", "end", "end_group", "file",
+        "capacity", "checksums", "columnar", "compacting", "damage", "end", "end_group", "file",
         "first_group", "forgotten", "generation", "groups_at", "head_bytes", "in_flight", "live",
         "live_bytes", "live_ledgers", "lost_groups", "mentions", "number", "parts",
         "payload_bytes", "previous", "readers", "records", "reserved", "run_count", "state",
@@ -327,16 +372,16 @@ class Segment:
         """Frames of ledgers that are not deleted."""
         self.live_ledgers = 0
         """Ledgers that have entries here and are not deleted."""
-        self.chunks = Chunks()
+        self.columnar = ColumnarRows()
         """What the rows of parts name."""
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, LedgerPart] = {}
         self.forgotten: set[int] = set()
         """Ledgers that were dropped and have runs here, until sealed: a start finds these again."""
         self.records: list[StateRecord] = []
         self.checksums = array("I")
         """Of each block from `groups_at` on, until sealed."""
         self.trailer: Trailer | None = None
-        self.mentions = LedgerIds()
+        self.mentions = LedgerIdSet()
         """All ledgers of which runs or records are here, once sealed."""
         self.lost_groups = 0
         self.damage = ""
@@ -364,7 +409,7 @@ class Segment:
         """Preallocated parts included."""
         return max(self.capacity, self.end) if self.trailer is None else self.trailer.file_bytes
 
-    def seal(self, trailer: Trailer, mentions: LedgerIds) -> None:
+    def seal(self, trailer: Trailer, mentions: LedgerIdSet) -> None:
         """It is what its footer says; what is alive of it is still to be counted."""
         self.state = SegmentState.SEALED
         self.trailer, self.mentions = trailer, mentions
@@ -415,9 +460,9 @@ class LedgerInfo:
         """No segment before this one speaks of it, but of ledgers with its id that were deleted."""
         self.touched = touched
         """The last segment in which anything about it was logged, as far as the start knows."""
-        self.tail: Part | None = None
+        self.tail: LedgerPart | None = None
         """Its part in the current segment."""
-        self.open_parts: tuple[Part, ...] = ()
+        self.open_parts: tuple[LedgerPart, ...] = ()
         """In segments that are not sealed, oldest first."""
         self.sealed = b""
         """Its rows of sealed segments, packed: see `sealed_rows`."""
@@ -460,7 +505,7 @@ class LedgerInfo:
     def lives_in(self, number: int) -> bool:
         return sealed_rows.index_of(self.sealed, number) is not None
 
-    def drop_part(self, part: Part) -> None:
+    def drop_part(self, part: LedgerPart) -> None:
         """It is sealed, or dead."""
         parts = self.open_parts
         if parts and parts[0] is part:  # the oldest, but for a drop

@@ -9,7 +9,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import Truncation
 from quire.streams.mirror.mirror import Mirror
-from quire.streams.read.facts import segment_facts
+from quire.streams.read.statistics import segment_statistics
 
 OBSERVATIONS_MAX = 3_600
 """Ends of the source that a lag in seconds is measured by."""
@@ -35,7 +35,7 @@ class Lag:
             if segment.lssn >= reached.lssn and segment.truncation is not Truncation.TRUNCATED
         ]
         client, password = mirror.source.client, mirror.source.password
-        facts = [f for f in await segment_facts(client, missing, password) if not f.lost]
+        facts = [f for f in await segment_statistics(client, missing, password) if not f.lost]
         behind = [fact for fact in facts if fact.last is not None and fact.last > reached]
         now = asyncio.get_running_loop().time()
         if behind and behind[-1].last is not None:
@@ -58,7 +58,7 @@ class Lag:
             position = DLSN(tail.segment.lssn, tail.entries - 1, MAX_POSITION)
             return position, tail.records, tail.size_bytes
         if mirror.partial is not None:
-            found = await segment_facts(
+            found = await segment_statistics(
                 mirror.target.client, [mirror.partial], mirror.target.password
             )
             last = found[0].last

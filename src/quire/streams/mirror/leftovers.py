@@ -11,7 +11,7 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError
 from quire.metadata.bookies.collection import may_collect
 from quire.streams.mirror.copy import JOB
-from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, WriterClaim
 from quire.streams.publish.segment_builder import JOB_KEY
 
 SWEEP_BEFORE = 1_000
@@ -31,7 +31,7 @@ class Leftovers:
         """The path of the copy; empty for what is not of our making."""
         self._looking = asyncio.Lock()
 
-    async def sweep(self, metadata: StreamMetadata, claim: Claim) -> list[int]:
+    async def sweep(self, metadata: StreamMetadata, claim: WriterClaim) -> list[int]:
         """Delete the ledgers that were made for this copy and that it does not name; their ids.
         Only while no task of ours is at work for it. Looks at a bounded number;
         `quire.streams.ownership.orphans` finds all.

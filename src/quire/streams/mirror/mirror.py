@@ -51,7 +51,7 @@ from quire.streams.mirror.check import (
 from quire.streams.mirror.copy import Piece, copy_ledger, create
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.namespace.namespace import Namespace
-from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim
+from quire.streams.namespace.stream_metadata import NO_LEDGER, WriterClaim
 from quire.streams.namespace.truncation import free, stored_bytes, truncate
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.records import decode
@@ -78,7 +78,7 @@ PASSING = (LedgerError, BookieError, MetadataUnavailableError)
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyCounts:
     """What this run has copied and published."""
 
     segments: int = 0
@@ -88,7 +88,7 @@ class Copied:
 
 
 @dataclass(slots=True)
-class Tail:
+class FollowedLedger:
     """A ledger that follows the source's segment in progress."""
 
     segment: StreamSegment
@@ -127,10 +127,10 @@ class Mirror:
     ) -> None:
         """Until `stop` is set it goes on behind what is there. `on_gap`: raise or skip."""
         self.name = name
-        self.copied = Copied()
+        self.copied = CopyCounts()
         self.source = source
         self.target = target
-        self.tail: Tail | None = None
+        self.tail: FollowedLedger | None = None
         self.last = 0
         """Number of the newest completed segment of the copy."""
         self.partial: StreamSegment | None = None
@@ -144,7 +144,7 @@ class Mirror:
         self._on_gap = on_gap
         self._stop = stop
         self._patience_s = patience_s
-        self._claim: Claim | None = None
+        self._claim: WriterClaim | None = None
         self._origin: dict[str, Any] = {}
         self._marked = False
         """The copy knows that producers or tokens are used."""
@@ -403,7 +403,7 @@ class Mirror:
         following_run = anext(runs, None)
         return await (self._unless_stopped(following_run) if following else following_run)
 
-    async def _begin(self, segment: StreamSegment) -> Tail:
+    async def _begin(self, segment: StreamSegment) -> FollowedLedger:
         assert self._claim is not None
         writer = await create(self.target.client, self._piece(segment), self.target.password)
         try:
@@ -414,9 +414,9 @@ class Mirror:
             writer.abandon()
             await delete_insisting(self.target.client, writer.ledger_id)
             raise
-        return Tail(segment, writer)
+        return FollowedLedger(segment, writer)
 
-    async def _name(self, tail: Tail) -> None:
+    async def _name(self, tail: FollowedLedger) -> None:
         """Let the copy's segment in progress be this ledger."""
         assert self._claim is not None
         copy, former = copy_of(tail.segment, tail.writer.ledger_id), self.partial
@@ -435,7 +435,7 @@ class Mirror:
         if former is not None:
             await delete_insisting(self.target.client, former.ledger_id)
 
-    async def _show(self, tail: Tail) -> None:
+    async def _show(self, tail: FollowedLedger) -> None:
         """Wait until readers of the copy can see its last entry: bookies are told by and by."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SHOW_S

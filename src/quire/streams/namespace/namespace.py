@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from quire._runtime.deprecation import deprecated
+from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client

@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class StreamLife:
     path: str
     value: bytes
     version: int
@@ -46,7 +46,7 @@ def unique(tree: Tree) -> str:
     return f"{tree.session_id:x}-{next(_numbers)}"
 
 
-class Lives:
+class StreamLives:
     """Of one name of a stream."""
 
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
@@ -62,7 +62,7 @@ class Lives:
         former: list[Operation] = [Delete(path) for path in await self._paths_known()]
         return [*former, Put(self._directory, b""), Create(self._new())]
 
-    async def find(self) -> Life:
+    async def find(self) -> StreamLife:
         """The present one; begun where there is none, because others have made the stream.
         NoSuchKeyError: there is no stream."""
         for _ in range(FIND_ATTEMPTS):
@@ -71,7 +71,7 @@ class Lives:
                     found = await self._tree.read(path)
                 except NoSuchKeyError:
                     continue  # it has just ended
-                return Life(path, found.value, found.version)
+                return StreamLife(path, found.value, found.version)
             await self._tree.make_path(self._directory)
             try:
                 before = (await self._tree.read(self._directory)).version

@@ -35,7 +35,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
-from quire.streams.namespace.stream_life import Life, Lives, unique
+from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
@@ -50,7 +50,7 @@ LIST_ATTEMPTS = 20
 
 
 @dataclass(slots=True)
-class Claim:
+class WriterClaim:
     """The right to write, as long as the versions stay."""
 
     ledgers_version: int
@@ -72,7 +72,7 @@ class StreamMetadata:
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
         self.tree = tree
         self.paths = paths
-        self.lives = Lives(tree, paths)
+        self.lives = StreamLives(tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
         """Of nodes that Java named in its former way, at the last look: by number of the segment
         and whether it is in progress."""
@@ -208,7 +208,7 @@ class StreamMetadata:
         except NoSuchKeyError as error:
             raise self._missing() from error
 
-    async def life(self) -> Life:
+    async def life(self) -> StreamLife:
         """The node that changes with each claim and each truncation. NoSuchStreamError."""
         try:
             return await self.lives.find()
@@ -247,7 +247,9 @@ class StreamMetadata:
             remedy="Open it again, at a position of the present stream",
         )
 
-    async def mark_truncated(self, known: Life, segments: Sequence[StreamSegment]) -> Life:
+    async def mark_truncated(
+        self, known: StreamLife, segments: Sequence[StreamSegment]
+    ) -> StreamLife:
         """Put these in the place of what is there under their numbers, in one transaction; what is
         known then. VersionConflictError or NoSuchKeyError: something has changed since `known`,
         nothing was done."""
@@ -256,11 +258,11 @@ class StreamMetadata:
             operations.append(Delete(self.node(segment.lssn, in_progress=False)))
             operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
         await self.tree.commit(*operations, Put(known.path, known.value, known.version))
-        return Life(known.path, known.value, known.version + 1)
+        return StreamLife(known.path, known.value, known.version + 1)
 
     # -- the right to write -------------------------------------------------------------------
 
-    async def claim(self) -> Claim:
+    async def claim(self) -> WriterClaim:
         """Take the right to write from whoever has it. It works at once; the former writer learns
         of it when it wants to begin or to complete a segment, or when its ledger is fenced."""
         try:
@@ -268,7 +270,7 @@ class StreamMetadata:
         except NoSuchKeyError as error:  # deleted or renamed in this moment
             raise self._missing() from error
 
-    async def _claim(self) -> Claim:
+    async def _claim(self) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
         if version != LAYOUT_DATA:
             raise MetadataError(
@@ -285,7 +287,7 @@ class StreamMetadata:
                 continue
             max_txid = await self.tree.read(self.paths.max_txid)
             allocation = await self.tree.read(self.paths.allocation)
-            return Claim(
+            return WriterClaim(
                 ledgers_version=ledgers.version + 1,
                 newest=decode_number(ledgers.value, self.paths.segments),
                 max_txid=decode_number(max_txid.value, self.paths.max_txid),
@@ -301,14 +303,14 @@ class StreamMetadata:
 
     # -- segments -----------------------------------------------------------------------------
 
-    async def allocate(self, claim: Claim, ledger_id: int) -> None:
+    async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
         """Note that this ledger is the stream's, though no segment names it yet."""
         await self._put_allocation(claim, encode_number(ledger_id))
 
-    async def free_allocation(self, claim: Claim) -> None:
+    async def free_allocation(self, claim: WriterClaim) -> None:
         await self._put_allocation(claim, NO_LEDGER)
 
-    async def _put_allocation(self, claim: Claim, value: bytes) -> None:
+    async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
         async with self._committing:
             put = Put(self.paths.allocation, value, claim.allocation_version)
             await self._commit(claim, [put], {self.paths.allocation: value})
@@ -317,7 +319,7 @@ class StreamMetadata:
 
     async def change(
         self,
-        claim: Claim,
+        claim: WriterClaim,
         *,
         complete: StreamSegment | None = None,
         begin: StreamSegment | None = None,
@@ -363,7 +365,7 @@ class StreamMetadata:
 
     async def publish(
         self,
-        claim: Claim,
+        claim: WriterClaim,
         segments: Sequence[StreamSegment],
         more: Sequence[Operation],
         after: Mapping[str, bytes | None],
@@ -387,7 +389,7 @@ class StreamMetadata:
             claim.max_txid_version += 1
 
     async def _commit(
-        self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
+        self, claim: WriterClaim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
     ) -> None:
         """All or nothing, under the claim. Where the answer is lost, the version of the claim and
         nodes with the values of `after` tell that it was done, if nobody has claimed the stream
@@ -416,7 +418,7 @@ class StreamMetadata:
                 delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
 
     async def _is_so(
-        self, claim: Claim, ledgers_version: int, after: Mapping[str, bytes | None]
+        self, claim: WriterClaim, ledgers_version: int, after: Mapping[str, bytes | None]
     ) -> bool:
         try:
             if (await self.tree.read(claim.life)).value != claim.stamp.encode("ascii"):

@@ -1,4 +1,5 @@
-"""Which streams, objects and datasets own which ledgers, and which ledgers have no owner.
+"""Which streams, objects and datasets own which ledgers.
 
-Start with `named_ledgers`.
+`named_ledgers` reads what owners name. `owners` asks for the owner of a ledger, `orphans` finds
+ledgers without one, and `lost_ledgers` finds ledgers that are named and do not exist.
 """

@@ -19,10 +19,10 @@ from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.streams.ownership.named_ledgers import (
-    Named,
+    NamedLedger,
     Owner,
-    Record,
-    Unreadable,
+    OwnerRecord,
+    UnreadableRecord,
     dataset_record,
     object_record,
     records,
@@ -39,11 +39,11 @@ LISTED_MAX = 20_000_000
 class LostLedgers:
     """The result so far of a search through the records of all owners."""
 
-    lost: tuple[Named, ...] = ()
+    lost: tuple[NamedLedger, ...] = ()
     """The first `TOLD_MAX` lost ledgers."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of lost ledgers by the kind of their owner."""
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableRecord, ...] = ()
     """The first `TOLD_MAX` records that cannot be read."""
     unreadable_count: int = 0
     records: int = 0
@@ -55,8 +55,8 @@ class LostLedgers:
     def count(self) -> int:
         return sum(self.counts.values())
 
-    def by_owner(self) -> dict[Owner, list[Named]]:
-        found: dict[Owner, list[Named]] = {}
+    def by_owner(self) -> dict[Owner, list[NamedLedger]]:
+        found: dict[Owner, list[NamedLedger]] = {}
         for one in self.lost:
             found.setdefault(one.owner, []).append(one)
         return found
@@ -98,14 +98,14 @@ async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
 
 
 async def _with_record(
-    client: Client, found: LostLedgers, record: Record, listed: array[int]
+    client: Client, found: LostLedgers, record: OwnerRecord, listed: array[int]
 ) -> LostLedgers:
-    if not isinstance(record, Unreadable):
+    if not isinstance(record, UnreadableRecord):
         suspects = [one for one in record if one.needed and not _among(listed, one.ledger_id)]
         if not suspects:
             return found
         record = await _certainly_lost(client, suspects)
-    if isinstance(record, Unreadable):
+    if isinstance(record, UnreadableRecord):
         return replace(
             found,
             unreadable=(*found.unreadable, record)[:TOLD_MAX],
@@ -138,7 +138,7 @@ def _among(listed: array[int], ledger_id: int) -> bool:
     return at < len(listed) and listed[at] == ledger_id
 
 
-async def _certainly_lost(client: Client, suspects: Sequence[Named]) -> Record:
+async def _certainly_lost(client: Client, suspects: Sequence[NamedLedger]) -> OwnerRecord:
     """Return the suspected ledgers that do not exist and that their owner still names
     afterwards."""
     gone = [
@@ -151,7 +151,7 @@ async def _certainly_lost(client: Client, suspects: Sequence[Named]) -> Record:
     if not gone:
         return ()
     again = await _read_again(client, gone[0].owner)
-    if isinstance(again, Unreadable):
+    if isinstance(again, UnreadableRecord):
         return again
     needed = {one.ledger_id for one in again if one.needed}
     return [one for one in gone if one.ledger_id in needed]
@@ -167,7 +167,7 @@ async def _exists(client: Client, ledger_id: int) -> bool:
     return True
 
 
-async def _read_again(client: Client, owner: Owner) -> Record:
+async def _read_again(client: Client, owner: Owner) -> OwnerRecord:
     if owner.kind == "dataset":
         return await dataset_record(client, owner.name)
     if owner.kind == "stream":

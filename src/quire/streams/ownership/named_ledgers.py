@@ -54,7 +54,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedLedger:
     """A ledger that the record of an owner names."""
 
     ledger_id: int
@@ -67,21 +67,21 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRecord:
     """The record of an owner that cannot be read: it may name any ledger."""
 
     owner: Owner
     why: str
 
 
-Record = Sequence[Named] | Unreadable
+OwnerRecord = Sequence[NamedLedger] | UnreadableRecord
 """The ledgers that one owner names."""
 
 
-async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Record, None]:
+async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[OwnerRecord, None]:
     """Yield the records of all datasets, streams and, with `objects`, objects of the cluster.
 
-    A record that cannot be read is yielded as `Unreadable`, and the others follow. Raises
+    A record that cannot be read is yielded as `UnreadableRecord`, and the others follow. Raises
     MetadataUnavailableError if the store does not answer. Cancel-safe; memory is bounded by
     `OWNERS_AT_ONCE` records.
     """
@@ -102,7 +102,7 @@ async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Rec
 # -- datasets ---------------------------------------------------------------------------------
 
 
-async def dataset_record(client: Client, name: str) -> Record:
+async def dataset_record(client: Client, name: str) -> OwnerRecord:
     owner = Owner("dataset", name)
     try:
         dataset = await Datasets(client.metadata).read(name)
@@ -111,16 +111,17 @@ async def dataset_record(client: Client, name: str) -> Record:
     except MetadataUnavailableError:
         raise
     except QuireError as error:
-        return Unreadable(owner, str(error))
+        return UnreadableRecord(owner, str(error))
     return [
-        Named(one.ledger_id, owner, f"entries {one.first} to {one.last}") for one in dataset.ledgers
+        NamedLedger(one.ledger_id, owner, f"entries {one.first} to {one.last}")
+        for one in dataset.ledgers
     ]
 
 
 # -- objects ----------------------------------------------------------------------------------
 
 
-async def object_record(client: Client, bucket: str, name: str) -> Record:
+async def object_record(client: Client, bucket: str, name: str) -> OwnerRecord:
     owner = object_owner(bucket, name)
     try:
         head = decode_head(name, (await client.metadata.read_value(head_key(bucket, name))).value)
@@ -129,7 +130,7 @@ async def object_record(client: Client, bucket: str, name: str) -> Record:
     except MetadataUnavailableError:
         raise
     except QuireError as error:
-        return Unreadable(owner, str(error))
+        return UnreadableRecord(owner, str(error))
     return [_held(owner, head)]
 
 
@@ -137,12 +138,12 @@ def object_owner(bucket: str, name: str) -> Owner:
     return Owner("state machine" if bucket == STATE_MACHINES else "object", name, bucket)
 
 
-def _held(owner: Owner, head: ObjectInfo) -> Named:
+def _held(owner: Owner, head: ObjectInfo) -> NamedLedger:
     what = "the snapshot of it" if owner.kind == "state machine" else "all of it"
-    return Named(head.ledger_id, owner, f"{what}, {head.size_bytes} bytes")
+    return NamedLedger(head.ledger_id, owner, f"{what}, {head.size_bytes} bytes")
 
 
-async def _object_records(client: Client) -> AsyncGenerator[Record, None]:
+async def _object_records(client: Client) -> AsyncGenerator[OwnerRecord, None]:
     todo = [(OBJECTS, bucket) for bucket in await client.metadata.list_values((OBJECTS,))]
     folders: list[tuple[str, ...]] = list(todo)
     while folders:
@@ -161,7 +162,7 @@ async def _object_records(client: Client) -> AsyncGenerator[Record, None]:
 # -- streams ----------------------------------------------------------------------------------
 
 
-async def stream_record(client: Client, path: str) -> Record:
+async def stream_record(client: Client, path: str) -> OwnerRecord:
     """Return the ledgers that the stream at this path names: its segments, and the one allocated
     ahead."""
     tree = client.metadata.tree
@@ -171,7 +172,7 @@ async def stream_record(client: Client, path: str) -> Record:
     except MetadataUnavailableError:
         raise
     except QuireError as error:
-        return Unreadable(Owner("stream", path), str(error))
+        return UnreadableRecord(Owner("stream", path), str(error))
 
 
 async def stream_owner(tree: Tree, path: str) -> Owner:
@@ -185,7 +186,7 @@ async def stream_owner(tree: Tree, path: str) -> Owner:
     return Owner("stream", parts[-1], "/" + "/".join(parts[:-1]))
 
 
-async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
+async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[NamedLedger]:
     """Return the ledgers that the stream at this path names, including its allocation.
 
     Every node counts, even if two have the same number. Raises MetadataError if one cannot be
@@ -193,12 +194,14 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
     """
     namespace, _, name = path.rpartition("/")
     paths = StreamPaths(namespace, name)
-    ahead: dict[int, Named] = {}
+    ahead: dict[int, NamedLedger] = {}
     for _ in range(LIST_ATTEMPTS):
         # Read the allocation first: a ledger moves from there to a segment.
         if allocated := await _value(tree, paths.allocation):
             ledger_id = decode_number(allocated, paths.allocation)
-            ahead[ledger_id] = Named(ledger_id, owner, "made ahead for its next segment", False)
+            ahead[ledger_id] = NamedLedger(
+                ledger_id, owner, "made ahead for its next segment", False
+            )
         try:
             names = await tree.children(paths.segments)
         except NoSuchKeyError:
@@ -208,7 +211,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
         if len(there) == len(values):
             segments = [_segment(paths.segment(node), value) for node, value in zip(names, there)]
             found = [
-                Named(
+                NamedLedger(
                     one.ledger_id,
                     owner,
                     segment_words(one),
@@ -246,7 +249,7 @@ async def _value(tree: Tree, path: str) -> bytes | None:
         return None
 
 
-async def _stream_records(client: Client) -> AsyncGenerator[Record, None]:
+async def _stream_records(client: Client) -> AsyncGenerator[OwnerRecord, None]:
     tree = client.metadata.tree
     tops = [f"/{name}" for name in await tree.children("/") if not is_reserved(name)]
     for top in tops:
@@ -257,13 +260,13 @@ async def _stream_records(client: Client) -> AsyncGenerator[Record, None]:
                 async for record in found:
                     yield record
         except MetadataDeniedError as error:
-            yield Unreadable(Owner("nodes below", top), str(error))
+            yield UnreadableRecord(Owner("nodes below", top), str(error))
             async with aclosing(_below(client, top, past_denied=True)) as found:
                 async for record in found:
                     yield record
 
 
-async def _below(client: Client, top: str, past_denied: bool) -> AsyncGenerator[Record, None]:
+async def _below(client: Client, top: str, past_denied: bool) -> AsyncGenerator[OwnerRecord, None]:
     some: list[str] = []
     tree = client.metadata.tree
     async with aclosing(walk(tree, [top], past_denied=past_denied)) as places:

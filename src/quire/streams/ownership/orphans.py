@@ -58,7 +58,7 @@ class StreamOrphan:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingOrphan:
     """An orphan that was not deleted."""
 
     orphan: StreamOrphan
@@ -66,7 +66,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OrphanReport:
     """The result of a search for orphans."""
 
     orphans: list[StreamOrphan]
@@ -87,7 +87,7 @@ async def find_orphans(
 
 async def look_for_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
-) -> Found:
+) -> OrphanReport:
     """Find ledgers from `first` on that were created for streams and that no segment or allocation
     names.
 
@@ -110,10 +110,10 @@ async def look_for_orphans(
                 found.append(orphan)
     certain = await _still_unnamed(client, found, places)
     skipped += [one for place in places.values() for one in place.skipped]
-    return Found(certain, list(dict.fromkeys(skipped)))
+    return OrphanReport(certain, list(dict.fromkeys(skipped)))
 
 
-async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[Left]:
+async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[RemainingOrphan]:
     """Delete the ledgers that are still orphans, and return those that are left, with the reasons.
 
     Each ledger is fenced first. A writer that created it and has been asleep since then can no
@@ -122,7 +122,7 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
     deleted according to this metadata store.
     """
     await check_collectable(client.metadata)
-    left: list[Left] = []
+    left: list[RemainingOrphan] = []
     fenced: list[StreamOrphan] = []
     for orphan in orphans:
         try:
@@ -132,7 +132,7 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
         except MetadataUnavailableError:
             raise
         except (LedgerError, MetadataError) as error:
-            left.append(Left(orphan, str(error)))
+            left.append(RemainingOrphan(orphan, str(error)))
         else:
             fenced.append(orphan)
     places: dict[str, _Place] = {}
@@ -143,7 +143,7 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
             continue
         skipped = places[_top(orphan)].skipped
         why = f"a stream that may name it cannot be read: {skipped[0]}" if skipped else ""
-        left.append(Left(orphan, why or "a stream names it now"))
+        left.append(RemainingOrphan(orphan, why or "a stream names it now"))
     return left
 
 

@@ -20,8 +20,8 @@ from quire.errors import LedgerOwnedError, NoSuchLedgerError, QuireError, Unread
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
 from quire.streams.ownership.named_ledgers import (
     Owner,
-    Record,
-    Unreadable,
+    OwnerRecord,
+    UnreadableRecord,
     dataset_record,
     object_owner,
     object_record,
@@ -48,7 +48,7 @@ DOUBTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class OwnerClaim:
     """A reason not to delete a ledger."""
 
     owner: Owner
@@ -87,7 +87,7 @@ async def find_claims(
     scan: bool = True,
     limit_s: float | None = None,
     looked_at: Callable[[int], None] = lambda count: None,
-) -> dict[int, list[Claim]]:
+) -> dict[int, list[OwnerClaim]]:
     """Return the owners of each ledger, with an empty list for ledgers that nothing names.
 
     A ledger whose owner no longer names it is an orphan and has no owner.
@@ -140,7 +140,7 @@ class _Hint:
     """The owner of a ledger according to the ledger's own metadata."""
 
     exists: bool = True
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[OwnerClaim, ...] = ()
     """The claims that can be made without another record."""
     made_for: tuple[str, str, str] | None = None
     """The kind of the owner, its name (the path of a stream), and its bucket."""
@@ -153,7 +153,7 @@ async def _hint(client: Client, ledger_id: int) -> _Hint:
     except NoSuchLedgerError:
         return _Hint(exists=False)
     except UnreadableMetadataError as error:
-        return _Hint(claims=(Claim(Owner("owner", "unknown"), doubt=str(error)),))
+        return _Hint(claims=(OwnerClaim(Owner("owner", "unknown"), doubt=str(error)),))
     application = _text(metadata, APPLICATION_KEY)
     if application and application.encode() != APPLICATION["application"]:
         return _Hint(claims=(_foreign(metadata, application),))
@@ -168,7 +168,7 @@ async def _hint(client: Client, ledger_id: int) -> _Hint:
     return _Hint(made_for=made_for, closed=metadata.closed)
 
 
-async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, Record]:
+async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, OwnerRecord]:
     """Return the owner that ledgers were made for, and the ledgers that its record names."""
     kind, name, bucket = made_for
     if kind == "object":
@@ -176,7 +176,7 @@ async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner
     if kind == "dataset":
         return Owner("dataset", name), await dataset_record(client, name)
     record = await stream_record(client, name)
-    if isinstance(record, Unreadable):
+    if isinstance(record, UnreadableRecord):
         return record.owner, record
     return await stream_owner(client.metadata.tree, name), record
 
@@ -184,8 +184,8 @@ async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner
 def _by_its_metadata(
     ledger_id: int,
     hint: _Hint,
-    answers: Mapping[tuple[str, str, str], tuple[Owner, Record]],
-) -> list[Claim]:
+    answers: Mapping[tuple[str, str, str], tuple[Owner, OwnerRecord]],
+) -> list[OwnerClaim]:
     """Return the claims of the owner that the ledger's own metadata names.
 
     The list is empty where that owner does not name the ledger.
@@ -196,27 +196,27 @@ def _by_its_metadata(
     claims = _claims(record, ledger_id)
     if not claims and not hint.closed:
         doubt = "the ledger is open and was created for it: somebody may be writing it"
-        return [Claim(owner, doubt=doubt)]
+        return [OwnerClaim(owner, doubt=doubt)]
     return claims
 
 
-def _foreign(metadata: LedgerMetadata, application: str) -> Claim:
+def _foreign(metadata: LedgerMetadata, application: str) -> OwnerClaim:
     for key, kind in PULSAR_KEYS.items():
         if name := _text(metadata, key):
             part = (
                 "" if key == "pulsar/managed-ledger" else _text(metadata, "pulsar/managed-ledger")
             )
-            return Claim(
+            return OwnerClaim(
                 Owner(f"Pulsar's {kind}" if application == "pulsar" else kind, name),
                 f"of managed ledger {part}" if part else "",
             )
-    return Claim(Owner("application", application), _text(metadata, "component"))
+    return OwnerClaim(Owner("application", application), _text(metadata, "component"))
 
 
-def _claims(record: Record, ledger_id: int) -> list[Claim]:
-    if isinstance(record, Unreadable):
-        return [Claim(record.owner, doubt=f"its record cannot be read: {record.why}")]
-    return [Claim(one.owner, one.part) for one in record if one.ledger_id == ledger_id]
+def _claims(record: OwnerRecord, ledger_id: int) -> list[OwnerClaim]:
+    if isinstance(record, UnreadableRecord):
+        return [OwnerClaim(record.owner, doubt=f"its record cannot be read: {record.why}")]
+    return [OwnerClaim(one.owner, one.part) for one in record if one.ledger_id == ledger_id]
 
 
 def _text(metadata: LedgerMetadata, key: str) -> str:
@@ -233,10 +233,10 @@ async def _by_all_records(
     looked_at: Callable[[int], None],
     *,
     objects: bool = False,
-) -> tuple[Mapping[int, list[Claim]], list[Claim]]:
+) -> tuple[Mapping[int, list[OwnerClaim]], list[OwnerClaim]]:
     """Return the certain claims of each ledger, and the doubts that hold for all of them."""
-    found: dict[int, list[Claim]] = {}
-    doubts: list[Claim] = []
+    found: dict[int, list[OwnerClaim]] = {}
+    doubts: list[OwnerClaim] = []
     try:
         # The metadata of an object's ledger names the object: a ledger that exists needs no look.
         async with (
@@ -245,22 +245,22 @@ async def _by_all_records(
         ):
             async for record in all_records:
                 looked_at(1)
-                if isinstance(record, Unreadable):
+                if isinstance(record, UnreadableRecord):
                     if len(doubts) < DOUBTS_MAX:
                         doubts += _claims(record, -1)
                     continue
                 for one in record:
                     if one.ledger_id in ledger_ids:
-                        found.setdefault(one.ledger_id, []).append(Claim(one.owner, one.part))
+                        found.setdefault(one.ledger_id, []).append(OwnerClaim(one.owner, one.part))
     except QuireError:
         raise
     except TimeoutError:
         doubt = f"not all streams and datasets could be checked within {limit_s:g} s"
-        doubts.append(Claim(Owner("owner", "unknown"), doubt=doubt))
+        doubts.append(OwnerClaim(Owner("owner", "unknown"), doubt=doubt))
     return found, doubts
 
 
-def _owned(claims: Mapping[int, Sequence[Claim]]) -> LedgerOwnedError:
+def _owned(claims: Mapping[int, Sequence[OwnerClaim]]) -> LedgerOwnedError:
     owners = {ledger_id: [str(claim) for claim in found] for ledger_id, found in claims.items()}
     told = "; ".join(
         f"ledger {ledger_id} belongs to {', and to '.join(found)}"

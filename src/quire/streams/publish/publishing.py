@@ -44,17 +44,17 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Put
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.namespace.settings import StreamSettings
-from quire.streams.namespace.stream_metadata import Claim, StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata, WriterClaim
 from quire.streams.namespace.truncation import stored_bytes
 from quire.streams.publish.published import BatchKey, Published, check_moved, read_published
-from quire.streams.publish.segment_builder import JOB_KEY, NO_NUMBER, Built, SegmentBuilder
+from quire.streams.publish.segment_builder import JOB_KEY, NO_NUMBER, BuiltSegment, SegmentBuilder
 from quire.streams.read.records import decode
 from quire.streams.write.segments import APPLICATION
 from quire.streams.write.takeover import take_over
 
 __all__ = [
-    "Batch", "BatchKey", "Built", "SegmentBuilder", "abort", "begin", "discard", "is_published",
-    "merge", "publish", "published_segments", "sweep_job", "take",
+    "BatchKey", "BuiltSegment", "SegmentBuilder", "StreamBatch", "abort", "begin", "discard",
+    "is_published", "merge", "publish", "published_segments", "sweep_job", "take",
 ]  # fmt: skip
 
 MERGE_BYTES = 8 * 1024 * 1024
@@ -68,7 +68,7 @@ SWEEP_LEDGERS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StreamBatch:
     """A batch that may be published: plain values, to be sent to tasks and back."""
 
     key: BatchKey
@@ -93,7 +93,7 @@ class Batch:
 
 async def begin(
     streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
-) -> Batch | None:
+) -> StreamBatch | None:
     """Become the stream's writer, for this batch; None if it is published already.
 
     UsageError: the writer has published under another query, and `takeover` was not given (a new
@@ -109,7 +109,7 @@ async def begin(
 
 async def take(
     streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
-) -> Batch:
+) -> StreamBatch:
     """Become the stream's writer, whether the batch is published already or not (`publish` finds
     out): whoever was it before is out.
 
@@ -128,7 +128,7 @@ async def take(
     held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
     segments = taken.segments
-    return Batch(
+    return StreamBatch(
         key=key,
         takeover=takeover,
         txid=max(taken.last_txid, now_ms),
@@ -151,7 +151,7 @@ async def is_published(metadata: StreamMetadata, key: BatchKey, *, takeover: boo
 
 
 async def publish(
-    streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
+    streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> list[StreamSegment]:
     """Make the ledgers the next segments of the stream, in this order. Called again for the same
     batch, it returns the segments that it was published with, and deletes what was built again.
@@ -188,7 +188,9 @@ async def publish(
     return segments
 
 
-async def abort(streams: Namespace, name: str, batch: Batch, built: Sequence[Built]) -> bool:
+async def abort(
+    streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+) -> bool:
     """Delete what was built for a batch, but nothing that the stream names. (Spark aborts also
     after a commit that failed half way.) False: the batch is published after all.
 
@@ -198,7 +200,7 @@ async def abort(streams: Namespace, name: str, batch: Batch, built: Sequence[Bui
     return await published_segments(metadata, batch.key) is None
 
 
-async def discard(client: Client, built: Iterable[Built]) -> None:
+async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
     """Delete ledgers that were never handed to `publish`."""
     for one in built:
         try:
@@ -248,12 +250,12 @@ async def sweep_job(
 # -- inside -----------------------------------------------------------------------------------
 
 
-def _claim_values(claim: Claim) -> dict[str, Any]:
+def _claim_values(claim: WriterClaim) -> dict[str, Any]:
     return {**asdict(claim), "allocated": claim.allocated.decode("ascii")}
 
 
-def _claim_of(values: dict[str, Any]) -> Claim:
-    return Claim(**{**values, "allocated": values["allocated"].encode("ascii")})
+def _claim_of(values: dict[str, Any]) -> WriterClaim:
+    return WriterClaim(**{**values, "allocated": values["allocated"].encode("ascii")})
 
 
 async def _check_turn(
@@ -277,7 +279,7 @@ async def _named_by(
 
 
 async def _discard_unnamed(
-    client: Client, metadata: StreamMetadata, batch: Batch, built: Sequence[Built]
+    client: Client, metadata: StreamMetadata, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
     """Delete those that the stream does not name and never will."""
     if not built:
@@ -302,7 +304,9 @@ async def _discard_unnamed(
     # orphans, which looks at all streams, can tell.
 
 
-def _segments_of(batch: Batch, built: Sequence[Built], now_ms: int) -> list[StreamSegment]:
+def _segments_of(
+    batch: StreamBatch, built: Sequence[BuiltSegment], now_ms: int
+) -> list[StreamSegment]:
     segments: list[StreamSegment] = []
     sequence = batch.next_sequence
     for number, one in enumerate(built, batch.next_number):
@@ -321,7 +325,9 @@ def _segments_of(batch: Batch, built: Sequence[Built], now_ms: int) -> list[Stre
     return segments
 
 
-async def _check(client: Client, name: str, batch: Batch, built: Sequence[Built]) -> None:
+async def _check(
+    client: Client, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+) -> None:
     """What would leave the stream without order, or with a hole."""
     last_txid = batch.txid
     for one in built:
@@ -339,7 +345,7 @@ async def _check(client: Client, name: str, batch: Batch, built: Sequence[Built]
             "not published"
         )
 
-    async def look(one: Built) -> None:
+    async def look(one: BuiltSegment) -> None:
         stored = await client.ledger_metadata(one.ledger_id)
         if not stored.closed or stored.last_entry_id < one.last_entry_id:
             raise StreamError(f"ledger {one.ledger_id} is not what was built for {batch.key}")
@@ -355,8 +361,8 @@ async def _check(client: Client, name: str, batch: Batch, built: Sequence[Built]
 
 async def _commit(
     metadata: StreamMetadata,
-    batch: Batch,
-    claim: Claim,
+    batch: StreamBatch,
+    claim: WriterClaim,
     segments: Sequence[StreamSegment],
     found: Published,
 ) -> None:
@@ -368,10 +374,12 @@ async def _commit(
 # -- merging ----------------------------------------------------------------------------------
 
 
-async def merge(streams: Namespace, name: str, batch: Batch, built: Sequence[Built]) -> list[Built]:
+async def merge(
+    streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
+) -> list[BuiltSegment]:
     """Small ledgers that follow each other copied into one; the others stay what they are. Nothing
     is deleted. What was merged once is not merged again."""
-    merged: list[Built] = []
+    merged: list[BuiltSegment] = []
     try:
         for group in _groups(built):
             merged.append(group[0] if len(group) == 1 else await _join(streams, name, batch, group))
@@ -381,10 +389,10 @@ async def merge(streams: Namespace, name: str, batch: Batch, built: Sequence[Bui
     return merged
 
 
-def _groups(built: Sequence[Built]) -> list[list[Built]]:
+def _groups(built: Sequence[BuiltSegment]) -> list[list[BuiltSegment]]:
     limit = MERGE_BYTES
     while True:
-        groups: list[list[Built]] = []
+        groups: list[list[BuiltSegment]] = []
         size_bytes = 0
         for one in built:
             if groups and size_bytes + one.size_bytes <= limit:
@@ -398,7 +406,9 @@ def _groups(built: Sequence[Built]) -> list[list[Built]]:
         limit *= 2
 
 
-async def _join(streams: Namespace, name: str, batch: Batch, group: Sequence[Built]) -> Built:
+async def _join(
+    streams: Namespace, name: str, batch: StreamBatch, group: Sequence[BuiltSegment]
+) -> BuiltSegment:
     builder = SegmentBuilder(
         streams.client,
         streams.metadata(name).paths.stream,
@@ -419,7 +429,7 @@ async def _join(streams: Namespace, name: str, batch: Batch, group: Sequence[Bui
     return joined
 
 
-async def _copy(streams: Namespace, one: Built, builder: SegmentBuilder) -> None:
+async def _copy(streams: Namespace, one: BuiltSegment, builder: SegmentBuilder) -> None:
     segment = StreamSegment(NO_NUMBER, one.ledger_id, one.first_txid)
     client = streams.client
     async with (

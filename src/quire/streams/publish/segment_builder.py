@@ -24,7 +24,7 @@ NEVER_DUE_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltSegment:
     """A closed ledger full of records: plain values."""
 
     ledger_id: int
@@ -50,7 +50,7 @@ class SegmentBuilder:
         snapshot: bytes | None = None,
     ) -> None:
         """`path` of the stream (`Namespace.path` + "/" + its name); `job` (`BatchKey.job`) is
-        stored with the ledger for whoever finds it left over; `snapshot` as in `Batch`."""
+        stored with the ledger for whoever finds it left over; `snapshot` as in `StreamBatch`."""
         self._client = client
         self._settings = settings
         self._custom = {**APPLICATION, "stream": path.encode(), JOB_KEY: job.encode()}
@@ -99,7 +99,7 @@ class SegmentBuilder:
         self._writer = SegmentWriter(segment, self._ledger, compression, 0, NEVER_DUE_S)
         return self._writer
 
-    async def close(self) -> Built | None:
+    async def close(self) -> BuiltSegment | None:
         """All records are durable, and the ledger is closed; None if there were none."""
         writer = self._writer
         if writer is None:
@@ -112,7 +112,7 @@ class SegmentBuilder:
         while writer.in_flight:
             await writer.acknowledged()
         await writer.ledger.close()
-        return Built(
+        return BuiltSegment(
             ledger_id=writer.ledger.ledger_id,
             record_count=writer.count,
             first_txid=writer.segment.first_txid,

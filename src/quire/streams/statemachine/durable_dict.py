@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from quire._runtime.deprecation import deprecated
+from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead

@@ -33,7 +33,7 @@ NONE_YET = -1
 
 
 @dataclass(slots=True)
-class Marks:
+class ControlState:
     """What the control records of a stream say, up to some record."""
 
     producers: dict[str, ProducerState] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class Marks:
             return None
         return encode_control(Producers(self.producers), FencingToken(self.token))
 
-    def copy(self) -> Marks:
-        return Marks(dict(self.producers), self.token)
+    def copy(self) -> ControlState:
+        return ControlState(dict(self.producers), self.token)
 
     def read(self, segment: StreamSegment, entry_id: int, records: Records) -> None:
         """Take in what one entry says."""
@@ -98,7 +98,9 @@ def has_snapshot(records: Records) -> bool:
     )
 
 
-async def read_marks(client: Client, segments: Sequence[StreamSegment], password: bytes) -> Marks:
+async def read_marks(
+    client: Client, segments: Sequence[StreamSegment], password: bytes
+) -> ControlState:
     """The marks at the end of these completed segments: read backwards to the last snapshot, then
     what follows it. Truncated segments are not read. A lost segment is skipped, so producers may
     send its records again, and the fencing token is the last known one."""
@@ -110,7 +112,7 @@ async def read_marks(client: Client, segments: Sequence[StreamSegment], password
         except NoSuchLedgerError:
             if segment.truncation is Truncation.TRUNCATED:
                 break
-    marks = Marks()
+    marks = ControlState()
     for chunk in reversed(behind):
         for segment, entry_id, records in chunk:
             marks.read(segment, entry_id, records)

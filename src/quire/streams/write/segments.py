@@ -31,7 +31,7 @@ from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata
 from quire.streams.namespace.truncation import retain, stored_bytes
 from quire.streams.write.lock import StreamLock
 from quire.streams.write.pending_entry import PendingEntry
-from quire.streams.write.takeover import Taken, delete_insisting, tell_lost
+from quire.streams.write.takeover import TakenStream, delete_insisting, tell_lost
 
 APPLICATION = {"application": b"quire", "component": b"stream"}
 """In the custom metadata of the ledgers of streams, with the stream's path: who looks for ledgers
@@ -160,7 +160,7 @@ class Segments:
         client: Client,
         metadata: StreamMetadata,
         settings: StreamSettings,
-        taken: Taken,
+        taken: TakenStream,
         tasks: TaskSet,
         *,
         password: bytes = b"",

@@ -15,9 +15,9 @@ from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.limits import MAX_POSITION, MAX_TXID
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
-from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, WriterClaim
 from quire.streams.read.records import read_entries
-from quire.streams.write.producers import Marks, read_marks
+from quire.streams.write.producers import ControlState, read_marks
 
 logger = logging.getLogger("quire.streams")
 
@@ -29,14 +29,14 @@ BACKWARD_ENTRIES = 8
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenStream:
     """A stream that is ours: what came before."""
 
-    claim: Claim
+    claim: WriterClaim
     last_txid: int
     segments: list[StreamSegment] = field(default_factory=list)
     """All completed, ascending."""
-    marks: Marks = field(default_factory=Marks)
+    marks: ControlState = field(default_factory=ControlState)
     has_marks: bool = False
 
     @property
@@ -58,7 +58,7 @@ class LastRecord:
 
 async def take_over(
     client: Client, metadata: StreamMetadata, password: bytes, *, whole: bool = True
-) -> Taken:
+) -> TakenStream:
     """Claim the stream, and complete what is in progress. On return every record that its former
     writers had acknowledged is part of a completed segment, and they cannot add another. Without
     `whole`, only the newest segments are looked at where that will do.
@@ -74,7 +74,7 @@ async def take_over(
         segments = await metadata.newest_segments()
     if claim.max_txid == MAX_TXID:
         raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
-    taken = Taken(claim, claim.max_txid)
+    taken = TakenStream(claim, claim.max_txid)
     for segment in segments:
         if not segment.in_progress:
             taken.segments.append(segment)
@@ -94,7 +94,11 @@ async def take_over(
 
 
 async def complete(
-    client: Client, metadata: StreamMetadata, taken: Taken, segment: StreamSegment, password: bytes
+    client: Client,
+    metadata: StreamMetadata,
+    taken: TakenStream,
+    segment: StreamSegment,
+    password: bytes,
 ) -> StreamSegment | None:
     """Recover the ledger of a segment in progress and complete the segment.
 
@@ -165,7 +169,7 @@ async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecor
     return None
 
 
-async def free_allocated(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
+async def free_allocated(client: Client, metadata: StreamMetadata, claim: WriterClaim) -> None:
     """A ledger that the former writer had made, and never used."""
     if claim.allocated == NO_LEDGER:
         return

@@ -24,7 +24,7 @@ from quire.errors import (
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.write.pending_entry import PendingEntry
-from quire.streams.write.producers import Marks
+from quire.streams.write.producers import ControlState
 from quire.streams.write.segments import Segments, SegmentWriter
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class WriterTask:
         self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
         """Of somebody who waits for the open segment to be completed."""
-        self._settled: Marks = segments.taken.marks.copy()
+        self._settled: ControlState = segments.taken.marks.copy()
         """What the acknowledged entries say."""
         segments.opening = self._settled.snapshot
         self._task = tasks.start(self._run())

@@ -1,1 +1,5 @@
-"""Offloading of closed segments to Parquet, Delta and Iceberg, and reading the history back."""
+"""What the job `offload` leaves: Parquet files, and the manifests that count them.
+
+Start with `manifest`. `offload_plan` decides what is copied, `parquet_files` copies it, `tables`
+adds the files to Delta and Iceberg, `store` is the directory, and `versions` a table in one.
+"""

@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import quote
 
 from quire.errors import HistoryDamagedError, HistoryError, UsageError
-from quire.spark.jobs.archive.store import Store
+from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.streams import DLSN, Gap
 
 VERSION = 1
@@ -211,11 +211,13 @@ def directory_name(stream: str) -> str:
     return quote(stream, safe="").replace("~", "%7E").replace("%", "~")
 
 
-class History:
+class OffloadHistory:
     """What a directory holds of one stream."""
 
-    def __init__(self, directory: Store | str, stream: str) -> None:
-        above = directory if isinstance(directory, Store) else Store(directory)
+    def __init__(self, directory: ArchiveDirectory | str, stream: str) -> None:
+        above = (
+            directory if isinstance(directory, ArchiveDirectory) else ArchiveDirectory(directory)
+        )
         self.stream = stream
         self.directory = above.uri
         self.store = above.below(directory_name(stream))
@@ -232,14 +234,14 @@ class History:
                 return Manifest.from_bytes(data, f"{self.store.uri}/{name}")
         raise HistoryError(f"the manifests in {self.store.uri} are replaced all the time")
 
-    def claim(self) -> Claim:
+    def claim(self) -> OffloadClaim:
         """Become the one that writes here: who was it before ends with its next manifest."""
         self.store.make(MANIFESTS)
         self.store.make(DATA)
         keys = self._keys()
         key = (keys[-1][0] + 1 if keys else 1, uuid.uuid4().hex[:12], 0)
         self.store.write(f"{MANIFESTS}/{_name(key)}", b"")
-        return Claim(self, key, self.newest())
+        return OffloadClaim(self, key, self.newest())
 
     def check_files(self, manifest: Manifest) -> None:
         """HistoryDamagedError where a file is missing, or has another size than it had."""
@@ -263,10 +265,10 @@ class History:
         )
 
 
-class Claim:
+class OffloadClaim:
     """The right to write the next manifest, until a later claim."""
 
-    def __init__(self, history: History, key: Key, manifest: Manifest | None) -> None:
+    def __init__(self, history: OffloadHistory, key: Key, manifest: Manifest | None) -> None:
         self.history = history
         self.manifest = manifest
         """The newest. None: there is none."""

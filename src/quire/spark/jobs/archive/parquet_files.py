@@ -26,7 +26,7 @@ from quire.errors import (
     StreamDamagedError,
     StreamGapError,
 )
-from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile
+from quire.spark.jobs.archive.manifest import DATA, HistoryFile, OffloadHistory
 from quire.spark.jobs.tasks import ClusterOptions, Piece
 from quire.streams import DLSN, StreamSegment
 from quire.streams.read.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema
@@ -50,7 +50,7 @@ FILE_VERSION = "2.6"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """Entries first..last of a completed segment."""
 
     segment: StreamSegment
@@ -63,7 +63,7 @@ class Part:
         return [self.segment.to_bytes().decode("ascii"), self.first, self.last]
 
     @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Part:
+    def from_json(cls, value: Sequence[Any]) -> SegmentPart:
         segment, first, last = value
         return cls(StreamSegment.from_bytes(str(segment).encode("ascii")), int(first), int(last))
 
@@ -196,8 +196,8 @@ def _wider(known: tuple[int, int] | None, values: Any) -> tuple[int, int] | None
 def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     """What a task does: one file, verified. The answer is that file and what is in each segment;
     no file, where there are no records. What an attempt leaves that fails is swept later."""
-    history = History(piece["directory"], piece["stream"])
-    parts = [Part.from_json(part) for part in piece["parts"]]
+    history = OffloadHistory(piece["directory"], piece["stream"])
+    parts = [SegmentPart.from_json(part) for part in piece["parts"]]
     at = parts[0]
     attempt = uuid.uuid4().hex[:8]
     name = f"{at.segment.lssn:010d}-{at.first:010d}-{piece['label']}-{attempt}.parquet"
@@ -216,7 +216,7 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
 
 
 def _batches(
-    client: blocking.Client, password: bytes, piece: Piece, parts: Sequence[Part]
+    client: blocking.Client, password: bytes, piece: Piece, parts: Sequence[SegmentPart]
 ) -> Iterator[pa.RecordBatch]:
     gathered = RecordColumns()
     for part in parts:
@@ -275,7 +275,11 @@ class _Told:
 
 
 def _write(
-    history: History, name: str, batches: Iterator[pa.RecordBatch], digest: Digest, piece: Piece
+    history: OffloadHistory,
+    name: str,
+    batches: Iterator[pa.RecordBatch],
+    digest: Digest,
+    piece: Piece,
 ) -> tuple[int, int]:
     """The size of the file, and the CRC-32C of what it should hold."""
     from pyarrow import parquet
@@ -317,7 +321,7 @@ def _write(
 
 
 def read_file(
-    history: History, name: str, columns: Sequence[str] = COLUMNS, filters: Any = None
+    history: OffloadHistory, name: str, columns: Sequence[str] = COLUMNS, filters: Any = None
 ) -> Iterator[pa.RecordBatch]:
     """The records of a file, in order; those that `filters` (of pyarrow) leave.
     HistoryDamagedError."""
@@ -344,7 +348,7 @@ def read_file(
         ) from error
 
 
-def verify_file(history: History, file: HistoryFile) -> None:
+def verify_file(history: OffloadHistory, file: HistoryFile) -> None:
     """Read all of it, and compare it with what is known of it. HistoryDamagedError."""
     if history.store.crc(f"{DATA}/{file.name}") != file.crc:
         raise _changed(history, file, "other bytes")
@@ -367,7 +371,7 @@ def verify_file(history: History, file: HistoryFile) -> None:
         raise _changed(history, file, "other records")
 
 
-def _changed(history: History, file: HistoryFile, why: str) -> HistoryDamagedError:
+def _changed(history: OffloadHistory, file: HistoryFile, why: str) -> HistoryDamagedError:
     return HistoryDamagedError(
         f"file {os.path.join(history.store.uri, DATA, file.name)} is not what was read from the "
         f"ledgers: {why}",
@@ -377,7 +381,7 @@ def _changed(history: History, file: HistoryFile, why: str) -> HistoryDamagedErr
 
 def verify_piece(piece: Piece) -> Piece:
     """What a task does: verify one file of a manifest. The answer says what is wrong."""
-    history = History(piece["directory"], piece["stream"])
+    history = OffloadHistory(piece["directory"], piece["stream"])
     try:
         verify_file(history, HistoryFile.from_json(piece["file"]))
     except HistoryDamagedError as error:

@@ -30,7 +30,7 @@ PARTIAL = ".partial-"
 """Of files of this machine that were not renamed yet: nobody reads them."""
 
 
-class Store:
+class ArchiveDirectory:
     """Paths are relative to the directory, with slashes. HistoryError where the store fails."""
 
     def __init__(self, uri: str, filesystem: Any = None) -> None:
@@ -47,9 +47,9 @@ class Store:
         self._path = path.rstrip("/")
         self.uri = self._path if self.is_local else uri.rstrip("/")
 
-    def below(self, name: str) -> Store:
+    def below(self, name: str) -> ArchiveDirectory:
         """A directory in this one. The name stands for itself: nothing in it is decoded."""
-        found = Store(self.path(name), self.filesystem)
+        found = ArchiveDirectory(self.path(name), self.filesystem)
         base, question, query = self.uri.partition("?")
         found.uri = f"{base}/{name}{question}{query}"
         return found
@@ -179,7 +179,7 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _told(store: Store, name: str) -> Iterator[None]:
+def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
     try:
         yield
     except QuireError:

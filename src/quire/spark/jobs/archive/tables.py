@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from quire.errors import HistoryError, UsageError
-from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile, Manifest
+from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.streams.read.arrow import schema
 
 APPLICATION = "quire-offload"
@@ -23,7 +23,7 @@ COMMIT_PROPERTY = "quire.commit"
 FILES_PER_COMMIT = 1_000
 
 
-def to_delta(history: History, manifest: Manifest) -> int:
+def to_delta(history: OffloadHistory, manifest: Manifest) -> int:
     """Add what the Delta table beside the files has not yet; how many files. Durable on return.
     HistoryError: it could not be changed; what is missing is added by the next job."""
     deltalake: Any = _import("deltalake", "deltalake")
@@ -70,7 +70,9 @@ def _added(transaction: Any, file: HistoryFile) -> Any:
     )
 
 
-def to_iceberg(history: History, manifest: Manifest, table: str, catalog: Mapping[str, str]) -> int:
+def to_iceberg(
+    history: OffloadHistory, manifest: Manifest, table: str, catalog: Mapping[str, str]
+) -> int:
     """Add what the Iceberg table has not yet; how many files. It is made where it is missing, with
     its namespace. `catalog`: properties of pyiceberg (`name`: of a catalog in its configuration).
     Durable on return; HistoryError as for Delta."""
@@ -101,7 +103,7 @@ def to_iceberg(history: History, manifest: Manifest, table: str, catalog: Mappin
     return len(missing)
 
 
-def _iceberg_path(history: History, file: HistoryFile) -> str:
+def _iceberg_path(history: OffloadHistory, file: HistoryFile) -> str:
     path = f"{DATA}/{file.name}"
     store = history.store
     return f"file://{store.path(path)}" if store.is_local else f"{store.uri}/{path}"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.errors import HistoryDamagedError, HistoryError
-from quire.spark.jobs.archive.store import Store
+from quire.spark.jobs.archive.store import ArchiveDirectory
 
 FORMAT = 1
 KEPT = 2
@@ -64,7 +64,7 @@ class Version:
 
 class Versions:
     def __init__(self, directory: str) -> None:
-        self.store = Store(directory)
+        self.store = ArchiveDirectory(directory)
 
     def newest(self) -> Version | None:
         """None: nothing was ever written here. HistoryError, HistoryDamagedError."""
@@ -81,7 +81,7 @@ class Versions:
     def spark_path(self, version: Version) -> str:
         return self.store.spark_path(f"{DATA}/{version.name}")
 
-    def claim(self) -> Claim:
+    def claim(self) -> VersionClaim:
         """Become the one that writes here."""
         self.store.make(MANIFESTS)
         self.store.make(DATA)
@@ -89,7 +89,7 @@ class Versions:
         number = names[-1][0] + 1 if names else 1
         owner = uuid.uuid4().hex[:12]
         self.store.write(f"{MANIFESTS}/{_text((number, owner, 0))}", b"")
-        return Claim(self, number, owner)
+        return VersionClaim(self, number, owner)
 
     def names(self) -> list[Name]:
         return sorted(
@@ -99,7 +99,7 @@ class Versions:
         )
 
 
-class Claim:
+class VersionClaim:
     """The right to add the next version, until a later claim."""
 
     def __init__(self, versions: Versions, number: int, owner: str) -> None:

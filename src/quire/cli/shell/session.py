@@ -1,0 +1,204 @@
+"""The options before the verb, and Apache's way to write ids, bookies and sizes."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.cli.bookie.identity import opened_metadata
+from quire.cli.common.groups import say
+from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
+from quire.cli.common.tls import connect
+
+if TYPE_CHECKING:
+    from quire._runtime.opening import Opening
+    from quire.client import Client
+    from quire.metadata.interface import BookieAddress, MetadataStore
+
+UNKNOWN = "Unknown"
+HEX_ROW_BYTES = 16
+LOOKUPS_IN_FLIGHT = 64
+"""Ledgers whose metadata is read at a time."""
+
+
+# -- what all verbs know ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """The options before the verb."""
+
+    uri: str | None
+    given: Mapping[str, Any]
+    """Keys of our configuration that -conf gives."""
+    directories: tuple[str, ...]
+    local_bookie: str
+    ledger_id_format: str
+    hex_entries: bool
+
+    def cluster(self) -> str:
+        """The URI of the metadata; `click.UsageError`."""
+        from quire.errors import MetadataURIError
+        from quire.metadata.uri import parse_uri
+
+        if not self.uri:
+            raise click.UsageError(f"{WHICH_CLUSTER}, or -conf bk_server.conf")
+        try:
+            parse_uri(self.uri)
+        except MetadataURIError as error:
+            raise click.UsageError(str(error)) from None
+        return self.uri
+
+    def client(self, **limits: Any) -> Opening[Client]:
+        """A client of the cluster; `click.UsageError`."""
+        return connect(self.cluster(), **limits)
+
+    def store(self, *, create: bool = False) -> AbstractAsyncContextManager[MetadataStore]:
+        """The metadata store of the cluster; `click.UsageError`."""
+        return opened_metadata(self.cluster(), create=create)
+
+    def run(self, command: click.Command, **parameters: Any) -> Any:
+        """Run the command of ours that does the same. Gives its exit status."""
+        return click.get_current_context().invoke(command, **parameters)
+
+    def own_directories(self) -> tuple[str, ...]:
+        """Of the local bookie; `click.UsageError`."""
+        from quire.cli.common.configuration import configured
+
+        found = (
+            self.directories
+            or tuple(self.given.get("bookie.directories", ()))
+            or configured().bookie_process().directories
+        )
+        if not found:
+            raise click.UsageError(
+                "which bookie? Give its directories: -conf bk_server.conf, or --dir DIR before "
+                "the verb"
+            )
+        return found
+
+    def own_id(self) -> str:
+        """Of the local bookie; `click.UsageError`."""
+        from quire.cli.common.configuration import configured
+
+        if self.local_bookie:
+            return self.local_bookie
+        process = configured().bookie_process()
+        named = self.given.get("bookie.bookie_id") or process.bookie_id
+        if named:
+            return str(named)
+        for directory in self.directories or self.given.get("bookie.directories", ()):
+            if (stored := _stored_id(str(directory))) is not None:
+                return stored
+        if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
+            raise click.UsageError("which bookie? Give -localbookie ID, or -conf bk_server.conf")
+        from quire.codec.metadata.registration import default_bookie_id
+
+        host = self.given.get("bookie.advertise", process.advertise)
+        return default_bookie_id(host, self.given.get("bookie.port", process.port))
+
+    def ledger(self, ledger_id: int) -> str:
+        if self.ledger_id_format == "hex":
+            return f"{ledger_id:x}"
+        return str(uuid.UUID(int=ledger_id)) if self.ledger_id_format == "uuid" else str(ledger_id)
+
+    def parse_ledger(self, text: str) -> int:
+        """ValueError."""
+        text = text.strip()
+        if self.ledger_id_format == "uuid":
+            found = uuid.UUID(text).int
+        else:
+            found = int(text, 16 if self.ledger_id_format == "hex" else 10)
+        if not 0 <= found <= LEDGER_ID_MAX:
+            raise ValueError("it is out of range")
+        return found
+
+    def entry(self, payload: bytes) -> str:
+        """A payload as it is printed."""
+        return hex_dump(payload) if self.hex_entries else payload.decode(errors="replace")
+
+
+def as_ledger_id(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> int | None:
+    """A callback: in the format of -ledgeridformat."""
+    shell = context.find_object(Shell)
+    if value is None or shell is None:
+        return None
+    try:
+        return shell.parse_ledger(value)
+    except ValueError:
+        kind = shell.ledger_id_format
+        raise click.BadParameter(
+            f"{value!r} is no ledger id in the format {kind}", context, parameter
+        ) from None
+
+
+def _stored_id(directory: str) -> str | None:
+    from quire.bookie.directories.identity import stored_cookie
+    from quire.errors import CookieError, StorageError
+    from quire.storage.disk import RealDisk
+
+    try:
+        found = stored_cookie(RealDisk(directory, read_only=True))
+    except (CookieError, StorageError, OSError):
+        return None
+    return None if found is None else found.bookie_id
+
+
+def agreed(question: str, *, without: str) -> bool:
+    """Asks; where nobody can be asked `without` names the flag that means yes."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: give {without}")
+    if click.confirm(question, err=True):
+        return True
+    say("nothing was changed")
+    return False
+
+
+# -- as Apache's tools write it ---------------------------------------------------------------
+
+
+def bookie_line(bookie_id: str, address: BookieAddress | None) -> str:
+    """Names are looked up; what is not known is `Unknown`."""
+    host, port = ("", 0) if address is None else (address.host, address.port)
+    if address is None:
+        host, _, digits = bookie_id.rpartition(":")
+        port = int(digits) if digits.isdecimal() else 0
+    if not host or not port:
+        return f"BookieID:{bookie_id}, IP:{UNKNOWN}, Port:{UNKNOWN}, Hostname:{UNKNOWN}"
+    try:
+        ip = socket.gethostbyname(host)
+        name = socket.gethostbyaddr(ip)[0] if ip == host else host
+    except OSError:
+        ip, name = UNKNOWN, host
+    return f"BookieID:{bookie_id}, IP:{ip}, Port:{port}, Hostname:{name}"
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: offset, hexadecimal, and what of it is text."""
+    lines = []
+    for at in range(0, len(data), HEX_ROW_BYTES):
+        row = data[at : at + HEX_ROW_BYTES]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        lines.append(f"{at:08X} {row.hex(' ').upper():<47} {text}")
+    return "\n".join(lines)
+
+
+def readable(size_bytes: int) -> str:
+    """`79375319040(79.375GB)`, cut to three digits."""
+    unit, thousandths = 0, size_bytes * 1000
+    while thousandths >= 1_000_000 and unit < 4:
+        thousandths //= 1000
+        unit += 1
+    if unit == 0:
+        return str(size_bytes)
+    text = f"{thousandths // 1000}.{thousandths % 1000:03}".rstrip("0").rstrip(".")
+    return f"{size_bytes}({text}{('', 'KB', 'MB', 'GB', 'TB')[unit]})"

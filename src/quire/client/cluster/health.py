@@ -1,0 +1,221 @@
+"""A client's record of unhealthy bookies: failures, slow answers, and wrong answers.
+
+It decides the order in which bookies are asked and chosen, and what is reported. It never decides
+whether data is valid. A bookie in quarantine is still asked if no other one is left.
+
+    errors       `quarantine_errors` of them within `quarantine_window_s` (replication spec, 11.1)
+    slow         overtaken by the answer to a speculative read (11.2)
+    misbehaviour an answer that cannot be right, as its digest or the other replicas show
+
+A replica that lacks an entry is not always at fault. An entry of a closed ledger is on an ack
+quorum of its write set, not on all of it (rule 40), so a member that was away when it was written
+truthfully denies it. Only if ack quorum and write quorum are equal has every member acknowledged
+the entry; then the denial is misbehaviour. Either way the bookie is asked again first
+(`quire.client.cluster.absences`), because a replica that merely lags is not missing.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from quire._runtime.tasks import TaskSet
+from quire.client.cluster.absences import CHECKS, Absences, AskAgain
+from quire.client.observability.logs import Field, log_event
+from quire.codec.entry.entry import BadEntryError, WrongEntryError
+from quire.config import ClientConfig
+from quire.errors import QuireError
+
+UNHEALTHY_MAX = 10_000
+"""The number of pairs of a bookie and a kind that are counted. More are only logged."""
+REPORTED_MAX = 100_000
+"""Replicas (a ledger on a bookie) that were reported for repair, each once; then it begins anew."""
+LEVELS_MAX = 10_000
+"""Replicas whose LAC is remembered, to see that it never goes back."""
+
+OnDamage = Callable[[int, Sequence[str]], Awaitable[object]]
+"""Told of a ledger and the bookies whose replicas of it need repair."""
+
+
+class Misbehaviour(enum.StrEnum):
+    BAD_DIGEST = "bad-digest"
+    """Bytes that do not match their digest."""
+    WRONG_ENTRY = "wrong-entry"
+    """A valid entry that is not the one asked for, or that the other replicas out-vote."""
+    MISSING = "missing"
+    """The bookie repeatedly denies an entry of a closed ledger that another replica has. It may
+    never have had the entry."""
+    DROPPED = "dropped"
+    """As `MISSING`, where every member has acknowledged the entry."""
+    STALE_LAC = "stale-lac"
+    """It proved a higher LAC of the same ledger before."""
+
+
+PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
+"""What no honest bookie on a good disk does: reason enough for quarantine."""
+REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
+
+
+def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
+    wrong = isinstance(error, WrongEntryError)
+    return Misbehaviour.WRONG_ENTRY if wrong else Misbehaviour.BAD_DIGEST
+
+
+@dataclass(frozen=True, slots=True)
+class UnhealthyBookie:
+    """A bookie that gave wrong answers of one kind."""
+
+    bookie: str
+    kind: Misbehaviour
+    count: int
+    last_ledger: int
+    last_entry: int
+    """The entry of the last wrong answer; -1 if that was about the last entry or the LAC."""
+
+
+class BookieHealth:
+    """Of one client. Times are those of `now`, in seconds."""
+
+    def __init__(self, config: ClientConfig, now: Callable[[], float], tasks: TaskSet) -> None:
+        self._config = config
+        self._now = now
+        self._tasks = tasks
+        self.on_damage: OnDamage | None = None
+        self.unreported = 0
+        """Replicas of which `on_damage` could not be told."""
+        self._errors: dict[str, deque[float]] = {}
+        self._quarantined_until: dict[str, float] = {}
+        self._slow_until: dict[str, float] = {}
+        self._unhealthy: dict[tuple[str, Misbehaviour], UnhealthyBookie] = {}
+        self._reported: set[tuple[int, str]] = set()
+        self._levels: dict[tuple[int, str], int] = {}
+        self._absences = Absences(config, tasks)
+
+    # -- what was seen ------------------------------------------------------------------------
+
+    def error(self, bookie: str) -> None:
+        """It failed, refused or left something unanswered."""
+        limit = self._config.quarantine_errors
+        if limit < 1:
+            return
+        now = self._now()
+        times = self._errors.setdefault(bookie, deque(maxlen=limit))
+        times.append(now)
+        if len(times) == limit and now - times[0] <= self._config.quarantine_window_s:
+            times.clear()
+            self._quarantine(bookie, errors=limit)
+
+    def overtaken(self, bookie: str) -> None:
+        """Another one, asked later, answered before it did."""
+        self._slow_until[bookie] = self._now() + self._config.slow_bookie_s
+
+    def misbehaved(self, bookie: str, kind: Misbehaviour, ledger_id: int, entry_id: int) -> None:
+        key = bookie, kind
+        known = self._unhealthy.get(key)
+        count = 1 if known is None else known.count + 1
+        if known is not None or len(self._unhealthy) < UNHEALTHY_MAX:
+            self._unhealthy[key] = UnhealthyBookie(bookie, kind, count, ledger_id, entry_id)
+        if str(count).strip("0") == "1":  # 1, 10, 100 ...: a bookie that is broken says much
+            log_event(
+                logging.WARNING, "bookie_misbehaved", bookie=bookie, kind=kind.value, count=count,
+                ledger=ledger_id, entry=entry_id,
+            )  # fmt: skip
+        if kind in PROVEN and self._config.quarantine_liars:
+            self._quarantine(bookie, kind=kind.value)
+        if kind in REPAIRABLE:
+            self._report(ledger_id, bookie)
+
+    def denied(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_id: int,
+        ask_again: AskAgain,
+        *,
+        acknowledged: bool,
+    ) -> None:
+        """Record that a bookie denies an entry of a closed ledger which another replica has.
+
+        This has no effect until the bookie has denied the entry again, because it may merely lag
+        (`absences`). `acknowledged` says that every member has acknowledged the entry. Then no
+        member can lag, and asking again only shows whether the bookie is still a member.
+        """
+        kind = Misbehaviour.DROPPED if acknowledged else Misbehaviour.MISSING
+        self._absences.denied(
+            bookie,
+            ledger_id,
+            entry_id,
+            ask_again,
+            lambda: self.misbehaved(bookie, kind, ledger_id, entry_id),
+            1 if acknowledged else CHECKS,
+        )
+
+    @property
+    def lagged(self) -> int:
+        """The number of replicas that denied an entry and had it when they were asked again."""
+        return self._absences.lagged
+
+    def lac(self, bookie: str, ledger_id: int, lac: int) -> None:
+        """It proved this LAC of an open ledger. An honest bookie's never goes back while the ledger
+        is written; while it is recovered it may, so this is told and not held against it."""
+        key = ledger_id, bookie
+        known = self._levels.get(key, -1)
+        if lac < known:
+            self.misbehaved(bookie, Misbehaviour.STALE_LAC, ledger_id, -1)
+        elif lac > known:
+            if key not in self._levels and len(self._levels) >= LEVELS_MAX:
+                self._levels.clear()
+            self._levels[key] = lac
+
+    # -- what follows -------------------------------------------------------------------------
+
+    def quarantined(self, bookie: str) -> bool:
+        """It is to be avoided, by placement and by readers, where another one will do."""
+        return self._lasts(self._quarantined_until, bookie)
+
+    def slow(self, bookie: str) -> bool:
+        return self._lasts(self._slow_until, bookie)
+
+    def in_quarantine(self) -> list[str]:
+        return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
+
+    def unhealthy(self) -> list[UnhealthyBookie]:
+        """By bookie and kind."""
+        return [self._unhealthy[key] for key in sorted(self._unhealthy)]
+
+    def _lasts(self, until: dict[str, float], bookie: str) -> bool:
+        end = until.get(bookie)
+        if end is None:
+            return False
+        if end > self._now():
+            return True
+        del until[bookie]
+        return False
+
+    def _quarantine(self, bookie: str, **why: Field) -> None:
+        if not self.quarantined(bookie):
+            seconds = self._config.quarantine_s
+            log_event(logging.WARNING, "bookie_quarantined", bookie=bookie, **why, seconds=seconds)
+        self._quarantined_until[bookie] = self._now() + self._config.quarantine_s
+
+    def _report(self, ledger_id: int, bookie: str) -> None:
+        if self.on_damage is None or (ledger_id, bookie) in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported.add((ledger_id, bookie))
+        self._tasks.start(self._tell(self.on_damage, ledger_id, bookie))
+
+    async def _tell(self, on_damage: OnDamage, ledger_id: int, bookie: str) -> None:
+        try:
+            await on_damage(ledger_id, [bookie])
+        except QuireError as error:
+            self.unreported += 1
+            self._reported.discard((ledger_id, bookie))
+            log_event(
+                logging.WARNING, "damage_not_reported", bookie=bookie, ledger=ledger_id,
+                error=str(error),
+            )  # fmt: skip

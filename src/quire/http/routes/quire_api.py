@@ -1,0 +1,270 @@
+"""Routes of our own: what Apache has no route for, in pages, with the words of the command line."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import Any
+
+from quire._runtime.tasks import each
+from quire.codec.metadata.registration import check_bookie_id
+from quire.errors import NoSuchLedgerError, UsageError
+from quire.http.routes.cluster import RESULT_LEDGERS_MAX, Connect
+from quire.http.routes.jobs import HttpJob, Jobs, attended
+from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
+from quire.http.views.bookie_list import bookie_facts
+from quire.http.views.cluster_view import ClusterView
+from quire.http.views.ledger_json import described_or_error, ledger_as_json
+from quire.http.views.stream_statistics import segment_as_json, stream_statistics, subscription_lags
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.explain.status import why_not
+from quire.replication.marks.job_announcements import running_jobs
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import ReplicationMarks
+from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
+from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.moves.recover import check_known
+from quire.streams import Namespace
+from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.ownership.owners import missed
+
+PREFIX = "/api/v1/quire"
+PAGE = 100
+PAGE_MAX = 1_000
+DEFAULT_NAMESPACE = "/streams"
+
+LEDGER_ID = Field("ledger_id", "integer", "a ledger's id")
+JOB_ID = Field("job_id", "integer", "a job's id")
+LIMIT = Field("limit", "integer", f"how many ({PAGE})", minimum=1, maximum=PAGE_MAX)
+AFTER_LEDGER = Field(
+    "after", "integer", "go on behind this id: `next` of the page before", maximum=INT64_MAX
+)
+AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
+KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
+TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
+MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=1)
+NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
+
+
+class QuireRoutes:
+    def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
+        """`owner`: how locks and pauses name this process."""
+        self._connect = connect
+        self._jobs = jobs
+        self._view = view
+        self._owner = owner
+
+    def routes(self) -> list[Route]:
+        page = (AFTER_LEDGER, LIMIT)
+        names = (AFTER_NAME, LIMIT)
+        ledger = {"ledger_id": 7, "state": "CLOSED", "last_entry_id": 99}
+        job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
+        space = Field("space", "boolean", "ask each for the free space of its disk")
+        rates = Field("rates", "boolean", "with what each does now, as its /metrics tells it")
+        gone = Field("gone", "boolean", "also those that have a cookie and are not registered")
+        deep = Field("deep", "boolean", "read every entry of every replica")
+        missing = Field("namespace", "string", NAMESPACE.help)
+        name = Field("name", "string", "the stream's name", required=True)
+        part = Field("search", "string", "only those with this in their name")
+        return [
+            Route("GET", f"{PREFIX}/cluster", "The cluster, and how its autorecovery stands",
+                  self.cluster, example={"instance_id": "…", "writable": 3, "readonly": 0}),
+            Route("GET", f"{PREFIX}/bookies", "The registered bookies", self.bookies,
+                  query=(*names, space, rates, gone),
+                  example={"bookies": [{"id": "10.0.0.1:3181", "state": "writable"}],
+                           "next": None}),
+            Route("GET", f"{PREFIX}/ledgers", "Ledgers with their metadata, ascending",
+                  self.ledgers, query=page, example={"ledgers": [ledger], "next": 7}),
+            Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}", "What the metadata says of a ledger",
+                  self.ledger, fields=(LEDGER_ID,), example=ledger),
+            Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}/explain",
+                  "Where its replicas are, what is missing, why, and what to type", self.explain,
+                  fields=(LEDGER_ID,), query=(deep,),
+                  example={"ledger": 7, "verdict": {"what": "…", "next": "…"}}),
+            Route("GET", f"{PREFIX}/marked", "Ledgers that lack replicas, and why they still do",
+                  self.marked, query=page, example={"ledgers": [{"ledger": 7}], "next": None}),
+            Route("GET", f"{PREFIX}/streams", "The streams of a namespace", self.streams,
+                  query=(missing, *names, part), example={"streams": ["orders"], "next": None}),
+            Route("GET", f"{PREFIX}/stream", "One stream with its segments and subscriptions",
+                  self.stream, query=(missing, name),
+                  example={"name": "orders", "records": 10, "segments": []}),
+            Route("GET", f"{PREFIX}/jobs", "The jobs of this process, the newest first", self.jobs,
+                  example={"jobs": [job]}),
+            Route("GET", f"{PREFIX}/jobs/{{job_id}}", "One job", self.job, fields=(JOB_ID,),
+                  example=job),
+            Route("DELETE", f"{PREFIX}/jobs/{{job_id}}",
+                  "Cancel a job; what it has done stays done", self.cancel, fields=(JOB_ID,),
+                  example={**job, "state": "cancelled"}),
+            Route("PUT", f"{PREFIX}/pause", "Pause a job, in whichever process it runs, or will",
+                  self.pause, body=(KIND, TARGET), example={"paused": True, "changed": True}),
+            Route("PUT", f"{PREFIX}/resume", "Let a job go on", self.resume, body=(KIND, TARGET),
+                  example={"paused": False, "changed": True}),
+            Route("GET", f"{PREFIX}/paused", "The jobs that are paused", self.paused,
+                  example={"paused": [{"kind": "recover", "target": "10.0.0.1:3181"}]}),
+            Route("GET", f"{PREFIX}/running", "The jobs that run, in whichever process",
+                  self.running, example={"running": [
+                      {"kind": "recover", "target": "10.0.0.1:3181", "by": "host.4711",
+                       "ledgers": 10, "ledgers_done": 3, "pausable": True}]}),
+            Route("PUT", f"{PREFIX}/rebalance",
+                  "Move replicas from the fullest bookies to the emptiest: a job", self.rebalance,
+                  body=(MAX_BYTES,), example={**job, "kind": "rebalance", "target": CLUSTER}),
+        ]  # fmt: skip
+
+    async def cluster(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        store, bookies = client.metadata, await client.bookies()
+        return {
+            "metadata": store.uri,
+            "instance_id": await store.instance_id(),
+            "writable": len(bookies.writable),
+            "readonly": len(set(bookies.readonly) - set(bookies.writable)),
+            "autorecovery": await self._view.autorecovery(client),
+        }
+
+    async def bookies(self, call: Call) -> dict[str, Any]:
+        found = await bookie_facts(
+            await self._connect(),
+            gone=call.query.get("gone", False),
+            spaces=self._view.spaces if call.query.get("space") else None,
+            rates=self._view.rates if call.query.get("rates") else None,
+        )
+        listed = {one["id"]: one for one in found}
+        names, following = _page(list(listed), call)
+        return {"bookies": [listed[name] for name in names], "next": following}
+
+    async def ledgers(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        limit = call.query.get("limit", PAGE)
+        first = call.query["after"] + 1 if "after" in call.query else 0
+        ids: list[int] = []
+        if first <= INT64_MAX:
+            async for ledger_id in client.list_ledgers(first):
+                ids.append(ledger_id)
+                if len(ids) > limit:
+                    break
+
+        found = await each(
+            ids[:limit], lambda one: described_or_error(client.metadata, one, ledger_as_json)
+        )
+        return {
+            "ledgers": [one for one in found if one is not None],
+            "next": ids[limit - 1] if len(ids) > limit else None,
+        }
+
+    async def ledger(self, call: Call) -> dict[str, Any]:
+        client, ledger_id = await self._connect(), call.path["ledger_id"]
+        return ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
+
+    async def explain(self, call: Call) -> dict[str, Any]:
+        client, ledger_id = await self._connect(), call.path["ledger_id"]
+        try:
+            found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
+        except NoSuchLedgerError as error:
+            raise await missed(client, error, ledger_id) from None
+        metadata = await client.ledger_metadata(ledger_id)
+        return {**found.as_json(), "metadata": ledger_as_json(ledger_id, metadata)}
+
+    async def marked(self, call: Call) -> dict[str, Any]:
+        store = (await self._connect()).metadata
+        limit, after = call.query.get("limit", PAGE), call.query.get("after", -1)
+        ids = []
+        async for ledger_id in ReplicationMarks(store).walk():
+            if ledger_id > after:
+                ids.append(ledger_id)
+        ids = sorted(ids)[: limit + 1]
+        found = await each(ids[:limit], lambda one: why_not(store, one))
+        return {
+            "ledgers": [
+                {**one.as_json(), "why": one.sentence()} for one in found if one is not None
+            ],
+            "next": ids[limit - 1] if len(ids) > limit else None,
+        }
+
+    async def _namespace(self, call: Call) -> Namespace:
+        path = namespace_path(call.query.get("namespace", DEFAULT_NAMESPACE))
+        return await open_namespace(await self._connect(), path)
+
+    async def streams(self, call: Call) -> dict[str, Any]:
+        async with await self._namespace(call) as opened:
+            part = call.query.get("search", "")
+            found = [name for name in await opened.streams() if part in name]
+            names, following = _page(sorted(found), call)
+        return {"streams": names, "next": following}
+
+    async def stream(self, call: Call) -> dict[str, Any]:
+        async with await self._namespace(call) as opened:
+            facts = await stream_statistics(opened, call.query["name"], b"")
+            return {
+                **facts.as_json(),
+                "settings": asdict(facts.settings),
+                "segments": [segment_as_json(one) for one in facts.facts],
+                "lost": facts.lost_as_json(),
+                "subscriptions": await opened.subscriptions(call.query["name"]),
+                "lag": await subscription_lags(opened, facts, b""),
+            }
+
+    async def jobs(self, call: Call) -> dict[str, Any]:
+        return {"jobs": [job.as_json() for job in self._jobs.all()]}
+
+    async def job(self, call: Call) -> dict[str, Any]:
+        return self._jobs.get(call.path["job_id"]).as_json()
+
+    async def pause(self, call: Call) -> dict[str, bool]:
+        kind, target = _paused(call)
+        client = await self._connect()
+        if kind != "rebalance":
+            await check_known(client, target)
+        one = Pause(kind, target, self._owner, client.clock.now_ms())
+        changed = await Pauses(client.metadata).pause(one)
+        if changed:
+            self._jobs.pausing(kind, target, one)
+        return {"paused": True, "changed": changed}
+
+    async def resume(self, call: Call) -> dict[str, bool]:
+        kind, target = _paused(call)
+        client = await self._connect()
+        changed = await Pauses(client.metadata).resume(kind, target)
+        self._jobs.pausing(kind, target, None)
+        return {"paused": False, "changed": changed}
+
+    async def paused(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        return {"paused": [one.as_json() for one in await Pauses(client.metadata).all()]}
+
+    async def running(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        return {"running": [one.as_json() for one in await running_jobs(client.metadata)]}
+
+    async def rebalance(self, call: Call) -> Reply:
+        client = await self._connect()
+
+        async def work(job: HttpJob) -> dict[str, Any]:
+            locks = ReplicationLocks(client.metadata, self._owner, client.clock)
+            options = RebalanceOptions(max_bytes=call.body.get("max_bytes"))
+            async with attended(client, job, self._owner):
+                result = await rebalance(
+                    client, locks, random.Random(), options=options, progress=job
+                )
+            return result.as_json(RESULT_LEDGERS_MAX)
+
+        return Reply(202, self._jobs.start("rebalance", CLUSTER, work).as_json())
+
+    async def cancel(self, call: Call) -> Reply:
+        return Reply(200, (await self._jobs.cancel(call.path["job_id"])).as_json())
+
+
+def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
+    """Those of the page that is asked for, and where the next one begins."""
+    limit, after = call.query.get("limit", PAGE), call.query.get("after", "")
+    rest = [name for name in names if name > after]
+    return rest[:limit], rest[limit - 1] if len(rest) > limit else None
+
+
+def _paused(call: Call) -> tuple[str, str]:
+    """Return the kind and the target of the job to pause or resume. Raises UsageError."""
+    kind, target = call.body["kind"], call.body["target"]
+    if kind != "rebalance":
+        check_bookie_id(target)
+    elif target != CLUSTER:
+        raise UsageError(f"the target of rebalance is {CLUSTER!r}, not {target!r}")
+    return kind, target

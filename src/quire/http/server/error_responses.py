@@ -1,0 +1,108 @@
+"""What an error looks like over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    ClusterNotInitialisedError,
+    CollectionOffError,
+    KeyExistsError,
+    LedgerExistsError,
+    LedgerOwnedError,
+    LedgerRecreatedError,
+    MetadataDeniedError,
+    MetadataUnavailableError,
+    MetadataWentBackError,
+    NoSuchEntryError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    NoSuchNamespaceError,
+    NoSuchStreamError,
+    QuireError,
+    ReadError,
+    UnauthorizedError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.http.server.security import RefusedRequest
+
+_STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
+    (
+        (
+            NoSuchLedgerError,
+            NoSuchEntryError,
+            NoSuchKeyError,
+            NoSuchStreamError,
+            NoSuchNamespaceError,
+        ),
+        404,
+    ),
+    ((LedgerOwnedError, LedgerRecreatedError), 409),
+    ((UsageError,), 400),
+    ((UnauthorizedError, MetadataDeniedError), 403),
+    (
+        (
+            VersionConflictError,
+            KeyExistsError,
+            LedgerExistsError,
+            CollectionOffError,
+            MetadataWentBackError,
+        ),
+        409,
+    ),
+    (
+        (
+            MetadataUnavailableError,
+            ClusterNotInitialisedError,
+            BookieUnavailableError,
+            ReadError,
+        ),
+        503,
+    ),
+    ((BookieTimeoutError,), 504),
+)
+
+
+class NotFoundError(UsageError):
+    """What was asked for by name is not there."""
+
+
+class NotOfferedError(UsageError):
+    """A route of Apache's that has no meaning here."""
+
+
+def status_of(error: QuireError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, NotOfferedError):
+        return 501
+    return next((status for kinds, status in _STATUS if isinstance(error, kinds)), 500)
+
+
+def error_body(error: QuireError | RefusedRequest, *, outcome_known: bool = True) -> dict[str, Any]:
+    if isinstance(error, RefusedRequest):
+        said: dict[str, Any] = {
+            "status": error.status,
+            "kind": "Refused",
+            "what": error.what,
+            "causes": {},
+            "remedy": error.remedy,
+            "outcome_known": outcome_known,
+            "code": UsageError.code,
+        }
+    else:
+        said = {
+            "status": status_of(error),
+            "kind": type(error).__name__,
+            "what": str(error.args[0]) if error.args else str(error),
+            "causes": {who: str(why) for who, why in error.causes.items()},
+            "remedy": error.remedy,
+            "outcome_known": error.outcome_known,
+            "code": error.code,
+        }
+        if isinstance(error, LedgerOwnedError):
+            said["owners"] = {str(ledger_id): told for ledger_id, told in error.owners.items()}
+    return {"error": said}

@@ -1,0 +1,143 @@
+"""What `quire stream list --long` and `show`, and the HTTP API, say of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire._runtime.tasks import each
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import Truncation
+from quire.errors import StreamDamagedError
+from quire.http.views.ledger_json import time_text
+from quire.streams.ownership.named_ledgers import segment_words
+from quire.streams.read.positions import oldest_position
+from quire.streams.read.statistics import SegmentStatistics, records_from, segment_statistics
+
+if TYPE_CHECKING:
+    from quire.codec.distributedlog.dlsn import DLSN
+    from quire.streams import Namespace
+    from quire.streams.namespace.settings import StreamSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatistics:
+    name: str
+    settings: StreamSettings
+    facts: list[SegmentStatistics]
+    records: int
+    """That can be read."""
+    oldest: DLSN
+
+    @property
+    def active(self) -> list[SegmentStatistics]:
+        return [fact for fact in self.facts if not fact.truncated]
+
+    @property
+    def ended(self) -> bool:
+        completed = [fact.segment for fact in self.facts if not fact.segment.in_progress]
+        return any(segment.last_txid == MAX_TXID for segment in completed)
+
+    @property
+    def last(self) -> DLSN | None:
+        return next((fact.last for fact in reversed(self.active) if fact.last), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Of the stream as a whole."""
+        return {
+            "name": self.name,
+            "ended": self.ended,
+            "segments": len(self.active),
+            "records": self.records,
+            "bytes": sum(fact.size_bytes for fact in self.facts),
+            "first": str(self.oldest) if self.records else None,
+            "first_time": time_text(self._first_ms()) if self.records else None,
+            "last": str(self.last) if self.records and self.last else None,
+            "last_time": time_text(self._last_ms()) if self.records else None,
+        }
+
+    def lost_as_json(self) -> list[dict[str, Any]]:
+        """The segments whose ledger no longer exists, with a description of their positions."""
+        return [
+            {
+                "number": fact.segment.lssn,
+                "ledger_id": fact.segment.ledger_id,
+                "what": segment_words(fact.segment),
+            }
+            for fact in self.facts
+            if fact.lost
+        ]
+
+    def _first_ms(self) -> int:
+        """-1: not known."""
+        if not self.active or self.settings.txids != "time":
+            return -1
+        return self.active[0].segment.first_txid
+
+    def _last_ms(self) -> int:
+        for fact in reversed(self.active):
+            if fact.last is None or fact.last_txid is None:
+                continue
+            if self.settings.txids == "time" and fact.last_txid != MAX_TXID:
+                return fact.last_txid
+            return -1 if fact.segment.in_progress else fact.segment.completion_time_ms
+        return -1
+
+
+async def stream_statistics(opened: Namespace, name: str, password: bytes) -> StreamStatistics:
+    """NoSuchStreamError, and what ledgers raise."""
+    segments = await opened.segments(name)
+    facts = await segment_statistics(opened.client, segments, password)
+    oldest = oldest_position(segments)
+    count = await records_from(opened.client, facts, oldest, password)
+    return StreamStatistics(name, await opened.stream_settings(name), facts, count, oldest)
+
+
+LAGS_MAX = 100
+"""Subscriptions whose lag is counted."""
+
+
+async def subscription_lags(
+    opened: Namespace, facts: StreamStatistics, password: bytes
+) -> list[dict[str, Any]]:
+    """Return the progress of the first `LAGS_MAX` subscriptions.
+
+    Each has its `position`, which is the first record still to be read (None if nothing was ever
+    committed), and the number of records from there on. A subscription that cannot be decoded has
+    `error` instead.
+    """
+
+    async def lag(name: str) -> dict[str, Any]:
+        try:
+            position = await opened.subscription(facts.name, name).position()
+        except StreamDamagedError as error:
+            return {"name": name, "position": None, "records": None, "error": str(error)}
+        count = facts.records
+        if position is not None:
+            count = await records_from(opened.client, facts.facts, position, password)
+        return {
+            "name": name,
+            "position": None if position is None else str(position),
+            "records": count,
+        }
+
+    return await each((await opened.subscriptions(facts.name))[:LAGS_MAX], lag)
+
+
+def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:
+    segment = fact.segment
+    state = "in progress" if segment.in_progress else "completed"
+    partial = segment.truncation is Truncation.PARTIAL
+    return {
+        "number": segment.lssn,
+        "ledger_id": segment.ledger_id,
+        "state": "lost" if fact.lost else "truncated" if fact.truncated else state,
+        "records": fact.records,
+        "bytes": fact.size_bytes,
+        "first_sequence": segment.first_sequence_id if segment.first_sequence_id >= 0 else None,
+        "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
+        "last": None if fact.last is None else str(fact.last),
+        "first_txid": segment.first_txid if segment.first_txid != MAX_TXID else None,
+        "last_txid": fact.last_txid if fact.last_txid != MAX_TXID else None,
+        "completed": time_text(segment.completion_time_ms) if not segment.in_progress else None,
+    }

@@ -1,0 +1,230 @@
+"""Observations of a cluster that are made in the background while somebody looks at a page.
+
+All readers of a page share them, and nothing is observed while nobody asks. An observation that has
+to read all ledgers or records is made less often if it takes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+
+from quire._runtime.tasks import TaskSet, each
+from quire.client import Client
+from quire.errors import MetadataError, QuireError
+from quire.replication.explain.at_risk import AtRisk, at_risk
+from quire.replication.explain.status import MarkCount, count_marks
+from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
+
+LOOK_WAIT_S = 0.1
+"""Seconds that a reader waits for an observation under way. Then it gets the previous one."""
+LOOK_SHARE = 0.1
+"""The share of the time that a count may take: after a long one, the next waits longer."""
+MARKS_INTERVAL_S = 2.0
+"""Seconds between two counts of the ledgers that are marked."""
+RISKS_INTERVAL_S = 5.0
+"""Seconds between two counts of the ledgers that lost bookies put at risk."""
+LOST_INTERVAL_S = 60.0
+"""Seconds between two searches of the records of all streams, objects and datasets."""
+SPACE_INTERVAL_S = 1.0
+"""Seconds between two questions to a bookie for its free space."""
+SPACE_TIMEOUT_S = 2.0
+"""A bookie that does not tell its free space within this time does not answer."""
+PAUSE_S = 0.005
+"""Seconds between two parts of an observation, in which other requests are served."""
+RECORDS_AT_ONCE = 64
+"""The number of records between two pauses of the search for lost ledgers."""
+BOOKIES_AT_ONCE = 32
+
+
+class BackgroundObservation:
+    """One observation at a time, not more often than every `interval_s`, and never while nobody
+    asks."""
+
+    share: float | None = None
+    """The share of the time that observations may take; None means that there is no bound."""
+
+    def __init__(
+        self, monotonic: Callable[[], float], interval_s: float, wait_s: float = LOOK_WAIT_S
+    ) -> None:
+        self.interval_s = self._shortest_s = interval_s
+        self._wait_s = wait_s
+        self._monotonic = monotonic
+        self._tasks = TaskSet()
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_s = self._ended_s = -math.inf
+        """When the last successful observation ended, and when the last of all ended."""
+
+    @property
+    def age_s(self) -> float | None:
+        """The age of the last successful observation, or None if there was none."""
+        age_s = self._monotonic() - self._looked_s
+        return age_s if math.isfinite(age_s) else None
+
+    async def refresh(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin an observation if it is time for one, and wait a little for the one under way."""
+        due = self._monotonic() - self._ended_s >= self.interval_s
+        if due and (self._looking is None or self._looking.done()):
+            self._looking = self._tasks.start(self._look_once(look))
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=self._wait_s)
+
+    async def _look_once(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
+        begun_s = self._monotonic()
+        try:
+            await look()
+            self._looked_s = self._monotonic()
+        finally:
+            self._ended_s = self._monotonic()
+            if self.share is not None:
+                took_s = self._ended_s - begun_s
+                self.interval_s = max(self._shortest_s, took_s / self.share)
+
+    def forget(self) -> None:
+        """Discard what was observed: the next reader begins another observation."""
+        self._looked_s = self._ended_s = -math.inf
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+
+class MarkCounts(BackgroundObservation):
+    """The number of ledgers that are marked as lacking replicas; there may be very many marks."""
+
+    share = LOOK_SHARE
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, MARKS_INTERVAL_S, wait_s)
+        self._found = MarkCount(whole=False)
+        self._error: MetadataError | None = None
+
+    async def of(self, client: Client) -> MarkCount:
+        """Return the last complete count, or the first one as far as it got.
+
+        Raises MetadataError if the last count failed.
+        """
+        await self.refresh(lambda: self._count(client))
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    async def _count(self, client: Client) -> None:
+        first = not self._found.whole
+        try:
+            async for found in count_marks(client.metadata, clock=client.clock):
+                if first or found.whole:
+                    self._found = found
+                await asyncio.sleep(PAUSE_S)
+            self._error = None
+        except MetadataError as error:
+            self._error = error
+
+
+class LedgerRisks(BackgroundObservation):
+    """The number of ledgers that lack copies because bookies are lost."""
+
+    share = LOOK_SHARE
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, RISKS_INTERVAL_S, wait_s)
+        self.found: AtRisk | None = None
+        """As far as it was counted, or None if nothing was."""
+        self._of: tuple[frozenset[str], frozenset[str]] | None = None
+
+    async def of(
+        self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
+    ) -> AtRisk | None:
+        """Return what lost bookies, in these groups, mean for ledgers.
+
+        The result is None if no bookie is lost, or nothing was counted yet.
+        """
+        of = (frozenset(registered), frozenset(groups))
+        if of != self._of:
+            # Others are lost than those that were counted for.
+            await self.close()
+            self._of, self.found = of, None
+            self.forget()
+        if not groups:
+            return None
+        await self.refresh(lambda: self._count(client, registered, groups))
+        return self.found
+
+    async def _count(
+        self, client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
+    ) -> None:
+        first = self.found is None
+        try:
+            async for found in at_risk(client, registered, groups):
+                if first or found.whole:
+                    self.found = found
+                await asyncio.sleep(PAUSE_S)
+            self.found = found
+        except MetadataError:
+            pass  # the pages themselves report that the store does not answer
+
+
+class LostLedgerSearch(BackgroundObservation):
+    """The ledgers that streams, objects and datasets name and that do not exist."""
+
+    share = LOOK_SHARE
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, LOST_INTERVAL_S, wait_s)
+        self.found: LostLedgers | None = None
+        """The result of the first search so far, then that of the last complete search."""
+
+    async def of(self, client: Client) -> LostLedgers | None:
+        """Return what was found, or None if no search has begun."""
+        await self.refresh(lambda: self._look(client))
+        return self.found
+
+    async def _look(self, client: Client) -> None:
+        first = self.found is None
+        try:
+            async for found in lost_ledgers(client):
+                if first or found.whole:
+                    self.found = found
+                if found.records % RECORDS_AT_ONCE == 0:
+                    await asyncio.sleep(PAUSE_S)
+        except MetadataError:
+            pass  # the pages themselves report that the store does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    free_bytes: int
+    total_bytes: int
+    """Of all data directories of the bookie."""
+
+
+class DiskSpaces(BackgroundObservation):
+    """The free space of the bookies' disks."""
+
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, SPACE_INTERVAL_S, wait_s)
+        self._found: dict[str, DiskSpace | None] = {}
+
+    async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, DiskSpace | None]:
+        """Return the space by bookie, None for one that did not answer.
+
+        A bookie that was not asked yet is missing: the first reader does not wait for all of them.
+        """
+        names = sorted(bookies)
+        await self.refresh(lambda: self._ask_all(client, names))
+        return self._found
+
+    async def _ask_all(self, client: Client, names: list[str]) -> None:
+        answers = await each(names, lambda one: space_of(client, one), BOOKIES_AT_ONCE)
+        self._found = dict(zip(names, answers, strict=True))
+
+
+async def space_of(client: Client, bookie: str) -> DiskSpace | None:
+    """Return the space of one bookie, or None if it does not answer."""
+    try:
+        async with asyncio.timeout(SPACE_TIMEOUT_S):
+            info = await client.bookie_info(bookie)
+    except (QuireError, TimeoutError):
+        return None
+    return DiskSpace(info.free_bytes, info.total_bytes)

@@ -1,0 +1,149 @@
+"""Whether the metadata store answers, asked every few seconds for as long as a server runs.
+
+With a store that is away a question to it waits for as long as an operation is repeated. Whoever
+asks over HTTP is told at once instead, and what is asked already is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from quire._runtime.clock import Clock
+from quire._runtime.metrics import Metric, counter, gauge
+from quire.client import Client
+from quire.errors import MetadataUnavailableError, QuireError
+from quire.http.server.api import Call, Handler, Route
+
+PROBE_INTERVAL_S = 2.0
+"""Between two questions to the store."""
+PROBE_TIMEOUT_S = 2.0
+"""A store that takes longer is not reachable."""
+REMEDY = (
+    "Start it, or look at the network to it. Open ledgers are written and read meanwhile, as long "
+    "as their bookies live; nothing is created, opened or repaired until it is back"
+)
+
+Connect = Callable[[], Awaitable[Client]]
+
+
+class MetadataReachability:
+    def __init__(self, uri: str, ask: Callable[[], Awaitable[object]], clock: Clock) -> None:
+        """`ask` asks the store for something small; any error means that it does not answer."""
+        self._uri = uri
+        self._ask = ask
+        self._clock = clock
+        self._answered_ms = clock.now_ms()
+        self._causes: Mapping[str, BaseException | str] = {}
+        self._down = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.failures = 0
+        """Questions without an answer, since the start."""
+
+    @property
+    def since_ms(self) -> int | None:
+        """When it last answered; None: it does."""
+        return self._answered_ms if self._down.is_set() else None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def look(self) -> None:
+        """Ask once, now."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self._ask()
+        except Exception as error:  # noqa: BLE001 - else nobody would ask any more, and all seem well
+            self.failures += 1
+            self._causes = self._causes_of(error)
+            self._down.set()
+        else:
+            self._answered_ms = self._clock.now_ms()
+            self._down.clear()
+
+    def _causes_of(self, error: Exception) -> Mapping[str, BaseException | str]:
+        if isinstance(error, QuireError):
+            return error.causes
+        if isinstance(error, TimeoutError):
+            return {}
+        return {self._uri: f"{type(error).__name__}: {error}"}
+
+    async def _run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+    def error(self) -> MetadataUnavailableError:
+        silent_s = max(0, self._clock.now_ms() - self._answered_ms) / 1000
+        return MetadataUnavailableError(
+            f"the metadata store {self._uri} has not answered for {silent_s:.0f} s",
+            causes=self._causes,
+            remedy=REMEDY,
+        )
+
+    def check(self) -> None:
+        """MetadataUnavailableError while it does not answer."""
+        if self._down.is_set():
+            raise self.error()
+
+    def connecting(self, connect: Connect) -> Connect:
+        """The same, but for an error at once while the store is away."""
+
+        async def connected() -> Client:
+            self.check()
+            return await connect()
+
+        return connected
+
+    def guarded(self, routes: Iterable[Route]) -> list[Route]:
+        """Those that only look are given up once the store is away: they would wait for it."""
+        return [
+            one if one.changes else replace(one, handler=self._giving_up(one.handler))
+            for one in routes
+        ]
+
+    def _giving_up(self, handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            if self._down.is_set():
+                return await handler(call)  # what needs the store says so by itself
+            loop = asyncio.get_running_loop()
+            work = loop.create_task(_made(handler(call)))
+            down = loop.create_task(self._down.wait())
+            try:
+                await asyncio.wait((work, down), return_when=asyncio.FIRST_COMPLETED)
+                if not work.done():
+                    raise self.error()
+                return work.result()
+            finally:
+                await _end(work, down)
+
+        return handle
+
+    def metrics(self) -> Iterable[Metric]:
+        since_ms = self.since_ms
+        yield gauge("quire_metadata_reachable", "1: the metadata store answers.",
+                    int(since_ms is None))  # fmt: skip
+        yield gauge("quire_metadata_unreachable_since_seconds",
+                    "When it last answered, as Unix time; 0: it does.",
+                    0 if since_ms is None else since_ms / 1000)  # fmt: skip
+        yield counter("quire_metadata_unanswered_total",
+                      "Questions to the metadata store without an answer in time.",
+                      self.failures)  # fmt: skip
+
+
+async def _made(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """None of them is left running."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,332 @@
+"""Taking bookies out of one ledger: what a worker does with a ledger that is marked, and a Spark
+task with one of a lost bookie (replication spec, 12.3).
+
+Locks keep two from doing the same ledger; that nothing is lost rests on the metadata's version.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+
+from quire.client import Client
+from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.core.fragments import Fragment, entry_bytes, members, stored_count
+from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
+from quire.metadata.interface import UNKNOWN_CREATION
+from quire.metadata.ledgers.unreadable import UNREADABLE
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
+from quire.replication.repair.fragment import (
+    BATCH_SEGMENTS_MAX,
+    CopyBatch,
+    CopyOutcome,
+    CopyResult,
+    choose_replacements,
+)
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+
+CONFLICTS_MAX = 10
+"""The number of conflicts of one ledger in a row, while another client works on it."""
+TARGET_ATTEMPTS = 3
+"""The number of new bookies that may fail while one ledger is copied to them."""
+CONFLICT_SHRINKS = 8
+"""The factor by which a batch shrinks after a conflict. It keeps at least one segment."""
+REASON_CHARS_MAX = 500
+
+
+Recheck = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Those of some bookies that are still to be taken out, asked before each copy."""
+
+
+async def _as_they_are(lost: Collection[str]) -> Collection[str]:
+    return lost
+
+
+class LedgerOutcome(enum.StrEnum):
+    DONE = "done"
+    """No segment names the bookies any more."""
+    LOCKED = "locked"
+    """Somebody else works on it."""
+    OPEN = "open"
+    """It is written, or its writer died: its last segment names the bookie. `seen` says more."""
+    GONE = "gone"
+    """It was deleted."""
+    FAILED = "failed"
+    """`reason` says why; what could be done is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLedgerState:
+    """An open ledger at one moment: one that looks the same a while later is not written."""
+
+    version: int
+    last_add_confirmed: int
+    created: int = UNKNOWN_CREATION
+    """The store's identification of the ledger's creation. A ledger that was created again counts
+    as still being written."""
+
+    @classmethod
+    def of(cls, ledger: OpenedLedger) -> OpenLedgerState:
+        return cls(ledger.stored.version, ledger.last_add_confirmed, ledger.stored.created)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerResult:
+    ledger: int
+    work: LedgerOutcome
+    fragments: int = 0
+    """Segments in which members were replaced by this call."""
+    entries: int = 0
+    size_bytes: int = 0
+    recovered: bool = False
+    """The ledger was fenced and closed for it."""
+    reason: str = ""
+    seen: OpenLedgerState | None = None
+    """The current state of the ledger, if it is OPEN, or FAILED because its recovery failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMove:
+    """What of a ledger a bookie should hold, and another is to get."""
+
+    ledger: int
+    fragments: int
+    entries: int
+    bytes: int
+    """Estimated from the ledger's length; 0 where that is not known."""
+    open: bool
+    """Its last segment names the bookie, and is not closed."""
+
+
+async def move_of(
+    client: Client, ledger_id: int, bookie: str, *, password: bytes = b""
+) -> LedgerMove | None:
+    """What would move if the bookie were taken out of the ledger. None: it is in no segment, or the
+    ledger is gone."""
+    try:
+        ledger = await open_for_repair(client, ledger_id, password=password, ask=False)
+    except NoSuchLedgerError:
+        return None
+    metadata = ledger.metadata
+    found = [one for one in ledger.fragments() if members(one, (bookie,))]
+    if not found:
+        return None
+    entries = sum(
+        stored_count(metadata, index, fragment.first, fragment.last)
+        for fragment in found
+        for index in members(fragment, (bookie,))
+    )
+    size = int(entries * entry_bytes(metadata))
+    return LedgerMove(ledger_id, len(found), entries, size, not found[-1].closed)
+
+
+async def take_out(
+    client: Client,
+    locks: ReplicationLocks,
+    ledger_id: int,
+    lost: Collection[str],
+    *,
+    password: bytes = b"",
+    before: OpenLedgerState | None = None,
+    budget: Budget = UNBOUNDED,
+) -> LedgerResult:
+    """Replace these bookies in every segment of the ledger, and take its mark away.
+
+    Segments that are complete are copied. A ledger that is open with one of the bookies in its last
+    segment is left OPEN: the writer replaces the bookie itself, if it lives. `before` is what such
+    a call saw a grace period ago: where the ledger looks the same now, its writer is taken for
+    dead; the ledger is fenced, recovered and copied (rule 25).
+
+    `password` counts where the metadata has none. Safe to repeat, and to do by several at once.
+    Cancel-safe: what is named in the metadata is durable on its bookies, at any moment. Raises
+    MetadataError only; all else is in the result.
+    """
+    try:
+        async with locks.hold(ledger_id) as lock:
+            return await take_out_locked(
+                client, locks, lock, lost, password=password, before=before, budget=budget
+            )
+    except LockHeldError as error:
+        return LedgerResult(ledger_id, LedgerOutcome.LOCKED, reason=str(error.args[0]))
+
+
+async def take_out_locked(
+    client: Client,
+    locks: ReplicationLocks,
+    lock: ReplicationLock,
+    lost: Collection[str],
+    *,
+    password: bytes = b"",
+    before: OpenLedgerState | None = None,
+    budget: Budget = UNBOUNDED,
+    recheck: Recheck = _as_they_are,
+) -> LedgerResult:
+    """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
+    stays where it is, and so does the mark if that names it."""
+    result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
+    failures, segments_max = 0, BATCH_SEGMENTS_MAX
+    for _ in range(CONFLICTS_MAX):
+        try:
+            ledger = await open_for_repair(client, lock.ledger_id, password=password)
+        except NoSuchLedgerError:
+            await locks.replicated(lock)
+            return replace(result, work=LedgerOutcome.GONE)
+        except UNREADABLE as error:
+            return _failed(result, str(error))
+        one_pass = _Pass(client, ledger, lost, recheck, failures)
+        result = await one_pass.replace(result, budget, segments_max)
+        lost, failures = one_pass.lost, one_pass.failures
+        if one_pass.reasons:
+            return _failed(result, "; ".join(one_pass.reasons))
+        if one_pass.conflict:
+            # A writer or another worker changes it: make the next swap smaller.
+            segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
+        if one_pass.changed:
+            continue  # the metadata says whether that was all
+        newest = ledger.fragments()[-1]
+        if not newest.closed and members(newest, lost := await recheck(lost)):
+            seen = OpenLedgerState.of(ledger)
+            if before is None or seen != before:
+                return replace(result, work=LedgerOutcome.OPEN, seen=seen)
+            try:
+                await fence_and_close(client, ledger)
+            except NoSuchLedgerError:
+                continue
+            except QuireError as error:
+                return await not_recovered(client, ledger, result, error)
+            result = replace(result, recovered=True)
+            continue
+        await _unmark(locks, lock, ledger)
+        return replace(result, work=LedgerOutcome.DONE)
+    return _failed(result, f"others changed the ledger {CONFLICTS_MAX} times meanwhile")
+
+
+def _failed(result: LedgerResult, reason: str) -> LedgerResult:
+    return replace(result, work=LedgerOutcome.FAILED, reason=reason[:REASON_CHARS_MAX])
+
+
+class _Pass:
+    """One pass over the segments of a ledger, in which lost members are replaced."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: OpenedLedger,
+        lost: Collection[str],
+        recheck: Recheck,
+        failures: int,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._recheck = recheck
+        self.lost = lost
+        self.failures = failures
+        """The new bookies that failed in this pass and earlier ones."""
+        self.reasons: list[str] = []
+        """The reasons why segments could not be copied."""
+        self.changed = False
+        """Whether the metadata may have changed, so that the ledger has to be read again."""
+        self.conflict = False
+        """Whether another client changed the ledger."""
+
+    async def replace(
+        self, result: LedgerResult, budget: Budget, segments_max: int
+    ) -> LedgerResult:
+        """Copy segments, and name the copies batch by batch. Returns `result` with the outcome."""
+        batch = CopyBatch(self._client, self._ledger, budget=budget, segments_max=segments_max)
+        async with batch:
+            try:
+                for fragment in self._ledger.fragments():
+                    if not fragment.closed or not members(fragment, self.lost):
+                        continue
+                    self.lost = await self._recheck(self.lost)
+                    if members(fragment, self.lost):
+                        await self._copy(batch, fragment)
+                    if batch.full:
+                        result = self._named(result, await batch.name())
+                result = self._named(result, await batch.name())
+            except NoSuchLedgerError:
+                self.changed = True
+        return result
+
+    async def _copy(self, batch: CopyBatch, fragment: Fragment) -> None:
+        lost = {*self.lost, *batch.broken}
+        known = len(batch.broken)
+        try:
+            replacements = await choose_replacements(
+                self._client, self._ledger, fragment, members(fragment, self.lost), lost
+            )
+            if not await batch.copy(fragment, replacements):
+                self.changed = self.conflict = True
+        except NoSuchLedgerError:
+            raise
+        except BookieError as error:
+            if len(batch.broken) > known:
+                self._failed(error)
+            else:
+                self.reasons.append(str(error))
+        except QuireError as error:
+            self.reasons.append(str(error))
+
+    def _named(self, result: LedgerResult, done: CopyResult) -> LedgerResult:
+        for error in done.broken.values():
+            self._failed(error)
+        self.changed = self.changed or bool(done.named)
+        if done.outcome is CopyOutcome.CONFLICT:
+            self.changed = self.conflict = True
+        return replace(
+            result,
+            fragments=result.fragments + len(done.named),
+            entries=result.entries + done.entries,
+            size_bytes=result.size_bytes + done.size_bytes,
+        )
+
+    def _failed(self, error: QuireError) -> None:
+        """Count a new bookie that failed. Another one is used instead, up to `TARGET_ATTEMPTS`."""
+        self.failures += 1
+        if self.failures < TARGET_ATTEMPTS:
+            self.changed = True
+        else:
+            self.reasons.append(str(error))
+
+
+async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
+    """Fence the writer and close the ledger with everything that was acknowledged.
+
+    Repair acts for the operator, who may close an empty ledger whose password cannot be checked.
+    Raises the errors of opening a ledger.
+    """
+    reader = await client.open_ledger(
+        ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True
+    )
+    reader.close()
+
+
+async def not_recovered(
+    client: Client, ledger: OpenedLedger, result: LedgerResult, error: QuireError
+) -> LedgerResult:
+    """Return the result of a failed recovery.
+
+    Its `seen` is the current state of the ledger if it is in recovery. Then no writer can add to it
+    any more, so the next attempt need not give the writer time again.
+    """
+    failed = _failed(result, str(error))
+    try:
+        now = await open_for_repair(client, ledger.ledger_id, password=ledger.password)
+    except MetadataError:
+        return failed
+    if now.metadata.state is not LedgerState.IN_RECOVERY:
+        return failed
+    return replace(failed, seen=OpenLedgerState(now.stored.version, now.last_add_confirmed))
+
+
+async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:
+    """Take the mark away, unless a bookie that it names is still a member: it may be there, and
+    lack entries."""
+    if lock.mark is None:
+        return
+    named = set(lock.mark.value.replicas)
+    if not any(named.intersection(s.ensemble) for s in ledger.metadata.segments):
+        await locks.replicated(lock)

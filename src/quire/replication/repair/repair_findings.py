@@ -1,0 +1,308 @@
+"""Writing back what single bookies lack: from a replica whose digest is right, to the bookie itself
+where it lives, else to another one that takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from quire.client import Client
+from quire.core.fragments import Fragment, stored_by
+from quire.core.replicas import Copies, Finding, Kind
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadError,
+)
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+from quire.replication.repair.bookie_removal import CONFLICTS_MAX, REASON_CHARS_MAX
+from quire.replication.repair.fragment import (
+    CopyBatch,
+    CopyResult,
+    choose_replacements,
+    window_entries,
+)
+from quire.replication.repair.opened_ledger import OpenedLedger, open_for_repair
+from quire.replication.repair.recovery_adds import RecoveryAdds
+from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
+from quire.replication.repair.replica_source import ReplicaSource
+
+WRITE_BACK_ATTEMPTS = 2
+"""The number of attempts to write back to a bookie that answers but loses its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair of one ledger did."""
+
+    ledger: int
+    written_back: int = 0
+    """Entries written again to the bookie that lacked them."""
+    moved: int = 0
+    """Segments in which another bookie took the place of one that could not be repaired."""
+    entries: int = 0
+    size_bytes: int = 0
+    left: list[Finding] = field(default_factory=list)
+    """What could not be repaired; the detail says why."""
+
+
+async def repair_ledger(
+    client: Client,
+    locks: ReplicationLocks,
+    ledger_id: int,
+    found: Sequence[Finding],
+    *,
+    password: bytes = b"",
+    budget: Budget = UNBOUNDED,
+) -> Repaired:
+    """Repair what is named, and only that, under the ledger's lock. Every entry that is written
+    back is read again from that bookie; one that does not keep it is replaced.
+
+    A replica that differs from the others is overwritten only where most replicas agree. Findings
+    that are out of date (the bookie is no member any more, or the ledger is gone) count as
+    repaired. Safe to repeat. Cancel-safe. Raises MetadataError only.
+    """
+    try:
+        async with locks.hold(ledger_id):
+            return await repair_locked(client, ledger_id, found, password=password, budget=budget)
+    except LockHeldError as error:
+        left = [replace(one, detail=str(error.args[0])) for one in found]
+        return Repaired(ledger_id, left=left)
+
+
+async def repair_locked(
+    client: Client,
+    ledger_id: int,
+    found: Sequence[Finding],
+    *,
+    password: bytes = b"",
+    budget: Budget = UNBOUNDED,
+) -> Repaired:
+    """As `repair_ledger`, for who has the ledger's lock."""
+    return await _Repair(client, ledger_id, found, password, budget).run()
+
+
+@dataclass(slots=True)
+class _Moving:
+    """A segment in which another bookie takes the place of one that could not be repaired."""
+
+    findings: Sequence[Finding]
+    why: str
+    """The reason why it could not be repaired."""
+    target: str = ""
+
+
+class _Repair:
+    def __init__(
+        self,
+        client: Client,
+        ledger_id: int,
+        found: Sequence[Finding],
+        password: bytes,
+        budget: Budget,
+    ) -> None:
+        self._client = client
+        self._found = found
+        self._different = [one for one in found if one.kind is Kind.DIFFERENT]
+        self._password = password
+        self._budget = budget
+        self._done = Repaired(ledger_id)
+
+    async def run(self) -> Repaired:
+        todo: dict[str, list[Finding]] = {}
+        for one in self._found:
+            todo.setdefault(one.bookie, []).append(one)
+        for bookie, findings in todo.items():
+            for _ in range(CONFLICTS_MAX):
+                try:
+                    ledger = await open_for_repair(
+                        self._client, self._done.ledger, password=self._password
+                    )
+                except NoSuchLedgerError:
+                    return self._done
+                except UNREADABLE as error:
+                    self._leave(findings, reason_of(error))
+                    break
+                if await self._bookie(ledger, bookie, findings):
+                    break
+            else:
+                self._leave(findings, "others changed the ledger again and again")
+        return self._done
+
+    async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
+        """False where the metadata has changed meanwhile."""
+        async with CopyBatch(self._client, ledger, budget=self._budget) as batch:
+            try:
+                return await self._segments(batch, ledger, bookie, findings)
+            except NoSuchLedgerError:
+                return False
+
+    async def _segments(
+        self, batch: CopyBatch, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]
+    ) -> bool:
+        moving: dict[int, _Moving] = {}
+        unchanged = True
+        for fragment in ledger.fragments():
+            if bookie not in fragment.ensemble:
+                continue
+            mine = [
+                one for one in findings
+                if one.first <= fragment.last and one.last >= fragment.first
+            ]  # fmt: skip
+            if not mine:
+                continue
+            index = fragment.ensemble.index(bookie)
+            if any(one.kind is Kind.UNREACHABLE for one in mine):
+                why = await answers(self._client, bookie)
+                if not why:
+                    self._leave(mine, "the bookie answers again: look at the ledger once more")
+                    continue
+            else:
+                why = await self._try_to_write_back(ledger, fragment, index, mine)
+                if not why:
+                    continue
+            if not fragment.closed:
+                self._leave(mine, f"{why}; the segment is still written")
+                continue
+            one = _Moving(mine, why)
+            if await self._move(batch, ledger, fragment, index, one):
+                moving[fragment.segment_first] = one
+            if batch.full:
+                unchanged &= self._named(await batch.name(), moving)
+        return self._named(await batch.name(), moving) and unchanged
+
+    async def _try_to_write_back(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
+    ) -> str:
+        """Return '' after success, or the reason of the failure. A bookie that lost its connection
+        but still answers is tried once more before another one replaces it."""
+        bookie, why = fragment.ensemble[index], ""
+        for _ in range(WRITE_BACK_ATTEMPTS):
+            try:
+                await self._write_back(ledger, fragment, index, findings)
+                return ""
+            except (Unreachable, BookieUnavailableError, BookieTimeoutError) as error:
+                why = str(error)
+                if await answers(self._client, bookie):
+                    break
+            except QuireError as error:
+                return str(error)
+        return why
+
+    async def _write_back(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
+    ) -> None:
+        bookie = fragment.ensemble[index]
+        source = ReplicaSource(self._client, ledger, last=(bookie,))
+        adds = RecoveryAdds(self._client, ledger, bookie, in_place=True, budget=self._budget)
+        reader = ReplicaReader(
+            self._client, ledger.ledger_id, ledger.metadata, ledger.codec, bookie
+        )
+        left: list[tuple[Finding, str]] = []
+        async with adds:
+            for one in findings:
+                try:
+                    for ids in self._portions(ledger, fragment, index, one):
+                        copies = await source.read(fragment.ensemble, ids, self._wrong(ids))
+                        await adds.write(copies)
+                        await adds.drain()
+                        await _verify(reader, copies)
+                except ReadError as error:
+                    left.append((one, str(error)))
+        for one, why in left:
+            self._leave([one], why)
+        self._done = replace(
+            self._done,
+            written_back=self._done.written_back + adds.entries,
+            entries=self._done.entries + adds.entries,
+            size_bytes=self._done.size_bytes + adds.size_bytes,
+        )
+
+    def _portions(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, finding: Finding
+    ) -> Iterator[Sequence[int]]:
+        """The entries of a finding, so many as are copied at a time. One of which replicas differ
+        comes by itself: which of them are right is another question for each."""
+        metadata = ledger.metadata
+        step = window_entries(metadata, self._budget)
+        first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
+        while first <= end:
+            ids = stored_by(metadata, index, first, min(first + step - 1, end))
+            alone = [entry for entry in ids if self._wrong((entry,))] if self._different else []
+            together = [entry for entry in ids if entry not in alone] if alone else ids
+            if together:
+                yield together
+            for entry in alone:
+                yield (entry,)
+            first += step
+
+    def _wrong(self, ids: Sequence[int]) -> set[str]:
+        """The bookies whose replica of any of these entries is not what most others say."""
+        return {
+            one.bookie
+            for one in self._different
+            if any(one.first <= entry <= one.last for entry in ids)
+        }
+
+    async def _move(
+        self,
+        batch: CopyBatch,
+        ledger: OpenedLedger,
+        fragment: Fragment,
+        index: int,
+        moving: _Moving,
+    ) -> bool:
+        """Copy a segment to another bookie. Return False if that failed; then the failure is
+        recorded."""
+        try:
+            lost = tuple(batch.broken)
+            chosen = await choose_replacements(self._client, ledger, fragment, [index], lost)
+            moving.target = chosen[index]
+            await batch.copy(fragment, chosen)
+        except NoSuchLedgerError:
+            raise
+        except QuireError as error:
+            self._leave(moving.findings, f"{moving.why}, and it cannot be replaced: {error}")
+            return False
+        return True
+
+    def _named(self, done: CopyResult, moving: dict[int, _Moving]) -> bool:
+        """Count the repairs that a batch made. Return False if the metadata has changed
+        meanwhile."""
+        self._done = replace(
+            self._done,
+            moved=self._done.moved + len(done.named),
+            entries=self._done.entries + done.entries,
+            size_bytes=self._done.size_bytes + done.size_bytes,
+        )
+        unchanged = True
+        for segment_first, one in moving.items():
+            if (error := done.broken.get(one.target)) is not None:
+                self._leave(one.findings, f"{one.why}, and it cannot be replaced: {error}")
+            elif segment_first not in done.named:
+                unchanged = False
+        moving.clear()
+        return unchanged
+
+    def _leave(self, findings: Sequence[Finding], why: str) -> None:
+        left = [replace(one, detail=why[:REASON_CHARS_MAX]) for one in findings]
+        self._done = replace(self._done, left=[*self._done.left, *left])
+
+
+async def _verify(reader: ReplicaReader, wanted: Copies) -> None:
+    """Raises `Unreachable` where the bookie does not give back what was written."""
+    at = 0
+    for part in await reader.read(wanted.ids):
+        if not isinstance(part, Copies):
+            raise Unreachable(f"the bookie acknowledged entries and does not have them: {part}")
+        count = len(part.ids)
+        if list(part.payloads) != list(wanted.payloads[at : at + count]) or list(
+            part.lengths
+        ) != list(wanted.lengths[at : at + count]):
+            raise Unreachable("the bookie acknowledged entries and gives back others")
+        at += count

@@ -1,0 +1,127 @@
+"""Looking at what bookies really have: one bookie's part of a fragment, and replicas side by side.
+
+Payload is summed up where it is read: what comes out is a few numbers for each block of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from quire.client import Client
+from quire.codec.entry.digest import crc32c
+from quire.core.append.quorum import write_set
+from quire.core.fragments import Fragment
+from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, unlike
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.repair.opened_ledger import OpenedLedger
+from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
+
+Value = tuple[int, int, int]
+"""Length, size and sum of an entry."""
+
+DIFFERENT = "its digest is right, but other replicas have another entry under this id"
+
+
+@dataclass(slots=True)
+class ReplicaScan:
+    bad: list[Bad] = field(default_factory=list)
+    sums: Sums = field(default_factory=dict)
+    entries: int = 0
+    """That were read and verified."""
+    size_bytes: int = 0
+
+    @property
+    def silent(self) -> bool:
+        return any(bad.kind is Kind.UNREACHABLE for bad in self.bad)
+
+
+async def scan(
+    client: Client,
+    ledger: OpenedLedger,
+    fragment: Fragment,
+    index: int,
+    first: int,
+    last: int,
+    *,
+    budget: Budget = UNBOUNDED,
+) -> ReplicaScan:
+    """Read all that the member `index` should hold of first..last (within the fragment).
+    Cancel-safe. What is wrong is in the result; nothing of this raises."""
+    metadata = ledger.metadata
+    reader = ReplicaReader(
+        client, ledger.ledger_id, metadata, ledger.codec, fragment.ensemble[index], budget=budget
+    )
+    result = ReplicaScan()
+    summing = Summing(metadata.ensemble_size, metadata.write_quorum)
+    async for part in reader.parts(index, first, last):
+        if isinstance(part, Bad):
+            result.bad.append(part)
+            continue
+        summing.add(part)
+        result.entries += len(part.ids)
+        result.size_bytes += part.size_bytes
+    result.sums = summing.sums()
+    return result
+
+
+async def compare(
+    client: Client,
+    ledger: OpenedLedger,
+    fragment: Fragment,
+    block: int,
+    residue: int,
+    *,
+    without: Collection[str] = (),
+    budget: Budget = UNBOUNDED,
+) -> dict[int, list[Bad]]:
+    """Read one block from all members and compare entry by entry: what differs, by member. What
+    cannot be read is left out. Bookies of `without` are not asked."""
+    metadata = ledger.metadata
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    first = max(block * BLOCK_ENTRIES, fragment.first)
+    last = min((block + 1) * BLOCK_ENTRIES - 1, fragment.last)
+    striped = size != quorum
+    readers: dict[int, ReplicaReader] = {}
+    found: dict[int, dict[int, Value]] = {}
+    for index in write_set(residue, size, quorum) if striped else range(size):
+        bookie = fragment.ensemble[index]
+        if bookie in without:
+            continue
+        reader = ReplicaReader(
+            client, ledger.ledger_id, metadata, ledger.codec, bookie, budget=budget
+        )
+        readers[index] = reader
+        mine = found.setdefault(index, {})
+        async for part in reader.parts(index, first, last):
+            for entry, value in _values(part):
+                if not striped or entry % size == residue:
+                    mine[entry] = value
+    # A bookie that was repaired has two copies, and a long read may go past the newer one; what is
+    # asked for by itself is the newest.
+    suspects = sorted({entry for entries in unlike(found).values() for entry in entries})
+    newest = {index: await _newest(readers[index], found[index], suspects) for index in found}
+    return {
+        index: [Bad(entry, entry, Kind.DIFFERENT, DIFFERENT) for entry in entries]
+        for index, entries in unlike(newest).items()
+    }
+
+
+async def _newest(
+    reader: ReplicaReader, read: Mapping[int, Value], entries: Iterable[int]
+) -> dict[int, Value]:
+    found: dict[int, Value] = {}
+    for entry in entries:
+        if entry in read:
+            try:
+                for part in await reader.read((entry,)):
+                    found.update(_values(part))
+            except Unreachable:
+                break
+    return found
+
+
+def _values(part: Part) -> Iterator[tuple[int, Value]]:
+    if isinstance(part, Copies):
+        for entry, payload, length in zip(part.ids, part.payloads, part.lengths):
+            yield entry, (length, len(payload), crc32c(payload))

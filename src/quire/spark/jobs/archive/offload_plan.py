@@ -1,0 +1,143 @@
+"""What of a stream is offloaded, in which pieces, and whether tasks found just that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from quire.errors import StreamDamagedError, UsageError
+from quire.spark.jobs.archive.manifest import Manifest
+from quire.spark.jobs.archive.parquet_files import SegmentPart
+from quire.spark.jobs.tasks import Piece
+from quire.spark.streams.plan import SegmentRange
+from quire.streams import DLSN, Gap, StreamSegment
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadStep:
+    """Whole segments, for one manifest."""
+
+    parts: tuple[SegmentPart, ...]
+    behind: DLSN
+    """The position behind them."""
+    sequence: int | None
+    """How many records of the stream came before that, where it is known."""
+    ledger_id: int
+    """Of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlan:
+    start: DLSN
+    """Of the history, if there is none yet."""
+    gaps: tuple[Gap, ...]
+    turns: tuple[OffloadStep, ...] = ()
+    ledger_bytes: int = field(default=0)
+
+    @property
+    def behind(self) -> DLSN:
+        """The position up to before which the history goes then."""
+        return self.turns[-1].behind if self.turns else self.start
+
+
+def eligible(
+    segments: Sequence[StreamSegment],
+    sizes: Sequence[int],
+    *,
+    closed_before_ms: int | None,
+    larger_than: int | None,
+) -> int:
+    """How many of them, from the oldest on: those that were closed before that time, and so many
+    that what is left is not larger than that."""
+    left = sum(sizes)
+    for at, (segment, size) in enumerate(zip(segments, sizes)):
+        old = closed_before_ms is not None and segment.completion_time_ms <= closed_before_ms
+        large = larger_than is not None and left > larger_than
+        if not old and not large:
+            return at
+        left -= size
+    return len(segments)
+
+
+def turns_of(
+    ranges: Sequence[SegmentRange], sizes: Sequence[int], *, file_bytes: int, turn_bytes: int
+) -> Iterator[OffloadStep]:
+    """What is copied before each manifest."""
+    parts: list[SegmentPart] = []
+    size_bytes = 0
+    for at, (one, size) in enumerate(zip(ranges, sizes)):
+        segment = one.segment
+        parts += parts_of(segment, one.start, size, file_bytes)
+        size_bytes += size
+        if size_bytes >= turn_bytes or at == len(ranges) - 1:
+            known = segment.following_sequence_id if segment.first_sequence_id >= 0 else None
+            behind = segment.first_dlsn.next_segment()
+            yield OffloadStep(tuple(parts), behind, known, segment.ledger_id)
+            parts, size_bytes = [], 0
+
+
+def parts_of(
+    segment: StreamSegment, start: DLSN, size_bytes: int, file_bytes: int
+) -> list[SegmentPart]:
+    """One, or several of a large segment; its entries count as equally large."""
+    first, last = start.entry_id, segment.last_entry_id
+    entries = last - first + 1
+    count = max(1, min(entries, -(-size_bytes // file_bytes)))
+    cuts = [first + entries * at // count for at in range(count + 1)]
+    return [SegmentPart(segment, a, b - 1, size_bytes // count) for a, b in pairwise(cuts)]
+
+
+def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[SegmentPart]]:
+    """Small segments share a file."""
+    gathered: list[SegmentPart] = []
+    size_bytes = 0
+    for part in parts:
+        if gathered and size_bytes + part.size_bytes > file_bytes:
+            yield gathered
+            gathered, size_bytes = [], 0
+        gathered.append(part)
+        size_bytes += part.size_bytes
+    if gathered:
+        yield gathered
+
+
+def check_same_stream(
+    stream: str, manifest: Manifest | None, completed: Sequence[StreamSegment]
+) -> None:
+    """Java makes a stream anew without telling; its ledgers do. UsageError."""
+    for segment in completed:
+        if (
+            manifest is not None
+            and manifest.commit
+            and segment.first_dlsn.next_segment() == manifest.behind
+            and segment.ledger_id != manifest.ledger_id
+        ):
+            raise UsageError(
+                f"the directory holds the history of another stream {stream}: its segment "
+                f"{segment.lssn} was ledger {manifest.ledger_id}, not {segment.ledger_id}",
+                remedy="Use another directory",
+            )
+
+
+def check_answers(stream: str, parts: Sequence[SegmentPart], answers: Sequence[Piece]) -> None:
+    """Each segment has the records that its metadata tells, and they follow each other from file to
+    file. StreamDamagedError."""
+    found: dict[int, list[list[int]]] = {}
+    for answer in answers:
+        for number, tally in answer["segments"].items():
+            found.setdefault(int(number), []).append(tally)
+    for segment in {part.segment.lssn: part.segment for part in parts}.values():
+        tallies = found.pop(segment.lssn, [])
+        rows = sum(tally[0] for tally in tallies)
+        expected = segment.record_count
+        last = segment.first_sequence_id + segment.record_count - 1
+        follow = all(a[2] + 1 == b[1] for a, b in pairwise(tallies))
+        if segment.min_active_dlsn > segment.first_dlsn and tallies:
+            expected = last - tallies[0][1] + 1  # its beginning was truncated
+        if rows != expected or not follow or (tallies and tallies[-1][2] != last):
+            raise StreamDamagedError(
+                f"stream {stream}: segment {segment.lssn} (ledger {segment.ledger_id}) has "
+                f"{rows} records, its metadata says {expected}: nothing of it was offloaded"
+            )
+    assert not found

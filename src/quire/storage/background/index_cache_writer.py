@@ -1,0 +1,348 @@
+"""Writing the index cache (`recovery.index_cache`).
+
+A cache is written at a clean stop, and while the store runs as often as it takes for a start after
+a crash to have few footers to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from quire.codec.log import index_cache as fmt
+from quire.codec.log.footer import Trailer
+from quire.codec.log.index_cache import CachedLedger, CachedSegment
+from quire.codec.log.state_records import Buffer
+from quire.errors import StorageError
+from quire.storage.background.job import JobContext, PacedJob
+from quire.storage.interfaces import Disk, File
+from quire.storage.log.appender import Done
+from quire.storage.log.preallocation import may_pass
+from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.ledger_ids import LedgerIdSet
+from quire.storage.segment.segment import LOG_DIRECTORY, LedgerInfo, LogSegment, SegmentState
+
+LEDGERS_PER_BLOCK = 4_096
+"""Of the file, and of one step of the thread that writes it."""
+BLOCK_BYTES_MAX = 8 * 1024 * 1024
+"""Fewer ledgers go into a block whose rows have so many bytes; after so many bytes it is synced."""
+STEP_BYTES = 256 * 1024
+"""Written in one step, at least."""
+WRITE_BYTES_PER_S = 16 * 1024 * 1024
+"""While it is written, so that adds do not wait for it: a million ledgers take five seconds."""
+MEAN_BYTES_PER_S = 2 * 1024 * 1024
+"""From one cache to the next: a large one is written less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """One segment, as it was when the snapshot was begun."""
+
+    segment: LogSegment
+    trailer: Trailer
+    mentions: LedgerIdSet
+    live_ledgers: int
+    live_bytes: int
+
+    def encode(self) -> list[Buffer]:
+        return CachedSegment(
+            self.segment.number, self.trailer.encode(), self.live_ledgers, self.live_bytes,
+            self.segment.payload_bytes, self.mentions.base, self.mentions.offsets,
+        ).encode()  # fmt: skip
+
+
+class Snapshot:
+    """What a cache is to hold. Made on the event loop, and written by another thread, while the
+    store goes on: what changes meanwhile is in segments that it does not cover.
+
+    A ledger is what it is at some moment from the beginning to the end of the writing. Adds,
+    fences and deletions of that time stand behind the segments that are covered, so they are
+    applied once more at a start: to the same end. They must be durable before the cache is.
+    """
+
+    def __init__(self, catalogue: Catalogue, directory_id: bytes) -> None:
+        """Takes some ten milliseconds for a million ledgers."""
+        self._directory_id = directory_id
+        self.covered: list[Covered] = []
+        for _, segment in sorted(catalogue.segments.items()):
+            trailer = segment.trailer
+            if segment.state is not SegmentState.SEALED or trailer is None:
+                break
+            self.covered.append(
+                Covered(
+                    segment, trailer, segment.mentions, segment.live_ledgers, segment.live_bytes
+                )
+            )
+        self.through = self.covered[-1].segment.number if self.covered else 0
+        # Those that are deleted from now on stay as they are: their rows and the segments' sums
+        # must be of one moment.
+        self._ledgers = list(catalogue.ledgers.values())
+        self._tombstones = dict(catalogue.tombstones)
+        self._repaired_before = catalogue.repaired_before
+        self.ledgers = 0
+        """In `blocks` so far."""
+
+    def still_holds(self, catalogue: Catalogue) -> bool:
+        """Whether the segments are still those that were covered."""
+        return all(
+            catalogue.segments.get(one.segment.number) is one.segment
+            and one.segment.state is SegmentState.SEALED
+            and one.segment.trailer is one.trailer
+            for one in self.covered
+        )
+
+    def blocks(self) -> Iterator[list[Buffer]]:
+        """The contents of the file, block by block, but for the end."""
+        head = fmt.CacheHead(
+            self._directory_id, self.through, len(self.covered), self._repaired_before
+        )
+        yield head.encode()
+        for covered in self.covered:
+            yield covered.encode()
+        yield fmt.encode_dead(self._tombstones)
+        rowless: list[LedgerInfo] = []
+        for at in range(0, len(self._ledgers), LEDGERS_PER_BLOCK):
+            found = []
+            for info in self._ledgers[at : at + LEDGERS_PER_BLOCK]:
+                if info.born > self.through:
+                    continue
+                one = _cached(info, self.through)
+                if one.rows:
+                    found.append(one)
+                else:
+                    rowless.append(info)
+            for part in _parts(found):
+                self.ledgers += len(part)
+                yield fmt.encode_ledgers(part)
+        for at in range(0, len(rowless), LEDGERS_PER_BLOCK):
+            found = [
+                _cached(info, self.through)
+                for info in self._spoken_of(rowless[at : at + LEDGERS_PER_BLOCK])
+            ]
+            self.ledgers += len(found)
+            yield fmt.encode_ledgers(found)
+
+    def _spoken_of(self, rowless: list[LedgerInfo]) -> list[LedgerInfo]:
+        """Those of which a segment has state records, though no entries. Of the others nothing is
+        behind the cache but what its own segments do not know: they could come back from it when
+        they are long deleted."""
+        return [info for info in rowless if any(info.ledger_id in c.mentions for c in self.covered)]
+
+
+def _cached(info: LedgerInfo, through: int) -> CachedLedger:
+    # In this order: a row that comes between may end the order, and is cut off.
+    ordered, packed = info.ordered, info.sealed
+    rows = sealed_rows.up_to(packed, through)
+    lasts = [row[2] for row in sealed_rows.unpack(rows)] if not ordered else []
+    if ordered and rows:
+        lasts = [sealed_rows.row_at(rows, sealed_rows.count(rows) - 1)[2]]
+    return CachedLedger(
+        info.ledger_id, info.master_key, info.fenced, info.fence_durable, info.explicit_lac,
+        max(lasts, default=-1), info.last_add_confirmed, info.born, min(info.touched, through),
+        ordered, rows,
+    )  # fmt: skip
+
+
+def _parts(ledgers: list[CachedLedger]) -> Iterator[list[CachedLedger]]:
+    """Of so many bytes each; none is empty."""
+    part: list[CachedLedger] = []
+    size = 0
+    for one in ledgers:
+        if part and size + len(one.rows) > BLOCK_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one.rows)
+    if part:
+        yield part
+
+
+class CacheFile:
+    """The file of a snapshot while it is written. Blocks; `OSError`."""
+
+    def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
+        self._disk = disk
+        self._snapshot = snapshot
+        self._blocks = snapshot.blocks()
+        self._file: File | None = None
+        self._unsynced_bytes = 0
+        self.size_bytes = 0
+
+    def step(self) -> int:
+        """Write some of it: how many bytes; 0: all but the end is written."""
+        if self._file is None:
+            if self._disk.exists(TEMPORARY_NAME):
+                self._disk.remove(TEMPORARY_NAME)
+            self._file = self._disk.create(TEMPORARY_NAME)
+        pieces: list[Buffer] = []
+        size = 0
+        for block in self._blocks:
+            pieces += block
+            size += sum(map(len, block))
+            if size >= STEP_BYTES:
+                break
+        if size:
+            self._file.write(pieces, self.size_bytes)
+            self.size_bytes += size
+            self._unsynced_bytes += size
+        if self._unsynced_bytes >= BLOCK_BYTES_MAX:
+            # Now and then: a large sync at the end would hold up those of the log.
+            self._file.sync()
+            self._unsynced_bytes = 0
+        return size
+
+    def publish(self, end_group: int) -> None:
+        """It takes the place of the one before. Durable on return. `end_group`: behind the last
+        group of the log, which has all that was read for it."""
+        assert self._file is not None
+        self._file.write(fmt.CacheEnd(self._snapshot.ledgers, end_group).encode(), self.size_bytes)
+        self._file.sync()
+        self.close()
+        self._disk.rename(TEMPORARY_NAME, CACHE_NAME)
+        self._disk.sync_directory(LOG_DIRECTORY)
+
+    def discard(self) -> None:
+        self.close()
+        if self._disk.exists(TEMPORARY_NAME):
+            self._disk.remove(TEMPORARY_NAME)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class IndexCacheWriter(PacedJob):
+    def __init__(
+        self,
+        context: JobContext,
+        may_begin: Callable[[], bool],
+        compactions: Callable[[], int],
+        end_group: Callable[[], int],
+        barrier: Callable[[Done], None],
+    ) -> None:
+        """`may_begin`: there is room, and no deletion waits to be logged. `compactions`: how many
+        have changed the index. `end_group`: the group behind the last that is synced. `barrier`:
+        calls back when all that was appended is durable."""
+        super().__init__(context)
+        self._may_begin = may_begin
+        self._compactions = compactions
+        self._end_group = end_group
+        self._barrier = barrier
+        self._known: dict[int, Trailer] = {}
+        """What the one on the disk covers."""
+        self._next_s = self._monotonic() + self._config.index_cache_interval_s
+        self._busy = False
+        self._file: CacheFile | None = None
+        self.written = 0
+        """Since the start."""
+
+    def loaded(self, trailers: Mapping[int, Trailer]) -> None:
+        """The start has used one that covers these."""
+        self._known = dict(trailers)
+
+    def tick(self) -> None:
+        """Begin to write one, where that is due."""
+        now = self._monotonic()
+        if self._busy or self.closed or now < self._next_s or not self._may_begin():
+            return
+        self._next_s = now + self._config.index_cache_interval_s
+        snapshot = Snapshot(self._catalogue, self._directory_id)
+        if not self._is_due(snapshot):
+            return
+        self._busy = True
+        self._file = CacheFile(self._disk, snapshot)
+        self._step(snapshot, self._file, self._compactions())
+
+    def _is_due(self, snapshot: Snapshot) -> bool:
+        """The one on the disk is of no use any more, or says nothing of many segments."""
+        segments = self._catalogue.segments
+        for number, trailer in self._known.items():
+            segment = segments.get(number)
+            if segment is None or segment.trailer != trailer:
+                return bool(snapshot.covered)
+        newer = len(snapshot.covered) - len(self._known)
+        return newer >= self._config.index_cache_segments
+
+    def _step(self, snapshot: Snapshot, file: CacheFile, compactions: int) -> None:
+        self._timer = None
+        done = partial(self._on_step, snapshot, file, compactions)
+        self._jobs.run(file.step, done)
+
+    def _on_step(
+        self,
+        snapshot: Snapshot,
+        file: CacheFile,
+        compactions: int,
+        size: int | None,
+        error: Exception | None,
+    ) -> None:
+        if size is None or self.closed:
+            self._give_up(file, error)
+        elif size:
+            again = partial(self._step, snapshot, file, compactions)
+            self._timer = self._schedule(size / WRITE_BYTES_PER_S, again)
+        else:
+            self._barrier(partial(self._on_durable, snapshot, file, compactions))
+
+    def _on_durable(
+        self, snapshot: Snapshot, file: CacheFile, compactions: int, error: StorageError | None
+    ) -> None:
+        """What is in the snapshot is in the log, too."""
+        changed = self._compactions() != compactions or not snapshot.still_holds(self._catalogue)
+        if error is not None or changed or self.closed:
+            self._give_up(file, None)
+            return
+        publish = partial(file.publish, self._end_group())
+        self._jobs.run(publish, partial(self._on_published, snapshot, file))
+
+    def _on_published(
+        self, snapshot: Snapshot, file: CacheFile, _: None, error: Exception | None
+    ) -> None:
+        if error is not None:
+            self._give_up(file, error)
+            return
+        self._note(snapshot, file)
+
+    def _note(self, snapshot: Snapshot, file: CacheFile) -> None:
+        self._busy, self._file = False, None
+        self._known = {one.segment.number: one.trailer for one in snapshot.covered}
+        pause_s = max(self._config.index_cache_interval_s, file.size_bytes / MEAN_BYTES_PER_S)
+        self._next_s = self._monotonic() + pause_s
+        self.written += 1
+
+    def _give_up(self, file: CacheFile, error: Exception | None) -> None:
+        """The one before stays; the next tick that is due tries again."""
+        self._busy, self._file = False, None
+        if error is not None and not may_pass(error):
+            self._broken(error)
+        elif self.closed:
+            file.close()
+        else:
+            self._jobs.run(file.discard, self._on_discarded)
+
+    def _on_discarded(self, _: None, error: Exception | None) -> None:
+        self._look_at(error)
+
+    # -- the stop ---------------------------------------------------------------------------------
+
+    def write_last(self) -> None:
+        """Of a store in which nothing goes on any more, and of which all is durable. Blocks;
+        `OSError`."""
+        if self._file is not None:
+            self._file.close()
+        if not self._may_begin():
+            return
+        snapshot = Snapshot(self._catalogue, self._directory_id)
+        file = CacheFile(self._disk, snapshot)
+        try:
+            while file.step():
+                pass
+            file.publish(self._end_group())
+        except OSError:
+            file.discard()
+            raise
+        self._note(snapshot, file)

@@ -1,0 +1,150 @@
+"""Turns closed segments into sealed ones: the footer is written off the event loop, and then takes
+the place of the index in memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from quire.codec.log.footer import Summary
+from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
+from quire.storage.background.job import BackgroundJob, JobContext
+from quire.storage.log.preallocation import is_full
+from quire.storage.segment.footer import Sealed, SealInput, write_footer
+from quire.storage.segment.segment import (
+    ColumnarRows,
+    LedgerInfo,
+    LedgerPart,
+    LogSegment,
+    SegmentState,
+)
+
+LEDGERS_PER_SLICE = 500
+"""Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
+tens of thousands, and adds must not wait for all of them."""
+NO_SEGMENT_BEFORE = 1
+"""The number of the first segment: a deletion up to here deletes nothing."""
+
+
+class Sealer(BackgroundJob):
+    def __init__(self, context: JobContext, sealed: Callable[[], None]) -> None:
+        """`sealed` is called after each seal."""
+        super().__init__(context)
+        self._sealed = sealed
+        self._postponed: list[LogSegment] = []
+        """For lack of space."""
+        self.closed = False
+        self._under_way: set[int] = set()
+        """Closed segments that wait for their footer, by their numbers."""
+        self.error: str | None = None
+        """Why the last seal failed. A segment that is not sealed stays readable."""
+
+    @property
+    def waiting(self) -> int:
+        """How many segments wait for their footer, and have room for it."""
+        return len(self._under_way)
+
+    def seal(self, segment: LogSegment) -> None:
+        """All groups of the segment are synced, and it takes no more. Where groups of it were lost
+        nothing is written over what may be left of them, as long as they are missed."""
+        if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
+            return
+        if segment.state is not SegmentState.CLOSED or segment.number in self._under_way:
+            return
+        self._under_way.add(segment.number)
+        described = _described(list(segment.parts.items()), self._catalogue.ledgers)
+        records = [*segment.records, *mentions_of(segment)]
+        job = SealInput(self._directory_id, segment, described, records)
+        self._jobs.run(partial(write_footer, job), partial(self._on_written, job))
+
+    def seal_repaired(self) -> None:
+        """What these have lost is not missed any more, and that is durable."""
+        for segment in list(self._catalogue.segments.values()):
+            if segment.lost_groups and segment.state is SegmentState.CLOSED:
+                self.seal(segment)
+
+    def retry(self) -> None:
+        """There may be space again."""
+        postponed, self._postponed = self._postponed, []
+        for segment in postponed:
+            self.seal(segment)
+
+    def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
+        if sealed is None:
+            self._under_way.discard(job.segment.number)
+            assert error is not None
+            self.error = str(error)
+            if is_full(error):
+                self._postponed.append(job.segment)
+            else:
+                self._broken(error)
+            return
+        segment = job.segment
+        segment.trailer = sealed.trailer
+        segment.mentions = sealed.mentions
+        self._take_over(segment, sealed.ledgers, 0)
+
+    def _take_over(self, segment: LogSegment, ledgers: Summary, at: int) -> None:
+        """A ledger is found through its part before its turn, and through the footer behind it."""
+        infos, parts, number = self._catalogue.ledgers, segment.parts, segment.number
+        turn = slice(at, at + LEDGERS_PER_SLICE)
+        for ledger_id, first, last, size_bytes in zip(
+            ledgers.ledger_ids[turn],
+            ledgers.firsts[turn],
+            ledgers.lasts[turn],
+            ledgers.size_bytes[turn],
+        ):
+            # A ledger that was dropped meanwhile is in the footer, but not here any more.
+            part = parts.pop(ledger_id, None)
+            if part is None:
+                continue
+            info = infos[ledger_id]
+            info.drop_part(part)
+            info.add_sealed(number, first, last, size_bytes)
+        at += LEDGERS_PER_SLICE
+        if self.closed:
+            return  # The footer is there: the next start finds it.
+        if at < len(ledgers.ledger_ids):
+            self._schedule(0, partial(self._take_over, segment, ledgers, at))
+        else:
+            self._on_taken_over(segment)
+
+    def _on_taken_over(self, segment: LogSegment) -> None:
+        self._under_way.discard(segment.number)
+        infos = self._catalogue.ledgers
+        for ledger_id, empty in segment.parts.items():
+            infos[ledger_id].drop_part(empty)
+            segment.live_ledgers -= 1
+        segment.parts, segment.columnar = {}, ColumnarRows()
+        segment.records = []
+        segment.forgotten = set()
+        segment.checksums = array("I")
+        segment.run_count = 0
+        segment.lost_groups = 0
+        segment.state = SegmentState.SEALED
+        if segment.file is not None:
+            self._files.get(segment)
+        self._sealed()
+
+
+def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
+    """Of ledgers that were dropped when the segment took no more, so that no record of it tells of
+    them. Should its index be lost, a start finds their runs in its groups: with these it speaks of
+    them, and the records of their deletion are kept. They say nothing else: whether that deletion
+    is durable yet is not known here."""
+    known = {record.ledger_id for record in segment.records}
+    value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()
+    for ledger_id in sorted(segment.forgotten - known):
+        yield StateRecord(RecordKind.DELETED, ledger_id, value)
+
+
+def _described(
+    parts: list[tuple[int, LedgerPart]], ledgers: Mapping[int, LedgerInfo]
+) -> Iterator[tuple[int, LedgerPart, int]]:
+    """What a footer says of each ledger, put together on the maintenance thread: the parts do not
+    change any more, and any LAC that was once known is a lower bound."""
+    parts.sort()
+    for ledger_id, part in parts:
+        info = ledgers.get(ledger_id)
+        yield ledger_id, part, -1 if info is None else info.last_add_confirmed

@@ -1,0 +1,652 @@
+"""Several data directories of one bookie: a store in each, with its own log, threads and space.
+
+Used like a `LedgerStore`. A ledger lives in one directory, with its entries, key, fence and
+explicit LAC: where it was first, for as long as it is here. No list says which: each store knows
+what it has. A new ledger goes to a directory that takes adds, in turn, by the room that each has.
+
+What was in a directory that failed is *lost* until it is back: not absent. A directory that failed
+while this process ran is known: what it did not hold goes on, and new ledgers are taken. Of one
+that could not be read at the start nobody knows what it holds, so every ledger that is not in the
+others may be lost. A lost ledger is never made anew in another directory: its fence may be where
+nobody can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from quire.codec.entry.frame_runs import Entries
+from quire.errors import StorageError, UsageError
+from quire.storage.background.suspension import Suspension
+from quire.storage.interfaces import BlockingReader, Disk, Worker
+from quire.storage.log.appender import Done
+from quire.storage.read.outcomes import NoLedger
+from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
+from quire.storage.recovery.early_reads import EarlyReads
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
+from quire.storage.recovery.loading import LoadStopped
+from quire.storage.recovery.log_recovery import RecoveryReport
+from quire.storage.segment.batch import LogBatch, Run
+from quire.storage.segment.segment import LedgerInfo
+from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
+from quire.storage.store import LedgerStore, StoreEvents
+
+MAX_DIRECTORIES = 64
+"""Of one bookie: what is asked of each in turn must stay short."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """What a store needs of its own."""
+
+    disk: Disk
+    log_worker: Worker
+    maintenance_worker: Worker
+    reader: BlockingReader | None = None
+
+
+class LedgersOfAll(Mapping[int, LedgerInfo]):
+    """The ledgers of all directories that serve, by id. Never a copy: there may be a million."""
+
+    def __init__(self) -> None:
+        self.of: list[Mapping[int, LedgerInfo]] = []
+        self.disputed: set[int] = set()
+        """Found in two directories: nobody can tell which of them is right."""
+
+    def get(self, ledger_id: int, default: object = None) -> LedgerInfo | None:  # type: ignore[override]
+        if ledger_id not in self.disputed:
+            for ledgers in self.of:
+                info = ledgers.get(ledger_id)
+                if info is not None:
+                    return info
+        return None
+
+    def __getitem__(self, ledger_id: int) -> LedgerInfo:
+        info = self.get(ledger_id)
+        if info is None:
+            raise KeyError(ledger_id)
+        return info
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return ledger_id not in self.disputed and any(ledger_id in one for one in self.of)
+
+    def __iter__(self) -> Iterator[int]:
+        for ledgers in self.of:
+            yield from (one for one in ledgers if one not in self.disputed)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.of)) - sum(
+            ledger_id in ledgers for ledger_id in self.disputed for ledgers in self.of
+        )
+
+
+class ServedDirectory:
+    """One directory."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.store = store
+        self.error: StorageError | None = None
+        """Why it does not serve any more."""
+        self.read = False
+        """Whether this process has read what it holds."""
+        self.writable = True
+        """As its store said last."""
+        self.turn_bytes = 0
+        """The higher, the sooner it gets a new ledger."""
+        self._leaving: set[int] = set()
+
+    def leave(self, ledger_ids: Iterable[int]) -> None:
+        """These are dropped. Until that is durable a crash would bring them back here, so a ledger
+        that is brought here again meanwhile must come to this directory."""
+        if self.store.deletions_logged:
+            self._leaving.clear()
+        self._leaving.update(one for one in ledger_ids if one in self.store.ledgers)
+
+    def is_leaving(self, ledger_id: int) -> bool:
+        if self._leaving and self.store.deletions_logged:
+            self._leaving.clear()
+        return ledger_id in self._leaving
+
+    @property
+    def lossy(self) -> bool:
+        """Something was lost here, while it was read: any ledger may have been there. (Such a store
+        is not writable; to ask it is to look at all its segments.)"""
+        return not self.writable and self.store.negatives_unknown
+
+    def may_hold(self, ledger_id: int) -> bool:
+        """Whether anything of the ledger may be on its disk."""
+        store = self.store
+        return (
+            not self.read
+            or store.negatives_unknown
+            or ledger_id in store.ledgers
+            or ledger_id in self._leaving
+            or store.is_refused(ledger_id)
+        )
+
+
+class LedgerDirectories(StoreEvents):
+    """See the module. Used from the event loop's thread only. The calls of a `LedgerStore` mean
+    here what they mean there."""
+
+    def __init__(self, stores: Sequence[LedgerStore]) -> None:
+        if not 1 <= len(stores) <= MAX_DIRECTORIES:
+            raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
+        super().__init__()
+        self._places = [ServedDirectory(store) for store in stores]
+        self._serving = list(self._places)
+        self._ledgers = LedgersOfAll()
+        self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
+        self._sync_ledgers()
+        self._outdated: dict[LedgerStore, list[int]] = {}
+        """The ledgers to drop from each directory at its start. It has lost their deletion, because
+        another directory has them as well."""
+        for place in self._places:
+            store = place.store
+            store.on_failure = partial(self._failed_now, place)
+            store.on_writable_changed = partial(self._writable_changed, place)
+            store.on_compaction = self.report_compaction
+            store.on_damage = self.report_damage
+            store.on_drained = self._drained
+        self.on_directory_changed: Callable[[DirectoryState], None] | None = None
+        """Called with what has become of a directory, ahead of `on_writable_changed` and
+        `on_failure`."""
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def refuse(self, path: str, error: StorageError) -> None:
+        """Before `recover`: this directory cannot be used."""
+        for place in self._places:
+            if place.store.path == path:
+                self._put_aside(place, error)
+
+    def expect(self, path: str, expected: ExpectedLog) -> None:
+        """Set how far the log of this directory should go. Call this before `recover`."""
+        for place in self._places:
+            if place.store.path == path:
+                place.store.expect(path, expected)
+
+    def positions(self) -> dict[str, LogPosition]:
+        """Return the log position of each directory that was read, by its path."""
+        found: dict[str, LogPosition] = {}
+        for place in self._places:
+            if place.read:
+                found |= place.store.positions()
+        return found
+
+    def recover(self) -> RecoveryReport:
+        """Each directory; one that cannot be read is put aside. `StorageError`: none is left.
+        `LoadStopped`: see `stop_loading`."""
+        reports = []
+        for place in list(self._serving):
+            try:
+                report = place.store.recover()
+                place.read = True
+                problems = tuple(f"{place.store.path}: {what}" for what in report.problems)
+                reports.append(replace(report, problems=problems))
+            except StorageError as error:
+                self._put_aside(place, error)
+            except LoadStopped:
+                for other in self._places:
+                    if other.read:
+                        other.store.give_up()
+                raise
+        if not self._serving:
+            raise self._first_error()
+        self._look_for_disputes()
+        return joined(reports, self._problems())
+
+    def stop_loading(self) -> None:
+        for place in self._places:
+            place.store.stop_loading()
+
+    @property
+    def early(self) -> list[EarlyReads]:
+        return [one for place in self._places for one in place.store.early]
+
+    def end_early(self) -> None:
+        for place in self._places:
+            place.store.end_early()
+
+    @property
+    def loading_percent(self) -> int:
+        """The mean of the directories, which are read one after the other."""
+        serving = self._serving
+        return sum(place.store.loading_percent for place in serving) // max(1, len(serving))
+
+    def _problems(self) -> list[str]:
+        found = [f"{one.store.path} does not serve: {one.error}" for one in self._aside()]
+        disputed = sorted(self._ledgers.disputed)
+        found += [f"ledger {one} is in two directories" for one in disputed]
+        return found
+
+    def _look_for_disputes(self) -> None:
+        of = self._ledgers.of
+        twice: set[int] = set()
+        for number, ledgers in enumerate(of):
+            before = of[:number]
+            twice.update(one for one in ledgers if any(one in other for other in before))
+        for ledger_id in sorted(twice):
+            holders = [place for place in self._serving if ledger_id in place.store.ledgers]
+            whole = [place for place in holders if not place.store.negatives_unknown]
+            if len(whole) != 1:
+                self._ledgers.disputed.add(ledger_id)
+                continue
+            # The others have lost a deletion, because only then could the ledger be created again.
+            for place in holders:
+                if place is not whole[0]:
+                    self._outdated.setdefault(place.store, []).append(ledger_id)
+
+    def start(self) -> None:
+        for place in list(self._serving):
+            place.store.start()
+        for store, ledger_ids in self._outdated.items():
+            store.drop_ledgers(ledger_ids)
+        self._outdated.clear()
+
+    async def close(self) -> None:
+        """Each, though another one fails: the first error is raised in the end."""
+        errors: list[Exception] = []
+        for place in self._places:
+            if place.read:
+                try:
+                    await place.store.close()
+                except Exception as error:  # noqa: BLE001 - raised below
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _put_aside(self, place: ServedDirectory, error: StorageError) -> None:
+        place.error = error
+        if place in self._serving:
+            self._serving.remove(place)
+        self._sync_ledgers()
+
+    def _sync_ledgers(self) -> None:
+        self._ledgers.of = [place.store.ledgers for place in self._serving]
+        self._homes = [(place.store.ledgers, place.store) for place in self._serving]
+
+    def _aside(self) -> list[ServedDirectory]:
+        return [place for place in self._places if place.error is not None]
+
+    def _first_error(self) -> StorageError:
+        return next(place.error for place in self._places if place.error is not None)
+
+    # -- what becomes of a directory --------------------------------------------------------------
+
+    def _failed_now(self, place: ServedDirectory, error: StorageError) -> None:
+        self._put_aside(place, error)
+        self._report(place)
+        if not self._serving:
+            self.report_failure(error)
+            return
+        self.report_writable(self.writable)
+        self._drained()
+
+    def _writable_changed(self, place: ServedDirectory, writable: bool) -> None:
+        place.writable = writable
+        if place.error is not None:
+            return
+        self._report(place)
+        self.report_writable(self.writable)
+
+    def _report(self, place: ServedDirectory) -> None:
+        if self.on_directory_changed is not None:
+            self.on_directory_changed(state_of(place))
+
+    def _drained(self) -> None:
+        if not self.queue_full:
+            self.report_drained()
+
+    def directories(self) -> list[DirectoryState]:
+        """Each, in the order in which they were named."""
+        return [state_of(place) for place in self._places]
+
+    # -- where a ledger lives ---------------------------------------------------------------------
+
+    def _home(self, ledger_id: int) -> LedgerStore | None:
+        if ledger_id in self._ledgers.disputed:
+            return None
+        for ledgers, store in self._homes:
+            if ledger_id in ledgers:
+                return store
+        return None
+
+    def _home_of(self, ledger_id: int) -> LedgerStore:
+        home = self._home(ledger_id)
+        if home is None:
+            raise NoLedger
+        return home
+
+    def is_lost(self, ledger_id: int) -> bool:
+        """Whether the ledger may be where it cannot be read now: in a directory that failed."""
+        if self._home(ledger_id) is not None:
+            return False
+        if ledger_id in self._ledgers.disputed:
+            return True
+        return any(place.may_hold(ledger_id) for place in self._aside())
+
+    def absence_unknown(self, ledger_id: int) -> bool:
+        """Whether it is not known what there was of this ledger: not even that it is absent."""
+        home = self._home(ledger_id)
+        if home is not None:
+            return home.negatives_unknown
+        return self.is_lost(ledger_id) or any(p.store.negatives_unknown for p in self._serving)
+
+    @property
+    def negatives_unknown(self) -> bool:
+        """Something was lost, or a directory does not serve, or a ledger is disputed."""
+        return (
+            bool(self._ledgers.disputed)
+            or len(self._serving) < len(self._places)
+            or any(place.store.negatives_unknown for place in self._serving)
+        )
+
+    @property
+    def log_lossy(self) -> bool:
+        """Whether something of the log of a directory that serves is lost, and `mark_repaired`
+        would end that."""
+        return any(place.store.log_lossy for place in self._serving)
+
+    def takes(self, ledger_id: int) -> bool:
+        """Whether plain adds to this ledger should be taken."""
+        if ledger_id not in self._ledgers.disputed:
+            for place in self._serving:
+                if ledger_id in place.store.ledgers:
+                    return place.writable
+        return self.writable and not self.is_lost(ledger_id)
+
+    def _place_for(self, ledger_id: int) -> ServedDirectory:
+        """For a ledger that is in no directory."""
+        serving = self._serving
+        for place in serving:
+            if place.is_leaving(ledger_id) or place.store.is_refused(ledger_id):
+                return place  # what is still known of it there must not be forgotten
+        for place in serving:
+            if place.lossy:
+                return place  # where it may have been
+        candidates = [place for place in serving if place.writable] or serving
+        total_bytes = 0
+        for place in candidates:
+            # In turn, and the more often the more room there is: disks that are equally empty work
+            # equally, and one that was added fills faster. It needs no draw, and no memory.
+            free = max(1, place.store.available_bytes)
+            place.turn_bytes += free
+            total_bytes += free
+        chosen = max(candidates, key=lambda place: place.turn_bytes)
+        chosen.turn_bytes -= total_bytes
+        return chosen
+
+    # -- ledgers ----------------------------------------------------------------------------------
+
+    def create_ledger(
+        self, ledger_id: int, master_key: bytes, *, again: bool = False
+    ) -> LedgerInfo:
+        """`StorageError` where it is lost."""
+        if ledger_id in self.ledgers:
+            raise UsageError(f"ledger {ledger_id} is in the store already")
+        if not self._serving:
+            raise self._first_error()
+        if self.is_lost(ledger_id):
+            raise StorageError(
+                f"ledger {ledger_id} may be in a data directory that failed",
+                remedy="Bring the directory back, or replace it",
+            )
+        return self._place_for(ledger_id).store.create_ledger(ledger_id, master_key, again=again)
+
+    def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
+        self._home_of(ledger_id).adopt_key(ledger_id, master_key)
+
+    def is_refused(self, ledger_id: int) -> bool:
+        return any(place.store.is_refused(ledger_id) for place in self._serving)
+
+    def fence(self, ledger_id: int, done: Done) -> None:
+        self._home_of(ledger_id).fence(ledger_id, done)
+
+    def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
+        self._home_of(ledger_id).write_explicit_lac(ledger_id, packet, done)
+
+    def force(self, ledger_id: int, done: Done) -> None:
+        """`done(error)` when all that was appended so far to this ledger is durable."""
+        home = self._home(ledger_id)
+        if home is not None:
+            home.force(ledger_id, done)
+        elif self.is_lost(ledger_id):
+            done(StorageError(f"ledger {ledger_id} is in a data directory that failed"))
+        else:
+            done(None)
+
+    def barrier(self, done: Done) -> None:
+        """`done(error)` when everything appended so far is durable, in every directory that
+        serves."""
+        stores = [place.store for place in self._serving]
+        last = last_of(len(stores), done)
+        for store in stores:
+            store.barrier(last)
+        if not stores:
+            done(self._first_error())
+
+    def ledger_ids(self) -> list[int]:
+        return sorted({*self.ledgers, *self._ledgers.disputed})
+
+    def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """A lost ledger is not dropped: its directory, once it is back, finds out by itself."""
+        ids = list(ledger_ids)
+        for place in self._serving:
+            here = [one for one in ids if one in place.store.ledgers]
+            if here:
+                place.leave(here)
+                place.store.drop_ledgers(here)
+        self._ledgers.disputed.difference_update(ids)
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batch: LogBatch,
+        done: Callable[[LogBatch, StorageError | None], None],
+        *,
+        reserve: bool = False,
+    ) -> None:
+        """A batch for several directories is cut: `done` is called with each part, which says so
+        (`LogBatch.partial`), once that is durable or has failed."""
+        parts: dict[LedgerStore, list[Run]] = {}
+        for run in batch.runs:
+            home = self._home(run.ledger_id)
+            if home is None:
+                raise UsageError(f"ledger {run.ledger_id} is not in the store: create it first")
+            parts.setdefault(home, []).append(run)
+        if len(parts) == 1:
+            next(iter(parts)).append(batch, done, reserve=reserve)
+            return
+        assert batch.buffers is not None
+        buffers = batch.buffers
+        whole = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        for store, runs in parts.items():
+            part = cut(whole, runs, batch.received_s)
+            part.patient = batch.patient
+            try:
+                store.append(part, done, reserve=reserve)
+            except StorageError as error:
+                done(part, error)
+            except UsageError as error:  # larger than a segment
+                done(part, StorageError(str(error)))
+
+    @property
+    def queued_bytes(self) -> int:
+        return sum(place.store.queued_bytes for place in self._serving)
+
+    @property
+    def queue_full(self) -> bool:
+        """Of any directory: a connection waits for the slowest disk that it writes to."""
+        return any(place.store.queue_full for place in self._serving)
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Every directory has failed."""
+        return None if self._serving else self._first_error()
+
+    @property
+    def writable(self) -> bool:
+        """Whether adds to new ledgers should be taken."""
+        return all(place.read and not place.lossy for place in self._places) and any(
+            place.writable for place in self._serving
+        )
+
+    @property
+    def all_writable(self) -> bool:
+        """Whether adds to every ledger that is here should be taken."""
+        return all(place.writable for place in self._serving)
+
+    @property
+    def disk_full(self) -> bool:
+        """Of any directory."""
+        return any(place.store.disk_full for place in self._serving)
+
+    def check_space(self) -> None:
+        for place in list(self._serving):
+            place.store.check_space()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        return self._home_of(ledger_id).last_entry_id(ledger_id)
+
+    def read(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
+    ) -> Entries:
+        home = self._home_of(ledger_id)
+        return home.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    async def read_blocking(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
+    ) -> Entries:
+        home = self._home_of(ledger_id)
+        return await home.read_blocking(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
+        return self._home_of(ledger_id).entry_size(ledger_id, entry_id)
+
+    async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
+        return await self._home_of(ledger_id).entry_ranges(ledger_id)
+
+    # -- repair and numbers -----------------------------------------------------------------------
+
+    def total_bytes(self) -> int:
+        return sum(place.store.total_bytes() for place in self._serving)
+
+    def free_bytes(self) -> int:
+        return sum(place.store.free_bytes() for place in self._serving)
+
+    def mark_repaired(self, done: Done) -> None:
+        """Of the directories that serve."""
+        lossy = [p.store for p in self._serving if p.store.negatives_unknown]
+        last = last_of(len(lossy), done)
+        for store in lossy:
+            store.mark_repaired(last)
+        if not lossy:
+            done(None)
+
+    def lacking_ledgers(self) -> set[int]:
+        return set().union(*(place.store.lacking_ledgers() for place in self._serving))
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place in self._serving:
+            for ledger_id, ranges in place.store.lacking(ledger_ids).items():
+                found.setdefault(ledger_id, []).extend(ranges)
+        return found
+
+    def stats(self) -> StorageStats:
+        """Sums over the directories that serve; over all that were read where none is left."""
+        places = self._serving or [place for place in self._places if place.read]
+        total = total_stats([place.store.stats() for place in places])
+        return replace(total, writable=self.writable, negatives_unknown=self.negatives_unknown)
+
+    def usage(self) -> list[SegmentUsage]:
+        return [one for place in self._serving for one in place.store.usage()]
+
+    # -- compaction -------------------------------------------------------------------------------
+
+    def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
+        for place in self._serving:
+            place.store.suspend_compaction(minor=minor, major=major, by=by)
+
+    def resume_compaction(self, *, minor: bool, major: bool) -> None:
+        for place in self._serving:
+            place.store.resume_compaction(minor=minor, major=major)
+
+    @property
+    def compaction_suspended(self) -> Suspension | None:
+        """The same in all that serve."""
+        return next((place.store.compaction_suspended for place in self._serving), None)
+
+
+Store = LedgerStore | LedgerDirectories
+"""What a bookie has."""
+
+
+def last_of(count: int, done: Done) -> Done:
+    """Calls `done` with the first error, or None, when it was called `count` times itself."""
+    errors: list[StorageError | None] = []
+
+    def one(error: StorageError | None) -> None:
+        errors.append(error)
+        if len(errors) == count:
+            done(next((error for error in errors if error is not None), None))
+
+    return one
+
+
+def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
+    """A batch of just these runs. Frames that lie back to back stay one buffer."""
+    spans: list[tuple[int, int]] = []
+    size = 0
+    for run in runs:
+        start, stop = run.offset, run.offset + run.size_bytes
+        run.offset = size
+        size += stop - start
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((start, stop))
+    part = LogBatch([whole[start:stop] for start, stop in spans], runs)
+    part.partial = True
+    part.received_s = received_s
+    part.entries = sum(run.count for run in runs)
+    return part
+
+
+def state_of(place: ServedDirectory) -> DirectoryState:
+    if place.error is not None:
+        ledgers = len(place.store.ledgers) if place.read else None
+        return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)
+    return place.store.directories()[0]
+
+
+def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
+    return RecoveryReport(
+        all(one.clean for one in reports),
+        sum(one.segments for one in reports),
+        sum(one.ledgers for one in reports),
+        sum(one.groups_scanned for one in reports),
+        None,
+        None,
+        sum(one.damaged_blocks for one in reports),
+        (*(what for one in reports for what in one.problems), *problems),
+        any(one.negatives_unknown for one in reports),
+        "; ".join(one.index_cache for one in reports if one.index_cache),
+        tuple(why for one in reports for why in one.went_back),
+    )

@@ -1,0 +1,392 @@
+"""What lies in a data directory: its files, a segment, the runs of a ledger, the end of the log.
+
+Reads only, and works beside a bookie that runs: what is told is then a moment of the log, and files
+that go meanwhile are told as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import (
+    Summary,
+    Trailer,
+    decode_footer_records,
+    decode_footer_summary,
+    decode_ledger_rows,
+)
+from quire.codec.log.group import GROUP_MAGIC
+from quire.codec.log.segment_header import SegmentHeader
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, StateRecord
+from quire.core.ranges import Range, merged
+from quire.storage.background.quarantine_record import SUFFIX as DAMAGED_SUFFIX
+from quire.storage.background.scrub import ScrubTarget, SegmentScrub
+from quire.storage.disk import LOCK_NAME
+from quire.storage.inspect.snapshot import identity_of, with_log
+from quire.storage.interfaces import Disk, File
+from quire.storage.recovery.log_recovery import RecoveredLog
+from quire.storage.recovery.scan import ScannedGroup, each_group, has_groups, read_segment_header
+from quire.storage.segment import extents
+from quire.storage.segment.extents import FrameExtent
+from quire.storage.segment.footer import load_trailer, read
+from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescription:
+    """What a segment's header and trailer say; its groups are not looked at."""
+
+    number: int
+    file_bytes: int
+    state: str
+    """sealed; open (not sealed yet); prepared (no group is in it); damaged (its header is)."""
+    header: SegmentHeader | None
+    trailer: Trailer | None
+
+    @property
+    def groups_at(self) -> int:
+        if self.header is not None:
+            return self.header.size_bytes
+        return 0 if self.trailer is None else self.trailer.groups_at
+
+    @property
+    def groups_end(self) -> int:
+        """Where groups can end at most."""
+        return self.file_bytes if self.trailer is None else self.trailer.footer_at
+
+
+@dataclass(frozen=True, slots=True)
+class FileDescription:
+    name: str
+    size_bytes: int | None
+    """None: it went meanwhile."""
+    segment: SegmentDescription | None = None
+
+
+# -- files ------------------------------------------------------------------------------------
+
+_KINDS = {
+    "current/VERSION": "cookie",
+    "current/DIRECTORY": "the directory's own id",
+    "current/INCARNATION": "how often the directory was started",
+    "current/SCRUB": "how far the scrub is",
+    "log/CLEAN": "mark of a clean stop",
+    "log/SUSPENDED": "note that compaction is suspended",
+    "log/INDEX": "index cache",
+    "log/INDEX.new": "index cache that is being written",
+    "log/compaction.spare": "room for a compaction",
+    LOCK_NAME: "lock of the bookie that runs",
+}
+
+
+def kind_of(name: str) -> str:
+    """What a file of a data directory is for."""
+    if number_of(name) is not None:
+        return "segment"
+    if name.startswith(f"{LOG_DIRECTORY}/") and name.endswith(DAMAGED_SUFFIX):
+        return "what is known of damage"
+    return _KINDS.get(name, "other")
+
+
+def list_files(disk: Disk) -> Iterator[FileDescription]:
+    """The files in the directory and in the directories there, by name. `StorageError`, `OSError`.
+    Of each segment two blocks are read."""
+    own_id = identity_of(disk).directory_id
+    for name in _names(disk):
+        number = number_of(name)
+        try:
+            file = disk.open(name)
+        except FileNotFoundError:
+            yield FileDescription(name, None)
+            continue
+        except IsADirectoryError:
+            continue
+        try:
+            description = None if number is None else describe_segment(file, own_id, number)
+            yield FileDescription(name, file.size(), description)
+        finally:
+            file.close()
+
+
+def file_sizes(disk: Disk) -> Iterator[tuple[str, int]]:
+    """Every file below the directory, whosever it is, however deep: its name, and its size with
+    what is preallocated. One that went meanwhile is left out. `OSError`."""
+    waiting = list(disk.list())
+    while waiting:
+        name = waiting.pop()
+        try:
+            waiting += [f"{name}/{one}" for one in disk.list(name)]
+            continue
+        except NotADirectoryError:
+            pass
+        try:
+            file = disk.open(name)
+        except FileNotFoundError:
+            continue
+        try:
+            yield name, file.size()
+        finally:
+            file.close()
+
+
+def _names(disk: Disk) -> Iterator[str]:
+    for name in disk.list():
+        if name == LOCK_NAME:
+            continue
+        try:
+            below = disk.list(name)
+        except NotADirectoryError:
+            yield name
+            continue
+        yield from (f"{name}/{one}" for one in below)
+
+
+def number_of(name: str) -> int | None:
+    """Of the segment whose file this is; None: it is none."""
+    try:
+        number = int(name.removeprefix(f"{LOG_DIRECTORY}/").partition(".")[0], 16)
+    except ValueError:
+        return None
+    return number if name == segment_name(number) else None
+
+
+def segment_numbers(disk: Disk) -> list[int]:
+    """Of the segments that have a file."""
+    found = (number_of(f"{LOG_DIRECTORY}/{name}") for name in disk.list(LOG_DIRECTORY))
+    return [number for number in found if number is not None]
+
+
+def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDescription:
+    """`StorageError` where a later version wrote it; `OSError`."""
+    size = file.size()
+    header = read_segment_header(file, directory_id, number)
+    trailer = _trailer(file, directory_id, number)
+    if trailer is not None:
+        state = "sealed"
+    elif has_groups(file):
+        state = "damaged" if header is None else "open"
+    else:
+        state = "prepared" if header is None else "open"
+    return SegmentDescription(number, size, state, header, trailer)
+
+
+def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
+    try:
+        return load_trailer(file, directory_id, number)
+    except FormatError:
+        return None
+
+
+# -- one segment ------------------------------------------------------------------------------
+
+
+class SegmentDump:
+    """One segment, group by group. Made by `open_segment`."""
+
+    def __init__(self, file: File, directory_id: bytes, description: SegmentDescription) -> None:
+        self._file = file
+        self._directory_id = directory_id
+        self.description = description
+        self.summary: Summary | None = None
+        """The ledgers of its footer."""
+        self.records: tuple[StateRecord, ...] = ()
+        """Those of its footer."""
+        self.problem = ""
+        """Why its footer cannot be used."""
+        if description.trailer is not None:
+            self._load(description.trailer)
+
+    def _load(self, trailer: Trailer) -> None:
+        """Each part by itself: one may be whole where the other is not."""
+        try:
+            data = read(self._file, trailer.records_at, trailer.records_bytes)
+            self.records = tuple(decode_footer_records(data, trailer))
+        except FormatError as error:
+            self.problem = str(error)
+        try:
+            data = read(self._file, trailer.summary_at, trailer.summary_bytes)
+            self.summary = decode_footer_summary(data, trailer)
+        except FormatError as error:
+            self.problem = str(error)
+
+    def groups(self) -> Iterator[ScannedGroup]:
+        """Those whose tables check, with the number of their damaged blocks. What lies between two
+        that do not follow on each other is not known. `OSError`."""
+        description = self.description
+        return each_group(
+            self._file,
+            self._directory_id,
+            description.number,
+            description.groups_at,
+            description.groups_end,
+        )
+
+    def frames(self, extent: FrameExtent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
+        """Entry id, place and size of its frame in the file, and the entry, of each in a run, one
+        by one. Nothing of them is checked. `head_bytes`: of its group. `OSError`."""
+        at = extent.offset
+        for index in range(extent.count):
+            entry_id = extent.first + index if extent.ids is None else extent.ids[index]
+            size = extent.frame_size if extent.sizes is None else extent.sizes[index]
+            yield entry_id, at, size, read(self._file, at, size)[head_bytes:]
+            at += size
+
+    def scrub(self, target: ScrubTarget) -> SegmentScrub:
+        """A check of all of it, step by step."""
+        return SegmentScrub(self._file, self._directory_id, target)
+
+    def has_remains(self, end: int) -> bool:
+        """Whether the block behind the last group is neither zeros nor the start of another group:
+        then it was an index."""
+        block = read(self._file, end, BLOCK_BYTES)
+        return bool(block.strip(b"\0")) and not block.startswith(GROUP_MAGIC)
+
+    def rows(self, ledger_id: int) -> list[FrameExtent]:
+        """The runs that its footer has of a ledger. `FormatError` where they do not check."""
+        if self.summary is None:
+            raise FormatError(self.problem or "it has no footer yet")
+        assert self.description.trailer is not None
+        found = self.summary.find(ledger_id)
+        if found is None:
+            return []
+        data = read(
+            self._file, self.description.trailer.footer_at + found.rows_at, found.rows_bytes
+        )
+        if len(data) != found.rows_bytes or crc32c(data) != found.rows_crc:
+            raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
+        return list(extents.of_rows(ledger_id, decode_ledger_rows(data, found.rows)))
+
+
+@contextmanager
+def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
+    """`StorageError`; `FileNotFoundError` where there is no such segment, or not any more."""
+    own_id = identity_of(disk).directory_id
+    file = disk.open(segment_name(number))
+    try:
+        yield SegmentDump(file, own_id, describe_segment(file, own_id, number))
+    finally:
+        file.close()
+
+
+# -- one ledger -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInSegment:
+    """What one segment has of a ledger."""
+
+    segment: int
+    sealed: bool
+    runs: tuple[FrameExtent, ...]
+    problem: str = ""
+    """Why its runs are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDescription:
+    ledger_id: int
+    fenced: bool
+    has_master_key: bool
+    last_entry_id: int
+    """-1: no entry."""
+    last_add_confirmed: int
+    """The greatest that the disk tells of; -1: none."""
+    has_explicit_lac: bool
+    refused_until_ms: int | None
+    """It was fenced and deleted, and is refused until then (calendar)."""
+    parts: tuple[LedgerInSegment, ...]
+    """By segment."""
+    absence_unknown: bool
+    """Something of the log was lost: entries that are not here may have been."""
+
+    @property
+    def entries(self) -> list[Range]:
+        return merged(span for part in self.parts for run in part.runs for span in run.entries())
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all frames, copies included."""
+        return sum(run.size_bytes for part in self.parts for run in part.runs)
+
+
+def describe_ledger(disk: Disk, ledger_id: int) -> LedgerDescription | None:
+    """None: the log knows no such ledger, and nothing of it is missed. `StorageError`,
+    `OSError`."""
+    return with_log(disk, lambda recovered, _: _ledger(disk, recovered, ledger_id))
+
+
+def _ledger(disk: Disk, recovered: RecoveredLog, ledger_id: int) -> LedgerDescription | None:
+    catalogue = recovered.replayer.catalogue
+    info = catalogue.ledgers.get(ledger_id)
+    refused = catalogue.tombstones.get(ledger_id)
+    unknown = catalogue.negatives_unknown
+    if info is None and refused is None and not unknown:
+        return None
+    parts: list[LedgerInSegment] = []
+    last, key, fenced, lac, explicit = -1, False, False, -1, False
+    if info is not None:
+        last, key, fenced = info.last_entry_id, bool(info.master_key), info.fenced
+        lac, explicit = info.last_add_confirmed, info.explicit_lac is not None
+        for number in info.sealed_numbers:
+            parts.append(_sealed_part(disk, number, ledger_id))
+        for part in info.open_parts:
+            runs = tuple(extents.of_run(run) for run in part.runs)
+            parts.append(LedgerInSegment(part.segment.number, False, runs))
+    parts.sort(key=lambda part: part.segment)
+    return LedgerDescription(
+        ledger_id, fenced, key, last, lac, explicit, refused, tuple(parts), unknown
+    )
+
+
+def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
+    with open_segment(disk, number) as segment:
+        if segment.description.trailer is None:
+            raise FileNotFoundError(segment_name(number))  # it was a moment ago: look again
+        try:
+            return LedgerInSegment(number, True, tuple(segment.rows(ledger_id)))
+        except FormatError as error:
+            return LedgerInSegment(number, True, (), str(error))
+
+
+# -- the end of the log -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    segment: int
+    """The newest that was begun; 0: the log has none."""
+    offset_bytes: int
+    """In its file: behind the last group that is certainly synced."""
+    last_group: int | None
+    """That group; None: there was none yet."""
+    unsure_group: int | None
+    """Whole, but maybe not synced: the next start writes it again before it serves."""
+    torn_group: int | None
+    """Not whole: nobody was told that it is stored."""
+    clean: bool
+    """Whether the last stop was clean."""
+    problems: tuple[str, ...]
+
+
+def end_of_log(disk: Disk) -> LogEnd:
+    """`StorageError`, `OSError`. The segments that are not sealed are read."""
+    return with_log(disk, lambda recovered, _: _end(recovered))
+
+
+def _end(recovered: RecoveredLog) -> LogEnd:
+    segments = recovered.replayer.catalogue.segments
+    newest = max(segments, default=0)
+    last = recovered.next_group - 1
+    tail = recovered.tail
+    return LogEnd(
+        newest,
+        segments[newest].end if newest else 0,
+        last if last >= 0 and newest else None,
+        tail.group.header.number if tail is not None else None,
+        recovered.torn_group,
+        recovered.clean,
+        tuple(recovered.problems),
+    )

@@ -1,0 +1,184 @@
+"""Making the index of segments again, from their groups: `quire bookie disk rebuild-index`.
+
+The groups are the truth; what is derived of them is the footer of a sealed segment. One that does
+not check, or names what no group holds, is cut off and written anew. Cut off and not yet written,
+the segment is one that was never sealed: a start scans and seals it. So a crash loses nothing.
+
+A segment whose groups are not all there keeps what it has: its footer may know what they do not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from quire.codec.log.footer import Summary, Trailer
+from quire.codec.log.group import GROUP_LAST
+from quire.storage.background.scrub import ScrubTarget
+from quire.storage.background.sealer import mentions_of
+from quire.storage.inspect.check import Progress
+from quire.storage.inspect.contents import SegmentDump, open_segment
+from quire.storage.inspect.snapshot import identity_of, with_log
+from quire.storage.interfaces import Disk, File
+from quire.storage.recovery.log_recovery import RecoveredLog
+from quire.storage.recovery.replay import Replayer, UnsealedSegment
+from quire.storage.recovery.scan import SegmentScan, scan_groups
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import SealInput, write_footer
+from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
+
+
+class RebuildOutcome(enum.StrEnum):
+    GOOD = "good"
+    """Its index is what it should be, and was left alone."""
+    REBUILT = "rebuilt"
+    """With a dry run: it would be."""
+    OPEN = "open"
+    """It is the newest: the bookie's next start seals it."""
+    INCOMPLETE = "incomplete"
+    """Its groups are not all there."""
+    GONE = "gone"
+    """A dry run, and the bookie has removed it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    number: int
+    outcome: RebuildOutcome
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentToRebuild:
+    """One segment."""
+
+    number: int
+    newest: bool
+    sealed: bool
+    lost_groups: int
+    """Of one that is not sealed."""
+    size_bytes: int
+
+
+def plan(disk: Disk) -> list[SegmentToRebuild]:
+    """All segments that a start would find, ascending. `StorageError`, `OSError`."""
+
+    def work(recovered: RecoveredLog, _: bytes) -> list[SegmentToRebuild]:
+        segments = recovered.replayer.catalogue.segments
+        newest = max(segments, default=0)
+        return [
+            SegmentToRebuild(
+                number, number == newest, one.state is SegmentState.SEALED, one.lost_groups, one.end
+            )
+            for number, one in sorted(segments.items())
+        ]
+
+    return with_log(disk, work)
+
+
+def rebuild(
+    disk: Disk, todo: Sequence[SegmentToRebuild], progress: Progress, *, dry_run: bool
+) -> Iterator[Rebuilt]:
+    """One after the other; each that is rebuilt is durable when it is given. Hold the disk's lock,
+    unless it is a dry run. `StorageError`, `OSError`."""
+    own_id = identity_of(disk).directory_id
+    for one in todo:
+        try:
+            yield _rebuild(disk, own_id, one, progress, dry_run)
+        except FileNotFoundError:
+            yield Rebuilt(one.number, RebuildOutcome.GONE)
+
+
+def _rebuild(
+    disk: Disk, own_id: bytes, work: SegmentToRebuild, progress: Progress, dry_run: bool
+) -> Rebuilt:
+    with open_segment(disk, work.number) as segment:
+        why = _why(segment, work, progress)
+        summary = segment.summary
+    if not why:
+        return Rebuilt(work.number, RebuildOutcome.GOOD)
+    if not work.sealed and work.newest:
+        return Rebuilt(work.number, RebuildOutcome.OPEN, "the next start seals it")
+    file = disk.open(segment_name(work.number))
+    try:
+        found = UnsealedSegment(
+            work.number, segment.description.header, _scan(file, own_id, segment), file
+        )
+        lost = _what_is_lost(found, segment, work)
+        if lost:
+            return Rebuilt(work.number, RebuildOutcome.INCOMPLETE, f"{why}; {lost}")
+        if not dry_run:
+            _write(own_id, found, summary, segment.description.trailer)
+        return Rebuilt(work.number, RebuildOutcome.REBUILT, why)
+    finally:
+        file.close()
+
+
+def _why(segment: SegmentDump, work: SegmentToRebuild, progress: Progress) -> str:
+    """What is wrong with its index; "": nothing."""
+    trailer = segment.description.trailer
+    if trailer is None:
+        progress(work.size_bytes)
+        return "it has none that checks"
+    target = ScrubTarget(work.number, trailer.groups_at, trailer.footer_at, trailer, ())
+    scrub = segment.scrub(target)
+    while size := scrub.step():
+        progress(size)
+    return scrub.found.index
+
+
+def _scan(file: File, own_id: bytes, segment: SegmentDump) -> SegmentScan:
+    return scan_groups(file, own_id, segment.description.number, segment.description.groups_at)
+
+
+def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToRebuild) -> str:
+    """Why its groups are not the whole truth; "": they are."""
+    if found.header is None:
+        return "its header is damaged"
+    if work.lost_groups:
+        return f"{work.lost_groups} of its groups are lost"
+    groups = found.scan.groups
+    if found.compacted:
+        numbers = range(len(groups))
+        whole = bool(groups) and bool(groups[-1].header.flags & GROUP_LAST)
+    else:
+        trailer = segment.description.trailer
+        end = found.header.first_group + len(groups) if trailer is None else trailer.end_group
+        numbers = range(found.header.first_group, end)
+        whole = True
+    if not whole or [group.header.number for group in groups] != list(numbers):
+        return "some of its groups are lost"
+    return ""
+
+
+def _write(
+    own_id: bytes, found: UnsealedSegment, summary: Summary | None, trailer: Trailer | None
+) -> None:
+    """Durable on return."""
+    segment, replayed = _replay(found)
+    if trailer is not None:
+        # The groups of a compaction do not tell which ones the segment stands for.
+        segment.first_group, segment.end_group = trailer.first_group, trailer.end_group
+    ledgers = []
+    for ledger_id, part in sorted(segment.parts.items()):
+        confirmed = replayed.ledgers[ledger_id].last_add_confirmed
+        if summary is not None:
+            known = summary.find(ledger_id)
+            if known is None:  # It was deleted before the segment was sealed.
+                segment.forgotten.add(ledger_id)
+                continue
+            confirmed = known.last_add_confirmed
+        ledgers.append((ledger_id, part, confirmed))
+    found.file.truncate(segment.end)
+    found.file.sync()
+    records = [*segment.records, *mentions_of(segment)]
+    write_footer(SealInput(own_id, segment, ledgers, records))
+
+
+def _replay(found: UnsealedSegment) -> tuple[LogSegment, Catalogue]:
+    """The segment by itself, as a start builds it from its groups."""
+    catalogue = Catalogue()
+    replayer = Replayer(catalogue)
+    replayer.unsealed(found, found.scan.groups, 0)
+    return catalogue.segments[found.number], catalogue

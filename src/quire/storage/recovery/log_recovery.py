@@ -1,0 +1,439 @@
+"""What a start finds in the log: torn or damaged, missing or dropped.
+
+The rules, from the order in which the log is written (see `group_commit` and `footer`):
+
+1. The header of a segment is synced before its first group, and each group before the next. What a
+   later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
+   where it does not check. Only the last group of the log may be *torn*, and is then cut off: what
+   has another group begun behind it was synced, even where neither of the two checks. A torn one
+   has sectors that are as they were, zeros; where none is, it is damaged as well.
+2. The last group that is whole may never have been synced: where only the process died, the page
+   cache kept it. It is written again, to a fresh segment, before anything is served. Nor may the
+   header of a segment have been synced that holds no more than that: such a segment is removed.
+3. The header of segment n names group f as its first. A group f or later in an older segment was
+   such a last group; it counts only where no later segment holds its copy.
+4. The newest header that checks lists the segments that must exist, but for those that were dropped
+   since. A prepared file proves that the one before it was begun.
+5. Damage whose extent is known (a block) is an error of the entries in it. Damage whose extent is
+   not known (a table, a segment) makes every absence unknown, until it has been repaired.
+6. A log that ends before the position that its bookie has reported to the metadata store has lost
+   everything after its end. It counts as a log with a missing segment (see `incarnation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire._runtime.units import counted
+from quire.codec.log.footer import Trailer
+from quire.codec.log.segment_header import CleanMark, SegmentHeader
+from quire.codec.log.state_records import (
+    FormatError,
+    RecordKind,
+    StateRecord,
+    decode_segment_value,
+)
+from quire.errors import StorageError
+from quire.storage.directory import Identity, read_small_file
+from quire.storage.interfaces import Disk
+from quire.storage.recovery.incarnation import ExpectedLog, LogPosition
+from quire.storage.recovery.index_cache import CachedIndex, open_cache
+from quire.storage.recovery.loading import LoadProgress
+from quire.storage.recovery.replay import GroupChain, LastGroup, Replayer, UnsealedSegment, judge
+from quire.storage.recovery.scan import TolerantReader, has_groups, read_segment_header, scan_groups
+from quire.storage.segment.catalogue import Catalogue
+from quire.storage.segment.footer import (
+    Loaded,
+    load_behind,
+    load_footer,
+    load_records,
+    load_trailer,
+)
+from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
+
+CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What the start found."""
+
+    clean: bool
+    """Whether the last stop was clean."""
+    segments: int
+    ledgers: int
+    groups_scanned: int
+    rewritten_group: int | None
+    """The last group, written again because its sync may not have finished."""
+    torn_group: int | None
+    """The last group, cut off because it was not whole: nobody was told that it is stored."""
+    damaged_blocks: int
+    """Blocks found damaged in the groups that were scanned."""
+    problems: tuple[str, ...]
+    """What was lost or damaged, in sentences."""
+    negatives_unknown: bool
+    index_cache: str = ""
+    """What became of it; "": there was none."""
+    went_back: tuple[str, ...] = ()
+    """The directories that went back in time, each with the reason."""
+
+    def __str__(self) -> str:
+        """For the log of the bookie."""
+        stop = "stopped cleanly" if self.clean else "new, or not stopped cleanly"
+        parts = [
+            f"{counted(self.segments, 'segment')}, {counted(self.ledgers, 'ledger')}",
+            f"{stop}: {counted(self.groups_scanned, 'group')} scanned",
+            "" if self.rewritten_group is None else f"group {self.rewritten_group} written again",
+            "" if self.torn_group is None
+            else f"group {self.torn_group}, which nobody was told is stored, cut off",
+            counted(self.damaged_blocks, "damaged block") if self.damaged_blocks else "",
+            *self.problems,
+            "what is not found is answered as unknown" if self.negatives_unknown else "",
+            f"index cache: {self.index_cache}" if self.index_cache else "",
+        ]  # fmt: skip
+        return "; ".join(filter(None, parts))
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    replayer: Replayer
+    """With the catalogue."""
+    next_number: int
+    """Of the next segment."""
+    next_group: int
+    """Of the next group: the one that is written again, if there is one."""
+    tail: LastGroup | None
+    """The last group, to be written again before anything is served."""
+    stale: list[str]
+    """Files that are not needed, of dropped segments."""
+    prepared: list[str]
+    """Files that were never begun and lie behind the next number, newest first."""
+    unsealed: list[UnsealedSegment]
+    """Those that count."""
+    clean: bool
+    groups_scanned: int
+    torn_group: int | None
+    problems: list[str]
+    index_cache: str
+    cached: dict[int, Trailer]
+    """Of the segments that came from the index cache."""
+    emptied: UnsealedSegment | None
+    """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
+    position: LogPosition
+    """The end of the log as it was found."""
+    went_back: str = ""
+    """The reason why the log counts as one that went back in time; "" if it does not."""
+
+    @property
+    def rewritten_group(self) -> int | None:
+        if self.tail is None or not (self.tail.group.table.runs or self.tail.group.table.records):
+            return None
+        return self.tail.group.header.number
+
+    def report(self) -> RecoveryReport:
+        catalogue = self.replayer.catalogue
+        return RecoveryReport(
+            self.clean, len(catalogue.segments), len(catalogue.ledgers), self.groups_scanned,
+            self.rewritten_group, self.torn_group,
+            self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
+            self.index_cache, (self.went_back,) if self.went_back else (),
+        )  # fmt: skip
+
+
+def missing_problem(number: int) -> str:
+    """What is told of a segment that must be there and is not."""
+    return f"{segment_name(number)} is missing"
+
+
+class _BadFooterError(Exception):
+    """Its trailer is good, and what that speaks of does not check."""
+
+
+class LogRecovery:
+    """One look at the log. Reads only; the store does what follows from it.
+
+    All trailers are read first: what of the log counts hangs on all of it. The rest of a footer is
+    read when its segment's turn comes, for all of them at once may be more than fits. If one of
+    them is damaged then, the look begins anew, and each is checked before it is believed.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        identity: Identity,
+        catalogue: Catalogue,
+        progress: LoadProgress | None = None,
+        *,
+        use_cache: bool = False,
+        expected: ExpectedLog | None = None,
+    ) -> None:
+        """Recover the log into the empty `catalogue`.
+
+        With `use_cache`, the index cache is used if it belongs to these segments. `expected` is how
+        far the log should go, if that is known.
+        """
+        self._catalogue = catalogue
+        self._disk = disk
+        self._identity = identity
+        self._id = identity.directory_id
+        self._progress = progress or LoadProgress()
+        self._use_cache = use_cache
+        self._expected = expected or ExpectedLog()
+        self._cache: CachedIndex | None = None
+        self._cache_state = ""
+        self._whole_footers = False
+        """They are checked as a whole when the trailers are."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._headers: dict[int, SegmentHeader | None] = {}
+        self._trailers: dict[int, Trailer] = {}
+        self._unsealed: dict[int, UnsealedSegment] = {}
+        self._problems: list[str] = []
+        self._mark: CleanMark | None = None
+        self._loaded: dict[int, Loaded] = {}
+        """That of the newest segment, which is looked into before its turn."""
+
+    def run(self) -> RecoveredLog:
+        """`StorageError`, `OSError`, `LoadStopped`."""
+        try:
+            return self._look_once()
+        except _BadFooterError:
+            self._catalogue.clear()
+            self._forget()
+            self._whole_footers = True
+            return self._look_once()
+
+    def _look_once(self) -> RecoveredLog:
+        if self._use_cache:
+            try:
+                self._cache = open_cache(self._disk, self._id)
+                if self._cache is not None:
+                    return self._attempt()
+            except (FormatError, OSError) as error:
+                # A disk that fails is told below, where it matters.
+                self._cache_state = f"not used: {error}"
+                self._catalogue.clear()
+                self._forget()
+            finally:
+                if self._cache is not None:
+                    self._cache.close()
+                    self._cache = None
+        return self._attempt()
+
+    def _attempt(self) -> RecoveredLog:
+        try:
+            return self._run()
+        except BaseException:
+            for unsealed in self._unsealed.values():
+                unsealed.file.close()
+            raise
+
+    def _run(self) -> RecoveredLog:
+        self._mark = self._read_mark()
+        numbers = self._numbers()
+        self._progress.begin(len(numbers))
+        begun = [number for number in numbers if self._look(number)]
+        newest = max(begun, default=0)
+        must, dropped = self._must_exist(begun, newest, numbers)
+        missing = sorted(must - set(begun))
+        for number in missing:
+            self._problems.append(missing_problem(number))
+        if self._identity.log_begun and not begun:
+            self._problems.append("the log is gone: no segment of it was found")
+            missing = [0]
+        stale = [number for number in begun if number in dropped or number not in must]
+        live = [number for number in begun if number not in stale]
+        mark = self._mark
+        clean = mark is not None and mark.last_segment == newest
+        chain = judge(
+            live, self._headers, self._trailers, self._unsealed,
+            mark.next_group if mark is not None and clean else None,
+        )  # fmt: skip
+        end_group = chain.next_group + (chain.tail is not None)
+        position = LogPosition(max(numbers, default=0), end_group)
+        why = self._expected.held_against(position)
+        went_back = f"{self._disk.path} {why}" if why else ""
+        if went_back:
+            # One number represents everything that is lost. From now on the log records the loss.
+            missing.append(max(newest + 1, self._expected.position.newest_file))
+            self._problems.append(went_back)
+        # Never the number of one that is missed: it would not be missed any more.
+        next_number = max(newest, *missing, 0) + 1
+        catalogue = self._catalogue
+        catalogue.missing.update(missing)
+        replayer = Replayer(catalogue)
+        cached: dict[int, Trailer] = {}
+        if self._cache is not None:
+            cached = self._restore(self._cache, live, chain)
+        if chain.emptied is not None:
+            live.remove(chain.emptied)
+            stale.append(chain.emptied)
+        for number in stale:
+            unsealed = self._unsealed.get(number)
+            if unsealed is not None:
+                unsealed.file.close()
+        for number in [number for number in live if number not in cached]:
+            if number in self._trailers:
+                loaded = self._load(number)
+                self._progress.index(number, loaded.trailer)
+                replayer.sealed(number, loaded)
+            else:
+                replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
+            self._progress.advance()
+        return RecoveredLog(
+            replayer, next_number, chain.next_group, chain.tail,
+            [segment_name(n) for n in numbers if n in stale],
+            [segment_name(n) for n in reversed(numbers) if n > next_number],
+            [self._unsealed[n] for n in live if n in self._unsealed],
+            clean and not missing,
+            sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
+            chain.torn_group, [*self._problems, *replayer.problems], self._cache_state, cached,
+            None if chain.emptied is None else self._unsealed[chain.emptied],
+            position, went_back,
+        )  # fmt: skip
+
+    def _restore(
+        self, cache: CachedIndex, live: Sequence[int], chain: GroupChain
+    ) -> dict[int, Trailer]:
+        """The catalogue as it was behind the segments that the cache covers."""
+        cache.check(set(live))
+        cached = {number: self._trailers[number] for number in cache.segments}
+        for number, trailer in cached.items():
+            self._progress.index(number, trailer)
+        end_group = chain.next_group + (chain.tail is not None)
+        cache.restore(self._catalogue, cached, end_group, self._progress.check)
+        self._progress.advance(len(cached))
+        self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
+        return cached
+
+    # -- which segments ---------------------------------------------------------------------------
+
+    def _numbers(self) -> list[int]:
+        numbers = []
+        for name in self._disk.list(LOG_DIRECTORY):
+            stem, dot, suffix = name.partition(".")
+            if dot and suffix == "seg" and len(stem) == 16:
+                try:
+                    numbers.append(int(stem, 16))
+                except ValueError:
+                    continue
+        return sorted(numbers)
+
+    def _read_mark(self) -> CleanMark | None:
+        try:
+            data = read_small_file(self._disk, CLEAN_NAME)
+            if data is None:
+                return None
+            mark = CleanMark.decode(data)
+        except (FormatError, OSError) as error:  # Then it is looked closer.
+            self._problems.append(f"{CLEAN_NAME}: {error}")
+            return None
+        return mark if mark.directory_id == self._id else None
+
+    def _look(self, number: int) -> bool:
+        """Whether the segment was ever begun. Its header, and its trailer or its groups."""
+        self._progress.advance()
+        file = self._disk.open(segment_name(number))
+        try:
+            readable = TolerantReader(file)
+            self._headers[number] = header = read_segment_header(readable, self._id, number)
+            known = None if self._cache is None else self._cache.trailer_of(number, file)
+            if known is not None:
+                self._trailers[number] = known
+                file.close()
+                return True
+            try:
+                if self._whole_footers:
+                    self._trailers[number] = load_footer(readable, self._id, number).trailer
+                else:
+                    self._trailers[number] = load_trailer(readable, self._id, number)
+            except FormatError:
+                pass
+            else:
+                file.close()
+                return True
+            if header is None and not has_groups(readable):
+                file.close()
+                return False
+            start = 0 if header is None else header.size_bytes
+            scan = scan_groups(readable, self._id, number, start)
+            self._unsealed[number] = UnsealedSegment(number, header, scan, file)
+        except BaseException:
+            file.close()
+            raise
+        if readable.unreadable:
+            what = f"{counted(len(readable.unreadable), 'block')} of {segment_name(number)}"
+            self._problems.append(f"{what} cannot be read")
+        if header is None:
+            self._problems.append(f"the header of {segment_name(number)} is damaged")
+        return True
+
+    def _must_exist(
+        self, begun: Sequence[int], newest: int, numbers: Sequence[int]
+    ) -> tuple[set[int], set[int]]:
+        """(the segments that must exist, those of which the log says that they were dropped)."""
+        base = max((n for n in begun if self._headers[n] is not None), default=None)
+        must: set[int] = set()
+        header = None if base is None else self._headers[base]
+        if header is not None:
+            for first, last in header.live:
+                must.update(range(first, last + 1))
+        low = min(begun, default=0) if base is None else base
+        # All that came behind the base, also where only a prepared file tells of it.
+        must.update(n for n in range(low, newest + 1) if begun)
+        prepared = [n for n in numbers if n > newest]
+        if prepared and prepared[0] > newest + 1 and (begun or self._identity.log_begun):
+            must.update(range(newest + 1, prepared[0]))
+        if self._mark is not None and self._mark.last_segment > newest:
+            must.update(range(newest + 1, self._mark.last_segment + 1))
+        dropped: set[int] = set()
+        for number in begun:
+            if base is None or number >= base:
+                for record in self._records(number, newest):
+                    if record.kind is RecordKind.DROPPED:
+                        dropped.add(decode_segment_value(record.value))
+        return must - dropped, dropped
+
+    # -- what is in them --------------------------------------------------------------------------
+
+    def _load(self, number: int) -> Loaded:
+        found = self._loaded.pop(number, None)
+        if found is not None:
+            return found
+        file = self._disk.open(segment_name(number))
+        readable = TolerantReader(file)
+        try:
+            try:
+                return load_behind(readable, self._trailers[number])
+            except FormatError:
+                # Beside a bookie that runs a compaction may have put another file in its place.
+                return load_footer(readable, self._id, number)
+        except FormatError as error:
+            if not self._whole_footers:
+                raise _BadFooterError from None
+            # It was good a moment ago.
+            raise StorageError(f"{segment_name(number)}: {error}") from None
+        finally:
+            file.close()
+
+    def _records(self, number: int, newest: int) -> Sequence[StateRecord]:
+        if self._cache is not None and number in self._cache.segments:
+            file = self._disk.open(segment_name(number))
+            try:
+                # A footer that does not check is none to start from, with or without the cache.
+                return load_records(TolerantReader(file), self._trailers[number])
+            finally:
+                file.close()
+        if number in self._trailers:
+            loaded = self._load(number)
+            if number == newest:
+                self._loaded[number] = loaded
+            return loaded.records
+        groups = self._unsealed[number].scan.groups
+        if number == newest and groups and groups[-1].may_be_torn:
+            # What it says may never have come into force. Believing too little makes a segment
+            # count as missing; believing too much would remove one.
+            groups = groups[:-1]
+        return [record for group in groups for record in group.table.records]

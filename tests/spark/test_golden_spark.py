@@ -1,0 +1,151 @@
+"""Jobs of Spark go on where an earlier version of Quire stopped.
+
+`tests/golden/make_golden.py` made the data. A streaming query had copied the first 60 records of
+`events` to `copies`, `archived` was offloaded and `mirrored` was copied when more was appended.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.processes.golden import SETS, GoldenCluster
+
+pytestmark = pytest.mark.spark
+
+NAMESPACE, MIRROR = "/golden", "/mirror"
+EVENTS = [f"events {number}".encode() for number in range(100)]
+
+Pipeline = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module", params=SETS, ids=lambda path: path.name)
+def running(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    close_clients: Callable[[], None],
+) -> Iterator[GoldenCluster]:
+    """For tests that each change another stream."""
+    with GoldenCluster(request.param, tmp_path_factory.mktemp("golden")) as cluster:
+        yield cluster
+        close_clients()
+
+
+@pytest.fixture(params=SETS, ids=lambda path: path.name)
+def fresh(
+    request: pytest.FixtureRequest, tmp_path: Path, close_clients: Callable[[], None]
+) -> Iterator[GoldenCluster]:
+    with GoldenCluster(request.param, tmp_path / "golden") as cluster:
+        yield cluster
+        close_clients()
+
+
+def go_on(spark: SparkSession, cluster: GoldenCluster) -> int:
+    """Run the query until it has read everything; return the number of records that it read."""
+    query = (
+        spark.readStream.format("quire")
+        .options(metadata=cluster.uri, namespace=NAMESPACE, stream="events", subscription="query",
+                 maxRecordsPerTrigger=20)
+        .load()
+        .select("value")
+        .writeStream.format("quire")
+        .options(metadata=cluster.uri, namespace=NAMESPACE, stream="copies", writerId="copier",
+                 checkpointLocation=str(cluster.directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    query.awaitTermination()
+    return sum(one["numInputRows"] for one in query.recentProgress)
+
+
+def values(spark: SparkSession, cluster: GoldenCluster, name: str) -> list[bytes]:
+    """The records of a stream, which has all of them from its first one on."""
+    rows = spark.read.format("quire").options(
+        metadata=cluster.uri, namespace=NAMESPACE, stream=name
+    )
+    found = rows.load().select("sequence", "value").collect()
+    assert [row.sequence for row in found] == list(range(len(found)))
+    return [bytes(row.value) for row in found]
+
+
+def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, running: GoldenCluster) -> None:
+    assert values(spark, running, "copies") == EVENTS[:60]
+    assert go_on(spark, running) == 40
+    assert values(spark, running, "copies") == EVENTS
+    assert go_on(spark, running) == 0
+    assert values(spark, running, "copies") == EVENTS
+
+
+def test_a_driver_that_died_after_its_commit(spark: SparkSession, fresh: GoldenCluster) -> None:
+    """The checkpoint does not say that batch 2 was published; the stream does."""
+    commits = fresh.directory / "checkpoint" / "commits"
+    (commits / "2").unlink()
+    (commits / ".2.crc").unlink()
+    assert go_on(spark, fresh) == 60
+    assert values(spark, fresh, "copies") == EVENTS
+
+
+def test_a_checkpoint_that_is_lost(spark: SparkSession, fresh: GoldenCluster) -> None:
+    """The stream knows its writer: the query is not taken for a new one."""
+    shutil.rmtree(fresh.directory / "checkpoint")
+    with pytest.raises(Exception, match="takeover"):
+        go_on(spark, fresh)
+    assert values(spark, fresh, "copies") == EVENTS[:60]
+
+
+def test_a_stream_that_was_created_again(spark: SparkSession, fresh: GoldenCluster) -> None:
+    """The checkpoint knows which stream it belongs to, though the present one has as many
+    records before the same position."""
+    fresh.quire("stream", "delete", "events", "-n", NAMESPACE, "--yes")
+    write = ("stream", "write", "events", "-n", NAMESPACE, "--create", "--roll-every", "60")
+    fresh.quire(*write, stdin=b"".join(b"others %d\n" % number for number in range(100)))
+    with pytest.raises(Exception, match=r"(?s)events.*(deleted|created|renamed)"):
+        go_on(spark, fresh)
+    assert values(spark, fresh, "copies") == EVENTS[:60]
+
+
+def test_a_dataset(spark: SparkSession, running: GoldenCluster) -> None:
+    reader = spark.read.format("quire").options(metadata=running.uri, dataset="rows")
+    found = sorted(bytes(row.value).decode() for row in reader.load().collect())
+    assert found == sorted(running.expected["dataset"]["rows"])
+    more = spark.createDataFrame([(b"row 30",)], "value binary").write.format("quire")
+    for txn in (running.expected["transactions"][0], "another"):  # the first is published already
+        more.mode("append").options(metadata=running.uri, dataset="rows", txnId=txn).save()
+    assert reader.load().count() == len(found) + 1
+
+
+def test_an_archive(
+    spark: SparkSession, running: GoldenCluster, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """Offloaded records and those that are still in the stream are one history."""
+    place = ("archived", "-n", NAMESPACE, "--directory", str(running.directory / "archive"))
+    for number in range(2):
+        output = str(tmp_path / f"output-{number}")
+        for options in (("--check",), ("--output", output)):
+            status, _, error = pipeline("history", *place, *options, uri=running.uri)
+            assert status == 0, error
+        rows = spark.read.parquet(output).orderBy("sequence").collect()
+        assert [bytes(row.value) for row in rows] == [b"archived %d" % n for n in range(19)]
+        status, out, error = pipeline("offload", *place, "--json", "--truncate", uri=running.uri)
+        assert status == 0, error
+        assert json.loads(out)["records"] == (7, 0)[number]
+
+
+def test_a_mirror(running: GoldenCluster, pipeline: Pipeline) -> None:
+    """The copies go on at the same positions."""
+
+    def positions(namespace: str) -> list[tuple[str, str]]:
+        found = running.lines("stream", "read", "mirrored", "-n", namespace)
+        return [(one["position"], one["value"]) for one in found]
+
+    assert len(positions(MIRROR)) == 9
+    command = ("replicate", "-n", NAMESPACE, "--to", running.uri, "--to-namespace", MIRROR)
+    status, _, error = pipeline(*command, "--streams", "mirrored", uri=running.uri)
+    assert status == 0, error
+    assert len(positions(MIRROR)) == 14
+    assert positions(MIRROR) == positions(NAMESPACE)
