@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.former_names import deprecated
 from quire._runtime.metrics import exposition
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
@@ -390,9 +391,9 @@ class Client:
 
     @property
     def pool(self) -> BookiePool:
-        """The connections to bookies, for the rooms above: they ask single ones."""
-        self._check_open()
-        return self._pool
+        """Deprecated: the connections to bookies are no part of the public API."""
+        deprecated("Client.pool", "the methods of Client, such as `bookie_info` and `suspects`")
+        return pool_of(self)
 
     @property
     def datasets(self) -> Datasets:
@@ -447,6 +448,14 @@ class Client:
             return DigestType.parse(digest)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+
+def pool_of(client: Client) -> BookiePool:
+    """The connections of a client to bookies, for the rooms above that ask single bookies.
+
+    This is internal to Quire. Raises ClientClosedError."""
+    client._check_open()
+    return client._pool
 
 
 @opening

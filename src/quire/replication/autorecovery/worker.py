@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
@@ -435,7 +436,7 @@ class ReplicationWorker:
         for bookie in sorted(named.intersection(bookies)):
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._client.pool.ask_control(
+                    await pool_of(self._client).ask_control(
                         bookie, lambda channel: channel.force(ledger_id)
                     )
             except NoEntryAnswer:
