@@ -75,7 +75,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries that were given an id."""
+        """The payload bytes of the ledger: of all entries that were given an id."""
         return self._opened.length
 
     @property
@@ -149,6 +149,12 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         """
         return call(self.aio.append_many(payloads))
 
+    def submit_many(self, payloads: Sequence[Buffer]) -> int:
+        """As `append_many`, without waiting for the acknowledgement: `wait` and `flush` do. Waits
+        only while `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """
+        return call(self.aio.submit_many(payloads))
+
 
 class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     """Appends entries under ids that the caller chooses, in any order, each id once, from 0 on and
@@ -195,7 +201,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries that were given an id."""
+        """The payload bytes of the ledger: of all entries that were given an id."""
         return self._opened.length
 
     @property
@@ -306,7 +312,9 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
     @property
     def length(self) -> int:
-        """Payload bytes in total once the ledger is closed (advisory), else 0."""
+        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
+        Advisory.
+        """
         return self._opened.length
 
     def refresh(self) -> int:

@@ -118,8 +118,8 @@ WAITS_ONLY = {
     "server.py": "listening is the system's; reading a request is the system's",
     "store.py": "the disk's errors are the system's",
 }
-"""The names of files whose handlers of Python's errors have calls before them that are waited for, and why they
-catch none of ours by accident."""
+"""The names of files with handlers of Python's errors around calls that are waited for, and why
+these catch none of our errors by accident."""
 
 
 def careless(tree: ast.Module) -> Iterator[int]:

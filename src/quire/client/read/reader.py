@@ -87,7 +87,8 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes in total once the ledger is closed (advisory), else 0."""
+        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
+        Advisory."""
         return self.metadata.length
 
     async def refresh(self) -> int:

@@ -137,7 +137,7 @@ class WriteHandle:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries that were given an id."""
+        """The payload bytes of the ledger: of all entries that were given an id."""
         return self._session.pipeline.length + self._batch_bytes
 
     @property
@@ -422,9 +422,14 @@ class LedgerWriter(WriteHandle):
         """Append entries with consecutive ids and wait until all are acknowledged; the id of the
         last one (`last_add_pushed` if there are none). Errors and cancellation as for `append`;
         on an error a prefix of them may be in the ledger."""
+        last = await self.submit_many(payloads)
+        return await self._session.wait_for(last) if len(payloads) else last
+
+    async def submit_many(self, payloads: Sequence[Buffer]) -> int:
+        """As `append_many`, without waiting for the acknowledgement: `wait` and `flush` do. Waits
+        only while `ClientConfig.max_unacked_bytes` are unacknowledged."""
         session = self._session
-        first = self.last_add_pushed
-        last = first
+        last = self.last_add_pushed
         for chunk in self._chunks(payloads):
             if session.full:
                 await session.room()
@@ -432,9 +437,7 @@ class LedgerWriter(WriteHandle):
                 raise self._closed_error()
             self._send_batch()
             last = session.push(chunk)
-        if last == first:
-            return last
-        return await session.wait_for(last)
+        return last
 
     def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
         """Pieces of about `max_batch_bytes`, after checking every payload: all or none is sent."""
