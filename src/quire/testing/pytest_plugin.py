@@ -26,8 +26,8 @@ except ImportError:
     asyncio_fixture = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
+    from quire.api import Client
     from quire.blocking import Client as BlockingClient
-    from quire.client import Client
     from quire.testing.cluster import LocalCluster
 
 SESSION_BOOKIES = 3
@@ -59,7 +59,7 @@ if asyncio_fixture is not None:
     @asyncio_fixture
     async def quire_client(quire_cluster: LocalCluster) -> AsyncIterator[Client]:
         """A `quire.Client` of `quire_cluster`, on the event loop of the test."""
-        from quire.client import connect
+        from quire.api import connect
 
         async with connect(quire_cluster.uri) as client:
             yield client
