@@ -56,6 +56,9 @@ class Transport:
     def get_extra_info(self, name: str) -> Any:
         return None
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int) -> None: ...
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quire import errors
+from quire._runtime.former_names import former_names
 from quire._runtime.lazy import lazily
 from quire.errors import QuireError
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from quire.metadata import ZooKeeperOptions
     from quire.net.control import BookieInfo
 else:
-    __getattr__, __dir__ = lazily(
+    _present, __dir__ = lazily(
         __name__,
         {
             "BookieConfig": "quire.config:BookieConfig",
@@ -62,8 +63,8 @@ else:
             "connect": "quire.api:connect",
             "load_config": "quire.configuration.load:load_config",
         },
-        former={"Suspect": "UnhealthyBookie"},
     )
+    __getattr__ = former_names(__name__, {"Suspect": "UnhealthyBookie"}, _present)
 
 __version__ = "0.1.0"
 

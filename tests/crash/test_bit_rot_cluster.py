@@ -22,7 +22,7 @@ CONFIG = BookieConfig(
     segment_bytes=128 << 10,
     min_free_bytes=0,
     max_queued_bytes=1 << 20,
-    seal_idle_ms=50,
+    seal_idle_s=0.05,
 )
 ENTRIES = 120
 ROTTEN_AT = 30_000

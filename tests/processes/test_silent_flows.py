@@ -185,7 +185,7 @@ def test_readers_and_recoveries_go_on(place: Place, idle_s: float) -> None:
 
 def test_a_tailing_reader_goes_on(place: Place) -> None:
     async def scenario() -> None:
-        config = quire.ClientConfig(explicit_lac_interval_ms=20)
+        config = quire.ClientConfig(explicit_lac_interval_s=0.02)
         async with (
             quire.connect(place.uri, config=config) as writing,
             quire.connect(place.uri) as reading,

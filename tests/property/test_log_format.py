@@ -47,9 +47,9 @@ from quire.codec.log.state_records import (
     BLOCK_BYTES,
     Deleted,
     FormatError,
-    Merged,
     RecordKind,
     StateRecord,
+    Superseded,
     VersionError,
     block_checksums,
     decode_records,
@@ -235,15 +235,15 @@ def test_deletions_come_back(time_ms: int, fenced: bool, before: int) -> None:
     deleted = Deleted(time_ms, fenced, before)
     assert Deleted.decode(deleted.encode()) == deleted
     assert decode_segment_value(segment_value(before)) == before
-    merged = Merged(before, time_ms & 0xFFFF_FFFF)
-    assert Merged.decode(merged.encode()) == merged
-    assert Merged.decode(segment_value(before)) == (before, None)
+    merged = Superseded(before, time_ms & 0xFFFF_FFFF)
+    assert Superseded.decode(merged.encode()) == merged
+    assert Superseded.decode(segment_value(before)) == (before, None)
     with pytest.raises(FormatError):
         Deleted.decode(deleted.encode()[1:])
     with pytest.raises(FormatError):
         decode_segment_value(b"")
     with pytest.raises(FormatError):
-        Merged.decode(merged.encode()[1:])
+        Superseded.decode(merged.encode()[1:])
 
 
 def test_a_record_of_an_unknown_kind_is_refused() -> None:

@@ -1,5 +1,4 @@
-"""Writers that hand over one entry a turn, each a row of a sheaf: the invariants hold for these
-too."""
+"""Writers that hand over one entry a turn, each a row of coalesced adds: the invariants hold."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         confirmed.append(self.confirmed - before)
 
     monkeypatch.setattr(writers.Plain, "batch", batch)
-    monkeypatch.setattr(turns, "SHEAF_ROWS_MIN", 1)
+    monkeypatch.setattr(turns, "COALESCED_ROWS_MIN", 1)
     monkeypatch.setattr(add_pipeline, "PUSHES_ALONE", 0)
     monkeypatch.setattr(CoalescedAdds, "acked", noted)
     return confirmed
@@ -61,8 +60,8 @@ def test_an_acknowledgement_that_a_row_never_had_is_found(
     edit(
         monkeypatch,
         AddPipeline,
-        "settle",
-        ("sheaf.acked_by[place] <= self.row", "sheaf.acked_by[place] < 0"),
+        "detach",
+        ("coalesced.acked_by[place] <= self.row", "coalesced.acked_by[place] < 0"),
     )
     failures = [simulate(seed, "fences").failure for seed in SEEDS]
     assert any(found and found.invariant == "acknowledged_is_on_a_quorum" for found in failures)

@@ -70,12 +70,12 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
     assert store.negatives_unknown
     assert not store.writable
     await there.until(lambda: reports.wanting, "a round over all ledgers has found what lacks")
-    assert not reports.healed
+    assert not reports.losses_repaired
     client = world.client("healer")
     healing = heal(world, client)
     await there.until(lambda: not store.negatives_unknown, "nothing lacks any more")
     assert store.writable
-    assert reports.healed == 1
+    assert reports.losses_repaired == 1
     there.check()
     for writer in writers:
         assert len(there.read(writer.ledger_id, 0)) > 0

@@ -210,7 +210,7 @@ def test_a_ledger_is_recovered(seed: int, shape: tuple[int, int, int], idle_s: f
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_tailing_reader_goes_on(seed: int) -> None:
     async def scenario(world: World, client: Client) -> None:
-        other = world.client("other", ClientConfig(explicit_lac_interval_ms=50))
+        other = world.client("other", ClientConfig(explicit_lac_interval_s=0.05))
         writer = await other.create_ledger(**SHAPE)
         seen = -1
 

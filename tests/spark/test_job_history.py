@@ -325,7 +325,7 @@ def test_commands(
     # And what goes wrong, in one line each.
     for arguments, status, message in (
         (["offload", "absent"], 1, "stream absent does not exist"),
-        (["offload", name, "--larger-than", "much"], 2, "'much' is no size"),
+        (["offload", name, "--larger-than", "much"], 2, "'much' is not a size"),
         (["history", "absent"], 1, "stream absent does not exist"),
         (["history", name, "--check", "--from", "seq:1"], 2, "--from and --to are for"),
         (["history", name, "--output", str(output)], 1, "already exists"),

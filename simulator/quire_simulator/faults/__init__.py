@@ -1,1 +1,4 @@
-"""The faults of a run: the code that injects each kind."""
+"""The faults of a run: the code that injects each kind.
+
+Start with `nemesis`, which plays the plan.
+"""

@@ -27,13 +27,13 @@ class SlowStarts:
 
     def __init__(self) -> None:
         self.slow = False
-        self._strands: list[SteppedThread[Any]] = []
+        self._threads: list[SteppedThread[Any]] = []
 
     def reader(
         self, loop: SimulatedLoop, chance: random.Random, disks: list[SimDisk]
     ) -> SlowReader | None:
         """For the bookie that starts on these; None where that takes no time."""
-        return SlowReader(loop, chance, disks, self._strands) if self.slow else None
+        return SlowReader(loop, chance, disks, self._threads) if self.slow else None
 
     def reads(self, loop: SimulatedLoop, chance: random.Random) -> SlowReads | None:
         """The same for its data directories but the first, whose reader reads the logs of all."""
@@ -41,9 +41,9 @@ class SlowStarts:
 
     def end(self) -> None:
         """The world is over: the threads of those that died while they started end, too."""
-        for strand in self._strands:
-            strand.end()
-        self._strands.clear()
+        for thread in self._threads:
+            thread.end()
+        self._threads.clear()
 
 
 class SlowReads(InlineReader):
@@ -66,11 +66,11 @@ class SlowReader(SlowReads):
         loop: SimulatedLoop,
         chance: random.Random,
         disks: list[SimDisk],
-        strands: list[SteppedThread[Any]],
+        threads: list[SteppedThread[Any]],
     ) -> None:
         super().__init__(loop, chance)
         self._disks = disks
-        self._strands = strands
+        self._threads = threads
         self._left_s = PAUSED_MAX_S
         self._longest_s = chance.choice(LONGEST_PAUSES_S)
         self._begun = False
@@ -79,19 +79,19 @@ class SlowReader(SlowReads):
         if self._begun:
             return call()
         self._begun = True
-        strand, found, node = SteppedThread(call), self._loop.create_future(), current_node.get()
-        self._strands.append(strand)
+        thread, found, node = SteppedThread(call), self._loop.create_future(), current_node.get()
+        self._threads.append(thread)
 
         def access() -> None:
             if self._left_s:
-                strand.pause()
+                thread.pause()
 
         def step() -> None:
-            strand.resume()
-            if not strand.done:
+            thread.resume()
+            if not thread.done:
                 self._loop.call_later(self._pause_s(), step)
                 return
-            self._strands.remove(strand)
+            self._threads.remove(thread)
             if not node.dead and not found.done():
                 found.set_result(None)
 
@@ -99,7 +99,7 @@ class SlowReader(SlowReads):
             disk.before_access = access
         self._loop.call_soon(step)
         await found
-        return strand.result()
+        return thread.result()
 
     def _pause_s(self) -> float:
         # The cube makes most of them short and some long, as disks are.

@@ -1,7 +1,7 @@
-"""Blocking code on the simulated loop, a stretch at a time.
+"""Blocking code on the simulated loop, one step at a time.
 
-A strand is a thread that runs only while the loop stands still and waits for it: from the start, or
-where it paused, to its next pause. So its steps come in an order that the seed decides, like all
+A stepped thread runs only while the loop stands still and waits for it: from the start, or where it
+paused, to its next pause. So its steps come in an order that the seed decides, like all
 others. What it does between two pauses nobody sees halfway.
 """
 
@@ -31,7 +31,7 @@ class SteppedThread(Generic[T]):
         self._error: BaseException | None = None
         self._ended = False
         self._its_turn, self._our_turn = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, name="strand", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stepped", daemon=True)
         self._thread.start()
 
     def resume(self) -> None:

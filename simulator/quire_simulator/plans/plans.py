@@ -222,13 +222,13 @@ class RunPlan:
             streams=streams,
             healers=healers,
             jobs=jobs,
-            liars=int(mix.lying),
+            liars=int(mix.byzantine),
             racks=RACKS if mix.racked else 0,
             gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
             compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
             directories=random.Random(f"{seed}/directories {workload}").choice(mix.directories),
-            scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.rotten else 0.0,
+            scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.bit_rot else 0.0,
             damage_report_interval_s=_damage_reports(seed, mix),
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
@@ -256,7 +256,7 @@ class RunPlan:
             min_free_bytes=self.min_free_bytes,
             read_only_dwell_s=1.0,
             max_queued_bytes=1 << 20,
-            seal_idle_ms=50,
+            seal_idle_s=0.05,
             gc_interval_s=self.gc_interval_s,
             gc_over_replicated_interval_s=self.gc_over_replicated_interval_s,
             check_space_s=0.2,
@@ -279,11 +279,11 @@ class RunPlan:
             read_timeout_s=1.0,
             speculative_read_s=0.3,
             recovery_timeout_s=10.0,
-            long_poll_ms=300,
+            long_poll_s=0.3,
             bookies_wait_s=0.5,
             lost_quorum_wait_s=5.0,
             avoid_failed_bookie_s=2.0,
-            explicit_lac_interval_ms=self.explicit_lac_interval_ms,
+            explicit_lac_interval_s=self.explicit_lac_interval_ms / 1000,
             ledger_metadata_version=self.metadata_version,
             max_unacked_bytes=self.unacked_bytes,
             max_unforced_bytes=2 * self.unacked_bytes,
@@ -306,7 +306,7 @@ def _ledgers(
         _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
         for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
     )
-    if mix.lying:
+    if mix.byzantine:
         return tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
                      for ledger in ledgers)  # fmt: skip
     if mix.compacting:
@@ -396,7 +396,7 @@ def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:
 
 def _shapes(mix: Mix, bookies: int, *, tight: bool) -> list[tuple[int, int, int]]:
     shapes = [shape for shape in mix.shapes or SHAPES if shape[0] <= bookies]
-    if mix.rotten:
+    if mix.bit_rot:
         return [shape for shape in shapes if shape[0] <= 3 and shape[2] >= 2]
     return [shape for shape in shapes if shape[0] == bookies] if tight else shapes
 

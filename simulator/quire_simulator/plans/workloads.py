@@ -75,7 +75,7 @@ class Mix:
     again, while writers sleep."""
     shapes: tuple[tuple[int, int, int], ...] = ()
     """Of ledgers; empty: any."""
-    rotten: bool = False
+    bit_rot: bool = False
     """The disk of bookie-0 rots, and bookies look through what they have; there is one more copy of
     all."""
     healing: bool = False
@@ -86,7 +86,7 @@ class Mix:
     """Bookies write their index caches all the time, and not at clean stops alone."""
     slow_starts: bool = False
     """Bookies take their time to load their logs, and serve reads meanwhile."""
-    lying: bool = False
+    byzantine: bool = False
     """bookie-0 lies, and clients assume that one bookie does."""
     directories: tuple[int, ...] = (1,)
     """Data directories of each bookie: one of these."""
@@ -103,7 +103,7 @@ PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
 STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
 
 
-AMNESIA = Mix(
+LOST_DATA = Mix(
     ("rot, crash", "rot, crash", "rot, crash", "kill client", "kill client", "crash"),
     (4, 12),
     ledgers=(6, 10),
@@ -113,7 +113,7 @@ AMNESIA = Mix(
     tight=0.0,
     bookies_min=5,
     datasets=0.0,
-    rotten=True,
+    bit_rot=True,
 )
 
 WORKLOADS: dict[str, Mix] = {
@@ -142,7 +142,7 @@ WORKLOADS: dict[str, Mix] = {
         tight=0.0,
         bookies_min=5,
         datasets=0.0,
-        rotten=True,
+        bit_rot=True,
     ),
     "rolling": Mix(("rolling restart", "restart", "pause client"), (1, 3)),
     "deferred": Mix(
@@ -225,9 +225,9 @@ WORKLOADS: dict[str, Mix] = {
         ledgers=(0, 1),
         datasets=1.0,
     ),
-    "amnesia": AMNESIA,
+    "amnesia": LOST_DATA,
     "spoiled": replace(
-        AMNESIA,
+        LOST_DATA,
         kinds=("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
     ),
     "full": Mix(
@@ -305,7 +305,7 @@ WORKLOADS: dict[str, Mix] = {
         tail=0.2,
         bookies_min=5,
         sparse=True,
-        rotten=True,
+        bit_rot=True,
         healing=True,
     ),
     "decommission": replace(
@@ -339,7 +339,7 @@ WORKLOADS: dict[str, Mix] = {
         uneven=0.9,
         busy=True,
         shapes=((4, 4, 3), (4, 4, 3), (5, 4, 3), (3, 3, 3)),
-        lying=True,
+        byzantine=True,
     ),
     "forgers": replace(
         PLACED,
@@ -354,7 +354,7 @@ WORKLOADS: dict[str, Mix] = {
         large=0.0,
         bookies_min=6,
         shapes=((4, 4, 3), (5, 4, 3), (3, 3, 3)),
-        lying=True,
+        byzantine=True,
     ),
     "switch": Mix(
         (*ISLAND_KINDS, *ISLAND_KINDS, *ISLAND_KINDS, "power loss everywhere", "crash member",

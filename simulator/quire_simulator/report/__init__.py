@@ -1,1 +1,5 @@
-"""Reports of a run for people: traces, diagrams and smaller plans that fail alike."""
+"""Reports of a run for people: the result, the readable trace as text or diagram, and smaller plans
+that fail alike.
+
+Start with `result` and `steps`.
+"""

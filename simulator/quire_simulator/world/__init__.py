@@ -1,1 +1,1 @@
-"""A simulated cluster and the state that all its clients share."""
+"""A simulated cluster (`world`), and the state that all clients of a run share (`stage`)."""

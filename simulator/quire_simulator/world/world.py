@@ -34,7 +34,7 @@ BOOKIE_CONFIG = BookieConfig(
     segment_bytes=1 << 20,
     min_free_bytes=0,
     max_queued_bytes=1 << 20,
-    seal_idle_ms=50,
+    seal_idle_s=0.05,
     compact_minor_ratio=0.0,
     compact_major_ratio=0.0,
 )
@@ -107,7 +107,7 @@ class World:
     metadata_caller: str = ""
     """Whose call the metadata store carries out, while it does."""
     lies: dict[str, float] = field(default_factory=dict)
-    """Which lies the bookie that lies tells now, and how often (`liars`)."""
+    """Which lies the bookie that lies tells now, and how often (`byzantine`)."""
     racks: dict[str, str] = field(default_factory=dict)
     """Where each bookie stands, by its id; empty: nobody knows."""
     placement: Callable[[dict[str, str]], PlacementConfig] = lambda racks: PlacementConfig()

@@ -10,30 +10,16 @@ nor does a command load what its neighbours need.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
 def lazily(
-    package: str, homes: Mapping[str, str], former: Mapping[str, str] | None = None
+    package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself.
-
-    `former` has the names of earlier versions, and what each is called now. Their use gives a
-    DeprecationWarning.
-    """
+    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself."""
 
     def get(name: str) -> object:
-        renamed = former.get(name) if former else None
-        if renamed is not None:
-            warnings.warn(
-                f"{package}.{name} is {package}.{renamed} now; the former name goes away with the "
-                "next version",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return get(renamed)
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -98,10 +98,10 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     def force(self) -> int:
         """Make durable every entry whose append has returned; `last_add_confirmed` then.
 
-        Of use with deferred sync only (elsewhere they are durable, and this returns at once). When
-        it returns, those entries are written and fsynced on at least `ack_quorum` bookies of each
-        one's write set: every bookie of the ensemble that can be had has answered a force (a
-        bookie that fails to is replaced, and gets the entries again). Raises what ended the writer:
+        This is for deferred sync. Without it the entries are durable, and the call returns at once.
+        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
+        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
+        failed to was replaced, and got the entries again. Raises what ended the writer:
         LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return call(self.aio.force())
@@ -224,10 +224,10 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
     def force(self) -> int:
         """Make durable every entry whose append has returned; `last_add_confirmed` then.
 
-        Of use with deferred sync only (elsewhere they are durable, and this returns at once). When
-        it returns, those entries are written and fsynced on at least `ack_quorum` bookies of each
-        one's write set: every bookie of the ensemble that can be had has answered a force (a
-        bookie that fails to is replaced, and gets the entries again). Raises what ended the writer:
+        This is for deferred sync. Without it the entries are durable, and the call returns at once.
+        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
+        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
+        failed to was replaced, and got the entries again. Raises what ended the writer:
         LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return call(self.aio.force())
@@ -321,7 +321,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
 
         The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_ms`).
+        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_s`).
         Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
         """
         return call(self.aio.refresh())
@@ -358,7 +358,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         acknowledged. Ends behind the last entry once the ledger is closed.
 
         The newest entry of a writer that pauses comes with the next one, or with the writer's
-        explicit LAC (`ClientConfig.explicit_lac_interval_ms`). Bookies may die and ensembles change
+        explicit LAC (`ClientConfig.explicit_lac_interval_s`). Bookies may die and ensembles change
         meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
 
         An entry is given only when a digest proves that a writer of the ledger has called it

@@ -285,7 +285,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         return Producer(call(self.aio.producer(producer_id)))
 
     def set_fencing_token(self, token: str, *, expect: str = "") -> None:
-        """From here on appends must name this token; "" takes it off. It stays in force for the
+        """Require this token of all later appends; "" removes it. It stays in force for the
         writers to come. `expect` must be the one in force: StreamConditionError otherwise. Durable
         on return.
         """
@@ -372,7 +372,7 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
         return self._opened.last
 
     def wait(self) -> None:
-        """Until all are acknowledged. Cancel-safe."""
+        """Wait until all records are acknowledged. Cancel-safe."""
         call(self.aio.wait())
 
     def __getitem__(self, index: int) -> DLSN:  # type: ignore[override]

@@ -173,7 +173,7 @@ def _damage(bookie: Bookie) -> Iterator[Metric]:
                   reports.unreadable)  # fmt: skip
     yield counter("quire_bookie_losses_healed_total",
                   "Times that all that the log had lost was there once more.",
-                  reports.healed)  # fmt: skip
+                  reports.losses_repaired)  # fmt: skip
     yield gauge("quire_bookie_ledgers_not_whole",
                 "While something is lost: ledgers that lacked entries in the last round over the "
                 "cluster, or of which that was not known.", reports.wanting or 0)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
@@ -145,7 +146,9 @@ class Bookie:
         self.damage_reports: DamageReports | None = None
         self.rollbacks: Rollbacks | None = None
         self._tasks = TaskSet()
-        self._announcement = Announcement(lambda: self.writable, log, self._tasks)
+        # For the pauses between retries.
+        rng = random.Random(int.from_bytes(random_bytes(8), "big"))
+        self._announcement = Announcement(lambda: self.writable, log, self._tasks, rng)
 
     @property
     def writable(self) -> bool:

@@ -1,11 +1,13 @@
-"""The command `quire`, and the tables of its commands. A command is imported when it is called."""
+"""The command `quire`, and the tables of its commands. A command is imported when it is called.
+
+This module imports little, so that `quire --help` is quick.
+"""
 
 from __future__ import annotations
 
 import click
 
 from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, RootGroup, commands
-from quire.cli.common.options import flag
 
 _COMMANDS = commands(
     """
@@ -190,8 +192,13 @@ def _config(context: click.Context, parameter: click.Parameter, path: str | None
     help="The configuration (TOML). [default: QUIRE_CONFIG, else ~/.config/quire/quire.toml, else "
     "/etc/quire/quire.toml]",
 )
-@flag(
-    "--version", "Print the version and exit.", is_eager=True, expose_value=False, callback=_version
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version and exit.",
 )
 def cli() -> None:
     """Quire: Apache BookKeeper in Python.

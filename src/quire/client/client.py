@@ -79,13 +79,14 @@ class Client:
         self.metadata = metadata
         self.config = config or ClientConfig()
         self.clock = clock or SystemClock()
-        self._rng = rng or random.Random()
+        self.rng = rng or random.Random()
+        """The generator of all random choices: ids, bookies, and the jitter of retries."""
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,
             network or AsyncioNetwork(self.config.dead_link_s),
             self.config,
-            self._rng,
+            self.rng,
             self._tasks,
             Tracing(tracer),
         )
@@ -188,7 +189,7 @@ class Client:
                 password=password,
                 custom=dict(custom or {}),
                 ctime_ms=self.clock.now_ms(),
-                ctoken=self._rng.getrandbits(CTOKEN_BITS),
+                ctoken=self.rng.getrandbits(CTOKEN_BITS),
                 format_version=self.config.ledger_metadata_version,
             )
             new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
@@ -398,7 +399,7 @@ class Client:
     @property
     def datasets(self) -> Datasets:
         """Named sets of ledgers, published atomically."""
-        return Datasets(self.metadata, clock=self.clock)
+        return Datasets(self.metadata, clock=self.clock, rng=self.rng)
 
     # -- life ---------------------------------------------------------------------------------
 

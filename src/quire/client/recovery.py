@@ -355,7 +355,7 @@ class LedgerRecovery:
         first: int,
         last: int,
     ) -> _Found | None:
-        """What the votes say once every entry up to the end (or the window's) is decided."""
+        """Return the entries once each up to the end of the ledger or window is decided."""
         payloads: list[bytes] = []
         lengths: list[int] = []
         for entry in range(first, last + 1):

@@ -39,7 +39,7 @@ _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, en
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
 _LEDGER_AT, _ENTRY_AT = 12, 20
 AHEAD_ANSWERS = 1024
-"""In so many the next one that is expected is looked for at once."""
+"""The number of answers among which the next expected one is searched for at once."""
 
 
 class BookieChannel(Link):
@@ -130,7 +130,7 @@ class BookieChannel(Link):
         return at
 
     def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
-        """As many ADD answers as stand here back to back."""
+        """Handle the ADD answers that follow each other here; the offset after them."""
         count = (end - at) // ADD_RESPONSE_BYTES
         if self._expected:
             expected, others = self._parse_expected(buffer, at, count)
@@ -172,8 +172,8 @@ class BookieChannel(Link):
                 self._expected_done = 0
             else:
                 self._expected_done = done
-            if expected.taken_back:
-                self._tell_taken_back(expected, before, done)
+            if expected.detached_rows:
+                self._tell_detached(expected, before, done)
             expected.acked(place, done)
             return found, 0
         count = min(count, AHEAD_ANSWERS)
@@ -185,8 +185,8 @@ class BookieChannel(Link):
             expected.end_in_disorder()
         return 0, count
 
-    def _tell_taken_back(self, expected: ExpectedAnswers, start: int, stop: int) -> None:
-        for row in sorted(row for row in expected.taken_back if start <= row < stop):
+    def _tell_detached(self, expected: ExpectedAnswers, start: int, stop: int) -> None:
+        for row in sorted(row for row in expected.detached_rows if start <= row < stop):
             sink = self._sinks.get(expected.ledger_ids[row])
             if sink is not None:
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
@@ -199,7 +199,7 @@ class BookieChannel(Link):
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1
         more: list[int] = []
-        """What follows `first` in the same ledger."""
+        """The entries that follow `first` in the same ledger."""
         rest = 0
         for head, upcoming, entry in answers:
             if head != _OK_HEAD:

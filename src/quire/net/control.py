@@ -28,7 +28,7 @@ MAX_ANSWER_BYTES = MAX_FRAME_BYTES + 4_096
 
 @dataclass(frozen=True, slots=True)
 class LacAnswer:
-    """What a bookie knows of the LAC. Nothing in it is verified yet."""
+    """A bookie's answer about the LAC. Nothing in it is verified yet."""
 
     packet: bytes
     """The explicit LAC packet that it has; empty: none."""
@@ -41,7 +41,7 @@ class PollAnswer:
     """The end of a long poll. Nothing in it is verified yet."""
 
     max_lac: int
-    """What the bookie says that the LAC is; -1 if it knows none."""
+    """The LAC according to the bookie; -1 if it knows none."""
     entry: bytes
     """The entry behind the LAC that was known; empty: it has none to give."""
     packet: bytes = b""

@@ -1,5 +1,6 @@
-"""What a client's connections to a bookie have in common, whichever protocol they speak: chunks in,
-one write an event-loop iteration out, where the answers to adds go, and the end."""
+"""A client's connection to a bookie, as far as both protocols have it in common: received chunks,
+one write for each event-loop iteration, the sinks of answers to adds, and the end.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class ExpectedAnswers(Protocol):
         ...
 
     @property
-    def taken_back(self) -> Collection[int]:
+    def detached_rows(self) -> Collection[int]:
         """Rows whose answers are for the sinks as well."""
         ...
 
@@ -71,7 +72,7 @@ class ExpectedAnswers(Protocol):
 
 
 class AddSink(Protocol):
-    """Where the answers to the adds of one ledger on one connection go."""
+    """The receiver of the answers to the adds of one ledger on one connection."""
 
     def on_acked_run(self, first: int, last: int) -> None: ...
 
@@ -108,7 +109,7 @@ class Link(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[Buffer] = []
-        """What leaves at the end of this event-loop iteration, as one write."""
+        """The buffers that leave at the end of this event-loop iteration, as one write."""
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -193,15 +194,18 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What was handed over still leaves, if there is time for it: see `drained`."""
+        """Close the connection. Data that was handed over still leaves in time: see `drained`."""
         if self._outgoing:
             self._write_outgoing()
         if self._transport is not None:
             close_client_side(self._transport)
 
     async def drained(self, deadline: float) -> None:
-        """Behind `close`: wait until the bookie has taken all, or this time of the event loop. One
-        that is cut off would hold the connection for as long as TCP tries."""
+        """Wait after `close` until the bookie has taken everything, or until this loop time.
+
+        Without the deadline, a bookie that cannot be reached would hold the connection for as long
+        as TCP tries.
+        """
         if self._transport is None or not self._transport.get_write_buffer_size():
             return
         try:

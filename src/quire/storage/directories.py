@@ -147,10 +147,10 @@ class LedgerDirectories(StoreEvents):
             store = place.store
             store.on_failure = partial(self._failed_now, place)
             store.on_writable_changed = partial(self._writable_changed, place)
-            store.on_compaction = self.report_compaction
-            store.on_damage = self.report_damage
+            store.on_compaction = lambda one: self.on_compaction(one)
+            store.on_damage = lambda *damage: self.on_damage(*damage)
             store.on_drained = self._drained
-        self.on_directory_changed: Callable[[DirectoryState], None] | None = None
+        self.on_directory_changed: Callable[[DirectoryState], None] = lambda one: None
         """Called with what has become of a directory, ahead of `on_writable_changed` and
         `on_failure`."""
 
@@ -280,9 +280,9 @@ class LedgerDirectories(StoreEvents):
         self._put_aside(place, error)
         self._report(place)
         if not self._serving:
-            self.report_failure(error)
+            self.on_failure(error)
             return
-        self.report_writable(self.writable)
+        self.on_writable_changed(self.writable)
         self._drained()
 
     def _writable_changed(self, place: ServedDirectory, writable: bool) -> None:
@@ -290,15 +290,14 @@ class LedgerDirectories(StoreEvents):
         if place.error is not None:
             return
         self._report(place)
-        self.report_writable(self.writable)
+        self.on_writable_changed(self.writable)
 
     def _report(self, place: ServedDirectory) -> None:
-        if self.on_directory_changed is not None:
-            self.on_directory_changed(state_of(place))
+        self.on_directory_changed(state_of(place))
 
     def _drained(self) -> None:
         if not self.queue_full:
-            self.report_drained()
+            self.on_drained()
 
     def directories(self) -> list[DirectoryState]:
         """Each, in the order in which they were named."""

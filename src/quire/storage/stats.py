@@ -101,12 +101,6 @@ class StorageStats:
     negatives_unknown: bool
     writable: bool
 
-    @property
-    def write_amplification(self) -> float:
-        """Bytes written per byte appended: 1 where nothing was compacted."""
-        appended = max(1, self.bytes_written)
-        return (appended + self.compaction_written_bytes) / appended
-
 
 def collect_stats(
     catalogue: Catalogue,

@@ -11,7 +11,6 @@ payload only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from functools import partial
 
 from quire._runtime.clock import Clock
 from quire.codec.entry.frame_runs import Entries
@@ -55,42 +54,26 @@ from quire.storage.stats import (
 from quire.storage.worker import InlineReader
 
 
+def _ignore(*_: object) -> None:
+    """Nobody has asked to be called."""
+
+
 class StoreEvents:
-    """Set what is to be called; what is None is not told."""
+    """The callbacks of a store, all of them on the event loop. Set those that you need."""
 
     def __init__(self) -> None:
-        self.on_writable_changed: Callable[[bool], None] | None = None
-        """Called with the new value of `writable`, and by `start` where that is False. Of several
-        directories: when any begins or ceases to take adds."""
-        self.on_failure: Callable[[StorageError], None] | None = None
-        """Called once, when a write or a sync has failed, in every directory that there is."""
-        self.on_compaction: Callable[[Compaction], None] | None = None
-        """Called when a compaction has come to its end, or failed."""
-        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
-        """Called with the directory's path when a segment is found damaged, and (True) when it is
-        so no more."""
-        self.on_drained: Callable[[], None] | None = None
+        self.on_writable_changed: Callable[[bool], None] = _ignore
+        """Called with the new value of `writable`, and by `start` if that is False. With several
+        directories: when any of them begins or ceases to take adds."""
+        self.on_failure: Callable[[StorageError], None] = _ignore
+        """Called once, when a write or a sync has failed in every directory that there is."""
+        self.on_compaction: Callable[[Compaction], None] = _ignore
+        """Called when a compaction has ended, or failed."""
+        self.on_damage: Callable[[str, SegmentDamage, bool], None] = _ignore
+        """Called with the directory's path when a segment is found damaged, and with True once it
+        is repaired."""
+        self.on_drained: Callable[[], None] = _ignore
         """Called when the queue, having been full, is half empty."""
-
-    def report_writable(self, writable: bool) -> None:
-        if self.on_writable_changed is not None:
-            self.on_writable_changed(writable)
-
-    def report_failure(self, error: StorageError) -> None:
-        if self.on_failure is not None:
-            self.on_failure(error)
-
-    def report_compaction(self, one: Compaction) -> None:
-        if self.on_compaction is not None:
-            self.on_compaction(one)
-
-    def report_damage(self, path: str, damage: SegmentDamage, repaired: bool) -> None:
-        if self.on_damage is not None:
-            self.on_damage(path, damage, repaired)
-
-    def report_drained(self) -> None:
-        if self.on_drained is not None:
-            self.on_drained()
 
 
 class LedgerStore(StoreEvents):
@@ -215,9 +198,11 @@ class LedgerStore(StoreEvents):
             maintenance.sealer.seal, self._times,
         )  # fmt: skip
         self._appender.on_failure = self._log_failed
-        self._appender.on_drained = self.report_drained
-        maintenance.compactor.on_done = self.report_compaction
-        maintenance.quarantine.on_change = partial(self.report_damage, self._disk.path)
+        self._appender.on_drained = lambda: self.on_drained()
+        maintenance.compactor.on_done = lambda one: self.on_compaction(one)
+        maintenance.quarantine.on_change = lambda damage, repaired: self.on_damage(
+            self._disk.path, damage, repaired
+        )
         maintenance.index_cache.loaded(started.cached)
         self._reader.on_damage = lambda segment: maintenance.scrubber.suspect(segment.number)
         found = self._find_keys(started.keyless)
@@ -483,14 +468,14 @@ class LedgerStore(StoreEvents):
         """Nothing more is begun there: see `docs/disk.md` on a sync that fails."""
         self._preallocated.closed = True
         self._maintenance.cancel()
-        self.report_failure(error)
+        self.on_failure(error)
 
     def _space_changed(self) -> None:
         self._appender.on_prepared()
         writable = self.writable
         if writable != self._was_writable:
             self._was_writable = writable
-            self.report_writable(writable)
+            self.on_writable_changed(writable)
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.sim.mutants import (
     autorecovery,
     bookie,
+    byzantine,
     directories,
     early_reads,
     index_cache,
     jobs,
-    liars,
     metadata,
     quorum,
     racks,
@@ -27,7 +27,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, early_reads, scrub,
-    directories, replacements, resizing, metadata, autorecovery, jobs, liars, racks, streams,
+    directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 
 PASSWORD = b"pw"
 SESSION_MS = 2_000
-BOOKIE_ARGS = ["--set", f"session_timeout_ms={SESSION_MS}"]
+BOOKIE_ARGS = ["--set", f"session_timeout_s={SESSION_MS / 1000}"]
 
 
 def payload(ledger: int, entry: int, size: int) -> bytes:

@@ -310,14 +310,14 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
     there.store.negatives_unknown = True
     damaged_metadata(there, monkeypatch, 1)
     assert await reports.report(there.log) == 0
-    assert (reports.wanting, reports.healed) == (1, 0)
+    assert (reports.wanting, reports.losses_repaired) == (1, 0)
     there.clock.ms += int(AGAIN_S * 1000)
     monkeypatch.undo()
     assert await reports.report(there.log) == 0
-    assert (reports.wanting, reports.healed) == (0, 1)
+    assert (reports.wanting, reports.losses_repaired) == (0, 1)
     assert there.events[-1] == ("loss_healed", {"bookie": ME})
     assert await reports.report(there.log) == 0
-    assert reports.healed == 1
+    assert reports.losses_repaired == 1
 
 
 async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,10 +340,10 @@ async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(there.metadata, "list_ledgers", empty)
     for _ in range(3):
         assert await reports.report(there.log) == 0
-    assert reports.healed == 0
+    assert reports.losses_repaired == 0
     monkeypatch.undo()
     assert await reports.report(there.log) == 0
-    assert reports.healed == 1
+    assert reports.losses_repaired == 1
 
 
 async def test_another_cluster_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +359,7 @@ async def test_another_cluster_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(there.metadata, "instance_id", instance_id)
     with pytest.raises(CookieError):
         await reports.report(there.log)
-    assert reports.healed == 0
+    assert reports.losses_repaired == 0
 
 
 # -- what is whole --------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ async def test_a_store_that_went_back_ends_no_loss(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(there.metadata, "list_ledgers", strange)
     with pytest.raises(MetadataError, match="not understood"):
         await reports.report(there.log)
-    assert reports.healed == 0
+    assert reports.losses_repaired == 0
     monkeypatch.undo()
     assert await reports.report(there.log) == 0
-    assert reports.healed == 1
+    assert reports.losses_repaired == 1

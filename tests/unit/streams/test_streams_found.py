@@ -341,7 +341,7 @@ def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None
     rolled from one segment to the next and never came to a record."""
 
     async def scene(b: Bench) -> None:
-        await b.streams.create_stream("s", settings={"roll_bytes": 1, "roll_interval_ms": 1})
+        await b.streams.create_stream("s", settings={"roll_bytes": 1, "roll_interval_s": 0.001})
         async with await b.streams.open_writer("s") as writer:
             producer = await writer.producer("p")
             async with asyncio.timeout(10.0):

@@ -75,7 +75,7 @@ class DamageReports:
         """Since the start."""
         self.unreadable = 0
         """Since the start: how often a ledger's metadata made no sense."""
-        self.healed = 0
+        self.losses_repaired = 0
         """Since the start: how often all that the log had lost was there once more."""
 
     async def report(self, log: EventLog) -> int:
@@ -141,7 +141,7 @@ class DamageReports:
             await self._check_complete()
             await durable(self._store.barrier)  # copies may be in another directory's log
             await durable(self._store.mark_repaired)
-            self.healed += 1
+            self.losses_repaired += 1
             log("loss_healed", bookie=self._bookie_id)
         self._upcoming, self._round_ended_s = None, self._clock.monotonic()
         self.wanting = self._wanting

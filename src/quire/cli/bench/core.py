@@ -105,11 +105,7 @@ async def measure(load: Load, work: Measured) -> RoundResult:
     latencies = await work()
     seconds = time.perf_counter() - began
     return RoundResult(
-        load.entries,
-        load.entries * load.size_bytes,
-        seconds,
-        time.process_time() - cpu,
-        latencies,
+        load.entries, load.entries * load.size_bytes, seconds, time.process_time() - cpu, latencies
     )
 
 

@@ -10,13 +10,7 @@ import click
 
 from quire._runtime.units import are, counted, plural
 from quire.cli.bookie.disk import directory_argument, looked_at
-from quire.cli.bookie.identity import (
-    behind,
-    expected_of,
-    held,
-    old_directory,
-    opened_metadata,
-)
+from quire.cli.bookie.identity import behind, expected_of, held, old_directory, opened_metadata
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
     dry_run_option,

@@ -263,10 +263,11 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
     """Describe a record. Only the length of a master key is shown, because its owner may write."""
-    from quire.codec.log.state_records import Deleted, Merged, RecordKind, decode_segment_value
+    from quire.codec.log.state_records import Deleted, RecordKind, Superseded, decode_segment_value
 
     described: dict[str, Any] = {
-        "record": record.kind.name.lower(),
+        # Its name in the output is older than that in the code.
+        "record": "merged" if record.kind is RecordKind.SUPERSEDED else record.kind.name.lower(),
         "ledger_id": None if record.ledger_id < 0 else record.ledger_id,
     }
     if record.kind is RecordKind.DELETED:
@@ -275,8 +276,8 @@ def _record_as_json(record: StateRecord) -> dict[str, Any]:
             "time": time_text(deleted.time_ms), "fenced": deleted.fenced,
             "before_segment": deleted.before_segment or None,
         }  # fmt: skip
-    elif record.kind is RecordKind.MERGED:
-        described["segment"] = Merged.decode(record.value).segment
+    elif record.kind is RecordKind.SUPERSEDED:
+        described["segment"] = Superseded.decode(record.value).segment
     elif record.kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
         described["segment"] = decode_segment_value(record.value)
     elif record.value:

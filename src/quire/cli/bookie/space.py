@@ -27,11 +27,7 @@ def explain() -> None:
 
 @explain.command()
 @click.argument(
-    "directories",
-    metavar="DIRECTORY...",
-    nargs=-1,
-    required=True,
-    type=click.Path(file_okay=False),
+    "directories", metavar="DIRECTORY...", nargs=-1, required=True, type=click.Path(file_okay=False)
 )
 @click.option(
     "--ledgers",

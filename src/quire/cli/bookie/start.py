@@ -45,12 +45,7 @@ def _check_host(host: str) -> None:
     help="Where it keeps its entries: its own, or an empty or missing one. May be repeated: one "
     "for each disk. If one fails or fills, the others go on.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    show_default="3181",
-    help="0: any free one.",
-)
+@click.option("--port", type=click.IntRange(0, 65535), show_default="3181", help="0: any free one.")
 @click.option(
     "--advertise",
     metavar="HOST",

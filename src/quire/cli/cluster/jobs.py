@@ -89,12 +89,7 @@ def rebalance(
 
         options = RebalanceOptions(target_spread, max_bytes, parallel, rate, password)
         return await run(
-            client,
-            locks,
-            random.Random(seed),
-            dry_run=dry_run,
-            options=options,
-            progress=progress,
+            client, locks, random.Random(seed), dry_run=dry_run, options=options, progress=progress
         )
 
     result = run_job(

@@ -115,11 +115,7 @@ def _as_lines(run: EntryRun) -> bytes:
 def _as_json(run: EntryRun) -> bytes:
     lines = [
         json.dumps(
-            {
-                "ledger_id": run.ledger_id,
-                "entry_id": entry_id,
-                "value": b64encode(payload).decode(),
-            }
+            {"ledger_id": run.ledger_id, "entry_id": entry_id, "value": b64encode(payload).decode()}
         )
         for entry_id, payload in enumerate(run.payloads(), start=run.first)
     ]

@@ -12,6 +12,7 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
+    Duration,
     asynchronous,
     check_bookie,
     checked,
@@ -246,7 +247,7 @@ async def _switch(uri: str, *, on: bool) -> bool:
 
 @click.command()
 @metadata_option
-@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@click.argument("seconds", type=Duration(0, 2**31 - 1, whole=True), required=False)
 @json_option("One JSON object: delay_s.")
 @asynchronous
 async def delay(uri: str, seconds: int | None, as_json: bool) -> None:

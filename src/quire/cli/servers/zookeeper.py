@@ -26,12 +26,7 @@ class _Stopped(Exception):
     help="Where it keeps its data; made if missing.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on.",
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 def zookeeper(directory: str, port: int, host: str) -> int:
     """Run a single ZooKeeper server in the foreground, from the jars that PySpark ships.
 

@@ -9,12 +9,7 @@ import click
 
 from quire.cli.cluster.metadata import check_erasable, erase_now
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.shell.session import (
-    Shell,
-    agreed,
-    bookie_line,
-    readable,
-)
+from quire.cli.shell.session import Shell, agreed, bookie_line, readable
 
 
 def show_help(shell: Shell, verb: str | None) -> None:

@@ -14,11 +14,7 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import check_quorums
 from quire.cli.common.progress import ProgressBar
 from quire.cli.ledger.manage import check_owners
-from quire.cli.shell.session import (
-    LOOKUPS_IN_FLIGHT,
-    Shell,
-    agreed,
-)
+from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, agreed
 
 if TYPE_CHECKING:
     from quire.client import Client

@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.common.moves import (
-    done_text,
-    planned_text,
-    run_job,
-    say_what_is_left,
-)
+from quire.cli.common.moves import done_text, planned_text, run_job, say_what_is_left
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
 from quire.cli.common.progress import JobBar
 from quire.cli.shell.ledgers import each_metadata, say_unread
-from quire.cli.shell.session import (
-    Shell,
-    agreed,
-    bookie_line,
-)
+from quire.cli.shell.session import Shell, agreed, bookie_line
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ async def show(uri: str, path: str, as_json: bool) -> None:
         described: Values = {
             "path": path,
             "streams": len(await opened.streams()),
-            "settings": sources(opened.settings.as_dict(), own, opened.given_settings, "namespace"),
+            "settings": sources(opened.settings.as_json(), own, opened.given_settings, "namespace"),
         }
     if as_json:
         print_json(described)

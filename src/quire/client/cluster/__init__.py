@@ -1,4 +1,4 @@
-"""What a client knows of the bookies: connections, health, locations and placement.
+"""The bookies, as a client knows them: connections, health, locations and placement.
 
-Start with `pool`.
+Start with `pool`; then `link_watch`, `health` and `placement`. It may import `observability`.
 """

@@ -55,7 +55,7 @@ class Misbehaviour(enum.StrEnum):
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
-"""What no honest bookie on a good disk does: reason enough for quarantine."""
+"""The kinds that no honest bookie on a good disk gives. Each is a reason for quarantine."""
 REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
 
 
@@ -77,7 +77,7 @@ class UnhealthyBookie:
 
 
 class BookieHealth:
-    """Of one client. Times are those of `now`, in seconds."""
+    """The health of all bookies, as one client sees it. Times are those of `now`, in seconds."""
 
     def __init__(self, config: ClientConfig, now: Callable[[], float], tasks: TaskSet) -> None:
         self._config = config

@@ -19,6 +19,7 @@ The blocking form is `quire.blocking.Datasets`.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -118,8 +119,15 @@ class Datasets(Ready):
     the outcome of a change is unknown then.
     """
 
-    def __init__(self, store: MetadataStore, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         self._store = store
+        self._rng = rng or random.Random()
         self._clock = clock or SystemClock()
 
     # -- reading ------------------------------------------------------------------------------
@@ -213,7 +221,7 @@ class Datasets(Ready):
             sequence = await self._swap(name, head, version, added, overwrite, txn)
             return Publication(sequence, False, replaced)
 
-        return await swap(f"dataset {name!r}", attempt, ask_again=txn is not None)
+        return await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
 
     async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
@@ -228,7 +236,7 @@ class Datasets(Ready):
             await self._write(name, head.dropped(), version)
             return Dataset(name, head.sequence, ledgers, head.transactions)
 
-        dropped = await swap(f"dataset {name!r}", attempt)
+        dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
             await self._remove_chunks(name)
             if delete_ledgers:
@@ -371,7 +379,7 @@ class Datasets(Ready):
             await self._write(name, replace(head, condemned=condemned), version)
             return condemned
 
-        return await swap(f"dataset {name!r}", attempt)
+        return await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
         """These are deleted: publishing them fails for that reason now."""
@@ -383,7 +391,7 @@ class Datasets(Ready):
             if left != head.condemned:
                 await self._write(name, replace(head, condemned=left), version)
 
-        await swap(f"dataset {name!r}", attempt)
+        await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _owner(self, ledger_id: int) -> str:
         origin = await self._origin(ledger_id)

@@ -1,4 +1,4 @@
 """Reading a ledger, whether it is closed or still written.
 
-Read `reader`, `engine`, then `follow` and `tail`.
+Read `reader` and `engine`, then `follow` and `tail`. It may import `cluster` and `observability`.
 """

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.codec.entry.entry import EntryRun
+from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ def lengths(run: EntryRun) -> pa.Array:
 
 def values(run: EntryRun) -> pa.Array:
     """The payloads, in one buffer of their own: the run's is not kept alive."""
-    import numpy
-
-    arrow = import_pyarrow()
-    count = len(run)
-    if not count:
+    if not run:
+        arrow = import_pyarrow()
         return arrow.array([], arrow.binary())
     if run.ends[-1] > OFFSET_MAX:
         raise UsageError(
@@ -90,11 +88,20 @@ def values(run: EntryRun) -> pa.Array:
             "Arrow array",
             remedy="Read them in smaller ranges",
         )
+    return gather(_numbers(run.offsets), _numbers(run.ends), run.data)
+
+
+def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
+    """Return the parts buffer[start:end], of numpy arrays of ascending positions, as one array in a
+    buffer of its own."""
+    import numpy
+
+    arrow, count = import_pyarrow(), len(starts)
     cuts = numpy.empty(2 * count, numpy.int32)
-    cuts[0::2] = _numbers(run.offsets)
-    cuts[1::2] = _numbers(run.ends)
+    cuts[0::2] = starts
+    cuts[1::2] = ends
     pieces = arrow.Array.from_buffers(
-        arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(run.data)]
+        arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(buffer)]
     )
     return pieces.take(arrow.array(numpy.arange(0, 2 * count, 2, dtype=numpy.int32)))
 

@@ -95,7 +95,7 @@ class LedgerReader:
         """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
 
         The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_ms`).
+        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_s`).
         Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
         """
         self._check_open()
@@ -181,7 +181,7 @@ class LedgerReader:
         acknowledged. Ends behind the last entry once the ledger is closed.
 
         The newest entry of a writer that pauses comes with the next one, or with the writer's
-        explicit LAC (`ClientConfig.explicit_lac_interval_ms`). Bookies may die and ensembles change
+        explicit LAC (`ClientConfig.explicit_lac_interval_s`). Bookies may die and ensembles change
         meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
 
         An entry is given only when a digest proves that a writer of the ledger has called it

@@ -4,8 +4,8 @@
     event-loop iteration: together with other ledgers of these members, by a ConnectionGroup)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
-One entry among those of many ledgers is a row of a `Sheaf` instead of a Block. What becomes of
-members that fail is decided in `ensemble_changes`. Recovery writes entries back through the same
+One entry among those of many ledgers is a row of `CoalescedAdds` instead of a Block. What becomes
+of members that fail is decided in `ensemble_changes`. Recovery writes entries back through the same
 session; only the flags and the way to change the ensemble differ.
 """
 
@@ -62,7 +62,7 @@ class Encoder(Protocol):
 
 
 class HowToAdd(TypedDict):
-    """What every session is made of."""
+    """The arguments that every session takes."""
 
     codec: EntryCodec
     key: bytes
@@ -136,9 +136,9 @@ class AddSession:
         self._places: tuple[int, ...] = ()
         """The place of each member in the group."""
         self._row_encoder: AddEncoder | None = None
-        """None: no entry may be a row of a sheaf."""
+        """None: no entry may be a row of coalesced adds."""
         self._reached: asyncio.Future[None] | None = None
-        """Once this is made, members that fail are not replaced any more."""
+        """The future of `reached`. From then on, members that fail are not replaced any more."""
         self._changes: EnsembleChanges | None = None
         """There are none before the first member fails."""
         self.met = False
@@ -222,26 +222,26 @@ class AddSession:
             self.spans.sent(first, last, length - before)
         return last
 
-    def lend(self, payload: Buffer) -> bool:
+    def attach(self, payload: Buffer) -> bool:
         """During a flush: let this entry be a row of what leaves then, if nothing is unusual. Else
         it has to be pushed."""
         if not self._members:
             self._start()
         group, encoder, pipeline = self._group, self._row_encoder, self.pipeline
-        if group is None or encoder is None or self.hears_every_ack or not pipeline.lends:
+        if group is None or encoder is None or self.hears_every_ack or not pipeline.can_attach:
             return False
         if pipeline.last_pushed >= MAX_ENTRY_ID or not self._flush.running:
             return False
-        sheaf = group.sheaf(self.ack_quorum)
-        if sheaf is None:
+        coalesced = group.coalesced(self.ack_quorum)
+        if coalesced is None:
             return False
         self.lac_pushed = pipeline.last_confirmed
-        row = pipeline.lend(sheaf, self._places, encoder, self.ledger_id, payload)
+        row = pipeline.attach(coalesced, self._places, encoder, self.ledger_id, payload)
         if self._waiters is not None:
-            sheaf.waiting[row] = self._confirmed_in_sheaf
+            coalesced.waiting[row] = self._confirmed_coalesced
         return True
 
-    def _confirmed_in_sheaf(self) -> None:
+    def _confirmed_coalesced(self) -> None:
         if self._waiters is not None:
             self._tell_waiters(self._waiters, self.pipeline.accepted)
 
@@ -274,7 +274,7 @@ class AddSession:
     def leave_group(self) -> None:
         """A member is not connected any more."""
         self._group = None
-        self.pipeline.settle()
+        self.pipeline.detach()
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
         """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
@@ -295,9 +295,9 @@ class AddSession:
                 waiters.append((entry_id, future))
             else:
                 waiters.insert(at, (entry_id, future))
-            sheaf = self.pipeline.sheaf
-            if sheaf is not None and not sheaf.over:
-                sheaf.waiting[self.pipeline.row] = self._confirmed_in_sheaf
+            coalesced = self.pipeline.coalesced
+            if coalesced is not None and not coalesced.over:
+                coalesced.waiting[self.pipeline.row] = self._confirmed_coalesced
         return future
 
     async def force(self) -> int:
@@ -307,11 +307,11 @@ class AddSession:
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
-        """The last call before `stop`, when all is confirmed: until what was pushed is on its way
-        to every member that can be had, `REACH_S` at most. Cancel-safe.
+        """Wait until everything pushed was sent to every reachable member, for `REACH_S` at most.
 
-        An ack quorum has it; but a member whose connection is still being made would never hear of
-        these entries, and they would be a copy short for as long as nobody audits the ledger.
+        This is the last call before `stop`, when all entries are confirmed. An ack quorum has them,
+        but a member whose connection is still being made would never get them. They would lack a
+        copy for as long as nobody audits the ledger. Cancel-safe.
         """
         self._reached = self._loop.create_future()
         self.look_who_is_reached()
@@ -455,8 +455,10 @@ class AddSession:
     def check_timeouts(self, now: float) -> None:
         """Called every now and then, while this session has members."""
         pipeline = self.pipeline
-        sheaf = pipeline.sheaf
-        if sheaf is not None and (sheaf.over or now - sheaf.sent_at <= self._timeouts.limit_s):
+        coalesced = pipeline.coalesced
+        if coalesced is not None and (
+            coalesced.over or now - coalesced.sent_at <= self._timeouts.limit_s
+        ):
             return
         if pipeline.idle and pipeline.accepted == pipeline.last_pushed:
             return
@@ -649,7 +651,7 @@ class AddTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class SharedByWriters:
-    """What all writers of one client do once for all their ledgers."""
+    """The flush and the timer, of which one client has one each for all its writers."""
 
     flush: Flush
     timeouts: AddTimeouts

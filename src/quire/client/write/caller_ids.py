@@ -18,7 +18,7 @@ from quire.codec.wire.v2 import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
 
 HELD_ENTRY_BYTES = 200
-"""What a held entry counts besides its payload."""
+"""The bytes that a held entry counts in addition to its payload."""
 
 
 class CallerIdWriter(WriteHandle):

@@ -1,10 +1,10 @@
-"""Adds to a deferred-sync ledger: acknowledged before they are durable, and made so by forces.
+"""Adds to a deferred-sync ledger, which are acknowledged before a force makes them durable.
 
-Adds go over protocol v3. A force asks every member that is there, on the connection that carried
-its adds: so a bookie that lost what it had accepted (it was restarted) cannot answer for it, since
-the connection went with it. A member that fails is replaced as in any ledger, and is sent all that
-is not durable: Apache's client keeps no payloads behind an acknowledgement and has to give the
-ledger up there (replication spec, 4.1 and 10.2).
+Adds go over protocol v3. A force asks every connected member, on the connection that carried its
+adds. A bookie that was restarted, and lost what it had accepted, lost this connection as well. So
+it cannot answer for those entries. A member that fails is replaced as in any ledger, and is sent
+all entries that are not durable. Apache's client keeps no payloads after an acknowledgement, and
+has to give the ledger up in this case (replication spec, 4.1 and 10.2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DeferredSession(AddSession):
         self._encoder = DeferredAddEncoder(codec, how["key"])
         self.max_payload_bytes = max_deferred_payload_bytes(codec.digest)
         self._forces: deque[tuple[int, asyncio.Future[int]]] = deque()
-        """Who waits for which entry to be durable, ascending."""
+        """The entries that callers wait for to be durable, ascending, with their futures."""
         self._forcing = False
         self._moved: asyncio.Future[None] | None = None
 

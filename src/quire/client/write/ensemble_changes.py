@@ -1,10 +1,11 @@
-"""What becomes of the members of an ensemble that fail while a ledger is written.
+"""Changes of the ensemble of a ledger while it is written: members that fail return, are replaced,
+or are done without.
 
 One change runs at a time, and nothing is confirmed meanwhile (replication spec, 4.2):
 
     only its connection is lost   the member returns over a new connection, if that is made at once
-    another bookie can be had     it replaces the member, once the metadata names it
-    no other bookie can be had    the session continues without the member while every write set has
+    another bookie is available   it replaces the member, once the metadata names it
+    no bookie is available        the session continues without the member while every write set has
                                   its ack quorum; else nothing is acknowledged for a while
 
 A member that is absent is tried again until it rejoins or another bookie replaces it. Connections
@@ -28,6 +29,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+from quire._runtime.retry import Backoff
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
@@ -46,8 +48,7 @@ dies silently within that time is replaced."""
 REJOIN_DELAY_S = 1.0
 """Seconds before the first attempt to have an absent member back, and between all attempts while no
 ack quorum is left."""
-REJOIN_DELAY_MAX_S = 30.0
-"""The delay doubles with each attempt, up to this."""
+REJOIN_BACKOFF = Backoff(REJOIN_DELAY_S, 30.0)
 
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
 """(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
@@ -66,7 +67,7 @@ class EnsembleMember(Protocol):
 
 
 class ChangingSession(Protocol):
-    """What the changes of an ensemble need of the session that writes the ledger."""
+    """The session that writes the ledger, as far as the changes of its ensemble need it."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -141,7 +142,7 @@ class EnsembleChanges:
         self._no_room: MetadataTooLargeError | None = None
         """The error of an ensemble change that did not fit into the metadata. Then no other change
         is tried."""
-        self._delays: dict[int, float] = {}
+        self._attempts: dict[int, int] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         """There is one while no ack quorum is left, and perhaps a little longer."""
         self._done: tuple[int, int] | None = None
@@ -204,7 +205,7 @@ class EnsembleChanges:
             session.tasks.start(self._run())
 
     async def _run(self) -> None:
-        """Until none is left that failed (replication spec, 4.2 and 4.3)."""
+        """Handle failed members until none is left (replication spec, 4.2 and 4.3)."""
         session = self._session
         try:
             while self._failed and session.failure is None:
@@ -319,7 +320,7 @@ class EnsembleChanges:
     # -- going on with fewer ------------------------------------------------------------------
 
     def _go_on_without(self, indexes: Collection[int]) -> None:
-        """Continue without these members, which cannot be had, nor others in their places. Raises
+        """Continue without these members, for which no bookie is available. Raises
         NotEnoughBookiesError."""
         session = self._session
         if not self._patience_s and not self.bearable(indexes):
@@ -361,13 +362,13 @@ class EnsembleChanges:
             self._late = session.owes and self._progress == self._done
 
     def stop(self) -> None:
-        """The session has ended: wait for nobody."""
+        """Wait for no member any more, because the session has ended."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
 
     async def _bring_back(self, index: int) -> None:
-        """Replace the member, or have it back, as soon as a bookie can be had."""
+        """Replace the member, or let it rejoin, as soon as a bookie is available."""
         session = self._session
         member, pool = session.member(index), session.pool
         await self._pause(index, longer=True)
@@ -399,15 +400,15 @@ class EnsembleChanges:
 
     async def _pause(self, index: int, *, longer: bool) -> None:
         """Wait until bookies came or went, or it is time for another attempt."""
-        delay = self._delays.get(index, REJOIN_DELAY_S)
+        attempts = self._attempts.get(index, 0) + 1
         if longer:
-            self._delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
-        if not self.bearable():
-            delay = REJOIN_DELAY_S
-        await self._session.pool.changed(asyncio.get_running_loop().time() + delay)
+            self._attempts[index] = attempts
+        pool = self._session.pool
+        pause_s = REJOIN_BACKOFF.pause_s(attempts if self.bearable() else 1, pool.rng)
+        await pool.changed(asyncio.get_running_loop().time() + pause_s)
 
     def _nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
-        """These members cannot be had, nor others in their places."""
+        """Return the error for members for which no bookie is available."""
         session = self._session
         lost = {index: session.ensemble[index] for index in sorted(indexes)}
         placement = session.pool.placement

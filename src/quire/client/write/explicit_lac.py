@@ -5,9 +5,9 @@ unseen by readers, so after an interval without news it sends the LAC itself: WR
 member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always safe to
 believe (invariant I3). It is best effort: a failure is counted, and the next round tries again.
 
-An entry that came behind a pause of an interval is told at once: its writer is likely to pause
-again, and its readers wait. One that came sooner is given a tick, in which the next entry may come
-and tell of it.
+After a pause of an interval the LAC of an entry is sent at once: its writer is likely to pause
+again, and its readers wait. The LAC of an entry that came sooner waits for a tick, in which the
+next entry may come and carry it.
 
 It costs nothing while the writer is silent, and one timer a tick while entries follow each other.
 """
@@ -22,27 +22,27 @@ from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
 
 TICKS = 2
-"""In one interval. A LAC that no entry has told for one of them is told: between the half and the
-whole of the interval after the acknowledgement."""
+"""The number of ticks in one interval. A LAC that no entry has carried for a tick is sent, between
+half an interval and a whole one after the acknowledgement."""
 APPEND_ITERATIONS = 2
 """The number of event-loop iterations from an acknowledgement until the entry that is appended
 because of it has been sent. That entry carries the LAC itself."""
 RETRY_DELAY_S = 0.05
-"""A bookie that has failed to take one gets no other within this time."""
+"""Seconds for which a bookie that failed to take a LAC gets no other."""
 
 
 class ExplicitLac:
-    """Runs beside one `AddSession`, from `start` to `stop`."""
+    """The sending of explicit LACs for one `AddSession`, from `start` to `stop`."""
 
     def __init__(
-        self, session: AddSession, codec: EntryCodec, key: bytes, interval_ms: int
+        self, session: AddSession, codec: EntryCodec, key: bytes, interval_s: float
     ) -> None:
         self.failures = 0
-        """Bookies that did not take a LAC, counted each time."""
+        """The number of times that a bookie did not take a LAC."""
         self._session = session
         self._codec = codec
         self._key = key
-        self._tick_s = interval_ms / 1000 / TICKS
+        self._tick_s = interval_s / TICKS
         self._written = -1
         self._busy: dict[str, asyncio.Task[bool]] = {}
         """Bookies whose answer to the last one is awaited: they get no other."""

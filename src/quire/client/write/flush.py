@@ -16,11 +16,11 @@ from quire.codec.wire.v2 import Buffer
 from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.net.link import Link
 
-SHEAF_ROWS_MIN = 2
-"""Fewer do not pay."""
+COALESCED_ROWS_MIN = 2
+"""The number of rows from which on coalescing is worth its cost."""
 FLUSHES_ALONE = 100
-"""The number of flushes that a group makes without sheaves after answers came in another order than
-what was sent: this bookie has several logs."""
+"""The number of flushes that a group makes without coalesced adds after answers came in another
+order than what was sent: this bookie has several logs."""
 
 
 class Flush:
@@ -42,8 +42,8 @@ class Flush:
         """The groups that hold something. Who puts the first piece into a group adds it."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when what runs now has come to its end, in the order of these requests. It sees
-        the context of whoever asked first."""
+        """Call this function at the end of the event-loop iteration, in the order of these
+        requests. It runs in the context of the first one."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(call)
@@ -61,7 +61,7 @@ class Flush:
         return asyncio.get_running_loop().time()
 
     def confirmed(self, sent_at: float, count: int) -> None:
-        """Count entries of one sheaf that have come to their quorum."""
+        """Count entries of coalesced adds that have come to their quorum."""
         self.counters.add_time.observe(self.now() - sent_at, count)
 
     def _run(self) -> None:
@@ -86,17 +86,17 @@ class Flush:
 class ConnectionGroup:
     """Connections that get the same frames: those to the members of one ensemble, in any order."""
 
-    __slots__ = ("__weakref__", "_flush", "_former", "_pieces", "_places", "_rests", "_sheaf",
-                 "_sheaves", "links")  # fmt: skip
+    __slots__ = ("__weakref__", "_filling", "_flush", "_former", "_leaving", "_pieces", "_places",
+                 "_rests", "links")  # fmt: skip
 
     def __init__(self, flush: Flush, links: tuple[Link, ...]) -> None:
         self.links = links
         self._flush = flush
         self._pieces: list[Buffer] = []
-        """What leaves with the next flush. Each writer bounds its part (`max_turn_bytes`)."""
-        self._sheaves: list[CoalescedAdds] = []
-        """The sheaves that leave with the next flush. The frames of each are contiguous."""
-        self._sheaf: CoalescedAdds | None = None
+        """The frames of the next flush. Each writer bounds its part (`max_turn_bytes`)."""
+        self._leaving: list[CoalescedAdds] = []
+        """The coalesced adds of the next flush. The frames of each are contiguous."""
+        self._filling: CoalescedAdds | None = None
         """The one that takes the next entry."""
         self._former: CoalescedAdds | None = None
         self._rests = 0
@@ -111,53 +111,55 @@ class ConnectionGroup:
         return found
 
     def put(self, pieces: Sequence[Buffer]) -> None:
-        """Send frames whose answers no sheaf expects."""
+        """Send frames whose answers no coalesced adds expect."""
         self._load()
         self._pieces += pieces
 
-    def sheaf(self, ack_quorum: int) -> CoalescedAdds | None:
-        """Return the sheaf that takes the next entry, or None while answers come in another
+    def coalesced(self, ack_quorum: int) -> CoalescedAdds | None:
+        """Return the coalesced adds that take the next entry, or None while answers come in another
         order."""
-        sheaf = self._sheaf
-        if sheaf is not None and sheaf.ack_quorum == ack_quorum and not sheaf.tied:
-            return sheaf
+        coalesced = self._filling
+        if coalesced is not None and coalesced.ack_quorum == ack_quorum and not coalesced.sealed:
+            return coalesced
         if self._former is not None and self._former.disordered:
             self._former, self._rests = None, FLUSHES_ALONE
         if self._rests:
             return None
         self._load()
         flush = self._flush
-        self._sheaf = CoalescedAdds(len(self.links), ack_quorum, flush.now(), flush.confirmed)
-        self._sheaves.append(self._sheaf)
-        return self._sheaf
+        self._filling = CoalescedAdds(len(self.links), ack_quorum, flush.now(), flush.confirmed)
+        self._leaving.append(self._filling)
+        return self._filling
 
     def _load(self) -> None:
         """Put what comes now after all that is here."""
-        if not self._pieces and self._sheaf is None:
+        if not self._pieces and self._filling is None:
             self._flush.loaded.append(self)
-        self._tie()
+        self._seal()
 
-    def _tie(self) -> None:
-        sheaf, self._sheaf = self._sheaf, None
-        if sheaf is not None:
-            self._pieces += sheaf.tie()
+    def _seal(self) -> None:
+        coalesced, self._filling = self._filling, None
+        if coalesced is not None:
+            self._pieces += coalesced.seal()
 
     def send(self) -> None:
         """Send what the writers have put here: one buffer, and one write for each connection."""
-        self._tie()
+        self._seal()
         data = b"".join(self._pieces)
-        sheaves, self._sheaves = self._sheaves, []
+        leaving, self._leaving = self._leaving, []
         self._pieces.clear()
         self._rests -= self._rests > 0
-        for sheaf in sheaves:
-            self._flush.counters.count_adds(len(sheaf), sheaf.payload_bytes, batches=len(sheaf))
+        for coalesced in leaving:
+            self._flush.counters.count_adds(
+                len(coalesced), coalesced.payload_bytes, batches=len(coalesced)
+            )
         for place, link in enumerate(self.links):
             link.send(data)
-            for sheaf in sheaves:
-                if len(sheaf) >= SHEAF_ROWS_MIN:
-                    link.expect(sheaf, place)
-        for sheaf in sheaves:
-            if len(sheaf) < SHEAF_ROWS_MIN:
-                sheaf.give_back()
+            for coalesced in leaving:
+                if len(coalesced) >= COALESCED_ROWS_MIN:
+                    link.expect(coalesced, place)
+        for coalesced in leaving:
+            if len(coalesced) < COALESCED_ROWS_MIN:
+                coalesced.detach_all()
             else:
-                self._former = sheaf
+                self._former = coalesced

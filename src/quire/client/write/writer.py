@@ -50,7 +50,7 @@ def payload_bytes(payload: Buffer) -> bytes:
 
 
 class HowToWrite(TypedDict):
-    """What the client hands to a new handle."""
+    """The arguments that every handle takes."""
 
     ledger_id: int
     metadata: Versioned[LedgerMetadata]
@@ -101,9 +101,9 @@ class WriteHandle:
         self._flush = how["shared"].flush
         self._traced = self._session.traced
         self._explicit_lac: ExplicitLac | None = None
-        if config.explicit_lac_interval_ms > 0:
-            interval_ms = config.explicit_lac_interval_ms
-            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_ms)
+        if config.explicit_lac_interval_s > 0:
+            interval_s = config.explicit_lac_interval_s
+            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_s)
             self._explicit_lac.start()
         self._watch: Watch | None = None
         if config.watch_written_ledgers:
@@ -164,10 +164,10 @@ class WriteHandle:
     async def force(self) -> int:
         """Make durable every entry whose append has returned; `last_add_confirmed` then.
 
-        Of use with deferred sync only (elsewhere they are durable, and this returns at once). When
-        it returns, those entries are written and fsynced on at least `ack_quorum` bookies of each
-        one's write set: every bookie of the ensemble that can be had has answered a force (a
-        bookie that fails to is replaced, and gets the entries again). Raises what ended the writer:
+        This is for deferred sync. Without it the entries are durable, and the call returns at once.
+        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
+        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
+        failed to was replaced, and got the entries again. Raises what ended the writer:
         LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return await self._session.force()
@@ -257,7 +257,7 @@ class WriteHandle:
         self._session.stop(error)
 
     def _begin_batch(self) -> None:
-        """What is handed over now leaves at the end of this event-loop iteration."""
+        """Have the batch that begins now sent at the end of this event-loop iteration."""
         if self._traced:
             self._loop.call_soon(self._send_batch)  # its span is a child of this caller's
         else:
@@ -269,7 +269,7 @@ class WriteHandle:
             self._batch = []
             self._batch_bytes = 0
             try:
-                if len(batch) > 1 or not session.lend(batch[0]):
+                if len(batch) > 1 or not session.attach(batch[0]):
                     session.push(batch)
             except QuireError as error:  # the ledger is full: whoever waits is told
                 session.fail(error)

@@ -70,8 +70,8 @@ class RecordKind(enum.IntEnum):
     """value: number of a segment that is about to be removed."""
     REPAIRED = 6
     """value: a segment number; what was lost in segments before it is not missed any more."""
-    MERGED = 7
-    """value: see `Merged`."""
+    SUPERSEDED = 7
+    """value: see `Superseded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Deleted:
         return cls(time_ms, bool(fenced), before_segment)
 
 
-class Merged(NamedTuple):
-    """What a MERGED record says: the live entries of that segment are copies of what is here.
+class Superseded(NamedTuple):
+    """The value of a SUPERSEDED record: the live entries of that segment are copied here.
 
     It names the file, not the number: a segment whose removal a crash has prevented may live again,
     where its index was lost, and then be the place of a later compaction, of which nothing is here.
@@ -127,9 +127,9 @@ class Merged(NamedTuple):
         return segment_value(self.segment) + self.trailer_crc.to_bytes(4, "little")
 
     @classmethod
-    def decode(cls, value: Buffer) -> Merged:
+    def decode(cls, value: Buffer) -> Superseded:
         if len(value) not in (8, 12):
-            raise FormatError(f"a MERGED record of {len(value)} bytes")
+            raise FormatError(f"a SUPERSEDED record of {len(value)} bytes")
         crc = int.from_bytes(value[8:], "little") if len(value) == 12 else None
         return cls(decode_segment_value(value[:8]), crc)
 

@@ -1,18 +1,18 @@
-"""Entries of many ledgers that leave as one buffer to the same members: one entry of each.
+"""Adds of many ledgers that leave as one buffer to the same members: one entry of each ledger.
 
 With thousands of ledgers in turn, three acknowledgements an entry cost more than the entry: each of
 them looks for its ledger, and moves a watermark in memory that no cache holds. The answers of one
-connection come in the order of what was sent; so here a member's state is one number for all of
-them, and an entry is confirmed once, when the ack quorum's number passes it. Laws:
+connection come in the order of what was sent. So here a member's state is one number for all of
+these entries, and an entry is confirmed once, when the ack quorum's number passes it. Invariants:
 
-1. A pipeline *lends* its newest entry to a sheaf, if nothing else of it is outstanding, and its
-   members are those of the sheaf. Meanwhile its watermarks are in the sheaf. Frames are made when
-   the sheaf is tied, of all rows at once.
-2. Whoever asks the pipeline for more than what is confirmed, or tells it more, makes it *settle*
-   first: it takes its entry back, with what each member has acknowledged so far. From then on it is
-   as if the entry had been pushed alone.
-3. `acked` is told what a member has acknowledged from the front on, without a gap. Answers that
-   come in another order end the sheaf: all take back what they lent.
+1. A pipeline *attaches* its newest entry to coalesced adds if nothing else of it is outstanding,
+   and its members are theirs. Meanwhile its watermarks are here. The frames of all rows are made
+   at once, when the coalesced adds are *sealed*.
+2. Whoever asks the pipeline for more than what is confirmed, or changes it, makes it *detach*
+   first: it takes its entry back, with what each member has acknowledged so far. From then on it
+   is as if the entry had been pushed alone.
+3. `acked` receives how many rows a member has acknowledged from the front on, without a gap.
+   Answers that come in another order end the coalesced adds: all pipelines detach.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from quire.codec.wire.v2 import Buffer, add_responses_each
 
 
 class CoalescedPipeline(Protocol):
-    """The pipeline of a ledger, as far as a sheaf knows it."""
+    """The pipeline of a ledger, as far as coalesced adds know it."""
 
-    sheaf: CoalescedAdds | None
+    coalesced: CoalescedAdds | None
     frozen: bool
     accepted: int
     last_confirmed: int
     last_pushed: int
 
-    def settle(self) -> None: ...
+    def detach(self) -> None: ...
 
 
 Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
@@ -41,13 +41,16 @@ Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
 
 
 class CoalescedAdds:
-    """Rows; each is the entry of one ledger. Members are known by their place in the buffer's
-    route, which may be another one than their index in an ensemble."""
+    """Rows, each the entry of one ledger, that leave as one buffer.
+
+    Members are known by their place in the connection group, which may differ from their index in
+    an ensemble.
+    """
 
     __slots__ = (
         "_answers", "_on_confirmed", "_pieces", "_pipelines", "_unsent", "ack_quorum", "acked_by",
-        "confirmed", "disordered", "entry_ids", "ledger_ids", "over", "payload_bytes", "rows",
-        "sent_at", "taken_back", "tied", "waiting",
+        "confirmed", "detached_rows", "disordered", "entry_ids", "ledger_ids", "over",
+        "payload_bytes", "rows", "sealed", "sent_at", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -64,21 +67,21 @@ class CoalescedAdds:
         """How many rows, from the front on, the member in each place has acknowledged."""
         self.confirmed = 0
         """Rows that an ack quorum has acknowledged."""
-        self.tied = False
-        """It takes no more rows. What stands below is known from then on."""
+        self.sealed = False
+        """It takes no more rows. The attributes below are known from then on."""
         self.ledger_ids: Sequence[int] = ()
         self.entry_ids: Sequence[int] = ()
         self.payload_bytes = 0
         self.waiting: dict[int, Callable[[], object]] = {}
         """Row -> whom to call when it is confirmed."""
-        self.taken_back: set[int] = set()
-        """Rows of which each acknowledgement has to be told to their ledger."""
+        self.detached_rows: set[int] = set()
+        """Rows whose ledger has to receive each of its acknowledgements."""
         self.over = False
-        """Nothing is lent any more: all is acknowledged by all, or taken back."""
+        """No pipeline is attached any more: all is acknowledged by all, or detached."""
         self.disordered = False
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
-        """Until it is tied: pipelines append to it."""
+        """Until it is sealed: pipelines append to it."""
         self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
@@ -87,17 +90,16 @@ class CoalescedAdds:
     def __len__(self) -> int:
         return len(self.ledger_ids) or len(self.rows)
 
-    def tie(self) -> Sequence[Buffer]:
-        """There are no more rows: the pieces of their frames, once, for whoever sends them to each
-        member."""
-        self._tie()
+    def seal(self) -> Sequence[Buffer]:
+        """Take no more rows. Return the pieces of their frames, once, to be sent to each member."""
+        self._seal()
         unsent, self._unsent = self._unsent, ()
         return unsent
 
-    def _tie(self) -> None:
-        if self.tied:
+    def _seal(self) -> None:
+        if self.sealed:
             return
-        self.tied = True
+        self.sealed = True
         rows, self.rows = self.rows, []
         pipelines, encoders, ledger_ids, entry_ids, lacs, lengths, payloads = zip(*rows)
         self._pipelines, self.ledger_ids, self.entry_ids = pipelines, ledger_ids, entry_ids
@@ -108,13 +110,13 @@ class CoalescedAdds:
 
     @property
     def answers(self) -> bytes:
-        """What each member answers if it stores all, in this order. Once it is tied."""
+        """What each member answers if it stores all, in this order. Seal it first."""
         if not self._answers:
             self._answers = add_responses_each(self.ledger_ids, self.entry_ids)
         return self._answers
 
     def acked(self, place: int, count: int) -> None:
-        """The member in this place has acknowledged the first `count` rows."""
+        """Note that the member in this place has acknowledged the first `count` rows."""
         acked_by = self.acked_by
         acked_by[place] = count
         confirmed = sorted(acked_by)[-self.ack_quorum]
@@ -122,9 +124,9 @@ class CoalescedAdds:
         if confirmed > before:
             self.confirmed = confirmed
             for pipeline in self._pipelines[before:confirmed]:
-                if pipeline.sheaf is self:
+                if pipeline.coalesced is self:
                     if pipeline.frozen:
-                        pipeline.settle()
+                        pipeline.detach()
                     else:
                         pipeline.accepted = pipeline.last_confirmed = pipeline.last_pushed
             self._on_confirmed(self.sent_at, confirmed - before)
@@ -134,26 +136,26 @@ class CoalescedAdds:
         if min(acked_by) == len(self.ledger_ids):
             self._end()
 
-    def take_back(self, row: int) -> Sequence[Buffer]:
-        """The pieces of a row whose pipeline settles."""
-        self._tie()
-        self.taken_back.add(row)
+    def detach_row(self, row: int) -> Sequence[Buffer]:
+        """Return the pieces of a row whose pipeline detaches."""
+        self._seal()
+        self.detached_rows.add(row)
         pieces = self._pieces[row * PIECES : (row + 1) * PIECES]
-        if len(self.taken_back) == len(self.ledger_ids):
+        if len(self.detached_rows) == len(self.ledger_ids):
             self._end()
         return pieces
 
     def end_in_disorder(self) -> None:
-        """Answers do not come in the order that was expected."""
+        """Detach all pipelines: answers do not come in the order that was expected."""
         self.disordered = True
-        self.give_back()
+        self.detach_all()
 
-    def give_back(self) -> None:
-        """From here on each ledger has its entry for itself."""
-        self._tie()
+    def detach_all(self) -> None:
+        """Give each ledger its entry back."""
+        self._seal()
         for pipeline in self._pipelines:
-            if pipeline.sheaf is self:
-                pipeline.settle()
+            if pipeline.coalesced is self:
+                pipeline.detach()
 
     def _end(self) -> None:
         """It holds no payload, and no pipeline, any more."""

@@ -1,7 +1,7 @@
 """Which adds of one ledger handle are confirmed: watermarks instead of a record per entry.
 
 The writer pushes *blocks* (the entries of one turn of its event loop) and reports what each
-member of the ensemble acknowledged. Laws, with their rules in the replication spec, section 14:
+member of the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
 
 1. `last_confirmed` only grows, by one entry after the other; entry e is confirmed when at least
    `ack_quorum` members of its write set have acknowledged it (15).
@@ -14,9 +14,9 @@ member of the ensemble acknowledged. Laws, with their rules in the replication s
 Blocks form a linked list with one cursor a member and one for confirmation: a block is freed when
 the last cursor has passed it.
 
-A single entry that leaves together with those of other ledgers may be lent to `CoalescedAdds`
-instead of becoming a block. Whatever here asks or tells more than what is confirmed settles that
-first.
+A single entry that leaves together with those of other ledgers may be attached to `CoalescedAdds`
+instead of becoming a block. Whatever here asks for, or changes, more than what is confirmed
+detaches it first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.quorum import in_write_set
 
 PUSHES_ALONE = 32
-"""So many entries are not lent, behind one that had to be settled because the next one came: this
-ledger has several under way at most times."""
+"""The number of entries that are not attached after one that had to be detached because the next
+one came: such a ledger has several under way most of the time."""
 
 
 class Block:
@@ -85,12 +85,12 @@ class AddPipeline:
         "_tail",
         "_write_quorum",
         "accepted",
+        "coalesced",
         "frozen",
         "last_confirmed",
         "last_pushed",
         "length",
         "row",
-        "sheaf",
     )
 
     def __init__(
@@ -121,7 +121,7 @@ class AddPipeline:
         self._parked: frozenset[int] = frozenset()
         self._confirming: Block | None = None
         self._tail: Block | None = None
-        self.sheaf: CoalescedAdds | None = None
+        self.coalesced: CoalescedAdds | None = None
         """That has the newest entry, or had it until all members acknowledged it."""
         self.row = 0
         """The number of that entry there."""
@@ -133,10 +133,10 @@ class AddPipeline:
     def push(self, block: Block) -> None:
         """`block` follows what was pushed before."""
         assert block.first == self.last_pushed + 1
-        if self.sheaf is not None:
-            if not self.sheaf.over:
+        if self.coalesced is not None:
+            if not self.coalesced.over:
                 self._alone_until = block.last + PUSHES_ALONE
-            self.settle()
+            self.detach()
         if self._tail is None and not self._striped and not self._parked:
             # Nothing is outstanding anywhere: so it is with thousands of ledgers in turn.
             self._cursors = [block] * self._ensemble_size
@@ -158,45 +158,46 @@ class AddPipeline:
                 self._cursors[index] = block
 
     @property
-    def lends(self) -> bool:
-        """Whether the next entry may be lent: nothing is outstanding anywhere, and nothing is
+    def can_attach(self) -> bool:
+        """Whether the next entry may be attached: nothing is outstanding anywhere, and nothing is
         unusual."""
-        sheaf = self.sheaf
-        if sheaf is not None:
-            return sheaf.over and not self.frozen
+        coalesced = self.coalesced
+        if coalesced is not None:
+            return coalesced.over and not self.frozen
         free = self._tail is None and not self.frozen and not self._parked and not self._striped
         return free and self.last_pushed >= self._alone_until
 
-    def lend(
+    def attach(
         self,
-        sheaf: CoalescedAdds,
+        coalesced: CoalescedAdds,
         places: Sequence[int],
         encoder: AddEncoder,
         ledger_id: int,
         payload: Buffer,
     ) -> int:
-        """Push one entry as a row of `sheaf`, in which member i has place `places[i]`; the row."""
+        """Push one entry as a row of `coalesced`, and return the row. Member i has place
+        `places[i]` there."""
         self.last_pushed = entry_id = self.last_pushed + 1
         self.length = length = self.length + len(payload)
-        self.sheaf, self._places = sheaf, places
-        rows = sheaf.rows
+        self.coalesced, self._places = coalesced, places
+        rows = coalesced.rows
         self.row = row = len(rows)
         rows.append((self, encoder, ledger_id, entry_id, self.last_confirmed, length, payload))
         return row
 
-    def settle(self) -> None:
-        """Take back what was lent, with what each member has acknowledged of it."""
-        sheaf, self.sheaf = self.sheaf, None
-        if sheaf is None:
+    def detach(self) -> None:
+        """Take back the attached entry, with what each member has acknowledged of it."""
+        coalesced, self.coalesced = self.coalesced, None
+        if coalesced is None:
             return
         last = self.last_pushed
         self._next = [last + 1] * self._ensemble_size
-        if sheaf.over:
+        if coalesced.over:
             return
-        missing = [sheaf.acked_by[place] <= self.row for place in self._places]
-        pieces = sheaf.take_back(self.row)
+        missing = [coalesced.acked_by[place] <= self.row for place in self._places]
+        pieces = coalesced.detach_row(self.row)
         before = self.length - len(pieces[-1])
-        block = Block(last, last, pieces, before, self.length, sheaf.sent_at)
+        block = Block(last, last, pieces, before, self.length, coalesced.sent_at)
         self._next = [last if late else last + 1 for late in missing]
         self._cursors = [block if late else None for late in missing]
         self._confirming = block if self.last_confirmed < last else None
@@ -212,7 +213,7 @@ class AddPipeline:
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
         """(last entry of the block, frames) of what member `index` has to be sent: its stripe of
         the entries behind `after` that it has not acknowledged, confirmed by others or not."""
-        self.settle()
+        self.detach()
         block = self._cursors[index]
         while block is not None:
             first = max(block.first, after + 1)
@@ -227,8 +228,8 @@ class AddPipeline:
     def acked_run(self, index: int, first: int, last: int) -> bool:
         """Member `index` has stored first..last (all of them; only where nothing is striped).
         Whether an ack quorum may have more than is accepted: if not, `confirm` moves nothing."""
-        if self.sheaf is not None:
-            self._end_sheaf()
+        if self.coalesced is not None:
+            self._end_coalesced()
         plain = last <= self.last_pushed and not self._ahead and not self._striped
         if plain and first == self._next[index]:
             self._next[index] = last + 1
@@ -249,8 +250,8 @@ class AddPipeline:
     def acked(self, index: int, entries: Iterable[int]) -> None:
         """Member `index` has stored `entries`, in any order, repetitions allowed. Of what was not
         sent it can have stored nothing."""
-        if self.sheaf is not None:
-            self._end_sheaf()
+        if self.coalesced is not None:
+            self._end_coalesced()
         ahead = self._ahead.get(index)
         upcoming = self._next[index]
         for entry in entries:
@@ -272,8 +273,8 @@ class AddPipeline:
 
     def confirm(self) -> bool:
         """Advance `last_confirmed` as far as the quorums allow. True if it moved."""
-        if self.sheaf is not None:
-            self.settle()
+        if self.coalesced is not None:
+            self.detach()
         if self.frozen:
             return False
         confirmed = self.stored_through()
@@ -286,8 +287,8 @@ class AddPipeline:
     def stored_through(self) -> int:
         """The last entry that, with all before it, an ack quorum has acknowledged as things stand
         now."""
-        if self.sheaf is not None:
-            self.settle()
+        if self.coalesced is not None:
+            self.detach()
         if self._striped:
             return min(self._stored_striped(), self.last_pushed)
         through = sorted(self._next)[-self._ack_quorum] - 1
@@ -317,7 +318,7 @@ class AddPipeline:
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
         """These members are new: they have acknowledged nothing behind `last_confirmed`."""
-        self.settle()
+        self.detach()
         for index in indexes:
             self._parked -= {index}
             self._ahead.pop(index, None)
@@ -328,7 +329,7 @@ class AddPipeline:
 
     def park(self, indexes: Iterable[int]) -> None:
         """These members are away: nothing is outstanding on them until they restart."""
-        self.settle()
+        self.detach()
         for index in indexes:
             self._parked |= {index}
             self._cursors[index] = None
@@ -340,15 +341,15 @@ class AddPipeline:
     @property
     def idle(self) -> bool:
         """Nothing is outstanding on any member."""
-        if self.sheaf is not None:
-            if self.sheaf.over:
+        if self.coalesced is not None:
+            if self.coalesced.over:
                 return True
-            self.settle()
+            self.detach()
         return not any(self._cursors)
 
     def outstanding_since(self, index: int) -> float | None:
         """When the oldest entry that member `index` has not acknowledged was sent."""
-        self.settle()
+        self.detach()
         cursor = self._cursors[index]
         if cursor is None:
             return None
@@ -356,7 +357,7 @@ class AddPipeline:
 
     def unaccepted_since(self) -> float | None:
         """When the oldest entry behind `accepted` was pushed."""
-        self.settle()
+        self.detach()
         block = self._confirming
         while block is not None and block.last <= self.accepted:  # deferred sync: not durable yet
             block = block.next
@@ -364,7 +365,7 @@ class AddPipeline:
 
     def unacked_bytes(self, index: int) -> int:
         """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
-        self.settle()
+        self.detach()
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before
 
@@ -372,7 +373,7 @@ class AddPipeline:
     def unconfirmed_bytes(self) -> int:
         """Payload bytes of the blocks that are not wholly confirmed; with deferred sync, not wholly
         durable."""
-        self.settle()
+        self.detach()
         block = self._confirming
         return 0 if block is None else self.length - block.length_before
 
@@ -395,12 +396,13 @@ class AddPipeline:
         if cursor is None and self._confirming is None:
             self._forget_tail()
 
-    def _end_sheaf(self) -> None:
-        """An acknowledgement came for this ledger alone: not in the order of its sheaf."""
-        sheaf = self.sheaf
-        if sheaf is not None and not sheaf.over:
-            sheaf.end_in_disorder()
-        self.settle()
+    def _end_coalesced(self) -> None:
+        """Handle an acknowledgement for this ledger alone, which is not in the order of its
+        coalesced adds."""
+        coalesced = self.coalesced
+        if coalesced is not None and not coalesced.over:
+            coalesced.end_in_disorder()
+        self.detach()
 
     def _forget_tail(self) -> None:
         """Where no cursor is left the newest block is kept by nothing else: an idle writer holds

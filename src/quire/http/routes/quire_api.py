@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -42,7 +41,7 @@ AFTER_LEDGER = Field(
 AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
 KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
 TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
-MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=1)
+MAX_BYTES = Field("max_bytes", "bytes", "copy at most so much (all)", minimum=1)
 NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
 
 
@@ -196,7 +195,7 @@ class QuireRoutes:
             facts = await stream_statistics(opened, call.query["name"], b"")
             return {
                 **facts.as_json(),
-                "settings": asdict(facts.settings),
+                "settings": facts.settings.as_json(),
                 "segments": [segment_as_json(one) for one in facts.facts],
                 "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
@@ -50,7 +51,8 @@ LOST_ATTEMPTS = 4
 """Of a request whose connection is lost: behind a restart each connection to the bookie that there
 was is lost when it is used, and there may be several."""
 BUSY_ATTEMPTS = 10
-BUSY_PAUSE_S = 0.2
+BUSY_BACKOFF = Backoff(0.2, 0.2)
+"""The pauses between these."""
 PATIENCE_ROUNDS = 6
 """So many times `read_timeout_s` an answer may take while something comes."""
 NO_LEDGER = 2**63 - 1
@@ -283,15 +285,14 @@ class ReplicaReader:
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
-        busy, attempts = 0, ReadAttempts()
+        busy = Retry(BUSY_BACKOFF, self._client.rng, attempts=BUSY_ATTEMPTS)
+        attempts = ReadAttempts()
         while True:
             try:
                 return await self._in_time(ask)
             except BookieBusyError as error:
-                busy += 1
-                if busy == BUSY_ATTEMPTS:
+                if not await busy.pause():
                     raise Unreachable("the bookie is too busy to answer") from error
-                await asyncio.sleep(BUSY_PAUSE_S)
             except (BookieTimeoutError, BookieUnavailableError) as error:
                 pool = pool_of(self._client)
                 given_up = isinstance(error, BookieTimeoutError) and pool.failed_lately(self.bookie)

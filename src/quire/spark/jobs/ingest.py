@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.former_names import former_names
+from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
@@ -307,16 +308,12 @@ def _value(frame: DataFrame, target: IngestTarget) -> Column:
 
 
 def _column(frame: DataFrame, name: str) -> Column:
-    import difflib
-
     known = {column.lower(): column for column in frame.columns}
     if name.lower() not in known:
-        near = difflib.get_close_matches(name, frame.columns, 1)
+        there = f"There are: {', '.join(frame.columns)}"
         raise UsageError(
             f"there is no column {name!r}",
-            remedy=f"Did you mean {near[0]!r}?"
-            if near
-            else f"There are: {', '.join(frame.columns)}",
+            remedy=did_you_mean(name, frame.columns, there, quote=True),
         )
     return frame[f"`{known[name.lower()]}`"]
 

@@ -48,6 +48,7 @@ from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
 from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.settings import current_names
 from quire.streams.namespace.truncation import would_free
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
@@ -61,7 +62,7 @@ PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
 """Between two looks for what the source gave up, and for streams that are new."""
-EXPLICIT_LAC_MS = 200
+EXPLICIT_LAC_S = 0.2
 """A record at the end of the source can be read in the copy this much later, at most."""
 STREAMS_AT_ONCE = 64
 """Of a run that ends; one that goes on follows all."""
@@ -164,14 +165,14 @@ def replicate(
         do = functools.partial(copy_piece, source, target)
         return run_pieces(spark, pieces, do, what="copying segments")
 
-    config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
+    config = ClientConfig(tls=target.tls, explicit_lac_interval_s=EXPLICIT_LAC_S)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
         ends = (
             ReplicateEnd(read.aio, source.password, path),
             ReplicateEnd(written.aio, target.password, to_path),
         )
         job = _Job(
-            *ends, streams, truncation, on_gap, dict(settings or {}), patience_s,
+            *ends, streams, truncation, on_gap, current_names(settings or {}), patience_s,
             stop or threading.Event(), for_s, report, progress,
         )  # fmt: skip
         call(check_ends(*ends))

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 )
 
 from quire import QuireError, blocking
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
@@ -56,7 +57,8 @@ FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
 """Columns for which no bookie is asked, where a segment is completed."""
 CATCH_UP_S = 20.0
 """How long a task waits until the bookies know that what the driver saw acknowledged is so."""
-CATCH_UP_DELAY_S = 0.05
+CATCH_UP_BACKOFF = Backoff(0.05)
+"""The pauses between its looks."""
 INT64_MAX = 2**63 - 1
 
 TYPES: dict[str, DataType] = {
@@ -150,10 +152,9 @@ class StreamTasks:
             ledger = client.open_ledger(
                 segment.ledger_id, password=self.options.password, recover=True
             )
-        deadline_s = time.monotonic() + CATCH_UP_S
-        delay_s = CATCH_UP_DELAY_S
+        retry = Retry(CATCH_UP_BACKOFF, client.aio.rng, limit_s=CATCH_UP_S, now=time.monotonic)
         while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
-            if time.monotonic() > deadline_s:
+            if not retry.failed():
                 raise ReadError(
                     f"stream {split.origin.stream}: entry {split.last} of ledger "
                     f"{segment.ledger_id} is acknowledged, and the bookies that answer know of "
@@ -164,8 +165,7 @@ class StreamTasks:
                 )
             ledger.refresh()
             if ledger.last_add_confirmed < split.last:
-                time.sleep(delay_s)
-                delay_s *= 2
+                time.sleep(retry.pause_s())
         return ledger
 
     def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:

@@ -43,7 +43,7 @@ class Collector(BackgroundJob):
         self.removed = 0
         self.error: str | None = None
         """Why the last removal failed; it is tried again."""
-        self.on_log_full: Callable[[], None] | None = None
+        self.on_log_full: Callable[[], None] = lambda: None
         """Called when there is no room to log that something is gone."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
@@ -75,7 +75,7 @@ class Collector(BackgroundJob):
             self._note_full(error)
 
     def _note_full(self, error: Exception | None) -> None:
-        if isinstance(error, DiskFullError) and self.on_log_full is not None:
+        if isinstance(error, DiskFullError):
             self.on_log_full()
 
     @property

@@ -28,9 +28,9 @@ from functools import partial
 
 from quire.codec.log.state_records import (
     Deleted,
-    Merged,
     RecordKind,
     StateRecord,
+    Superseded,
 )
 from quire.core.compaction import Choice, CompactionCandidate, alone, choose, why_not
 from quire.storage.background.collector import Collector
@@ -162,7 +162,7 @@ class Compactor(PacedJob):
         )
         self._work: _Work | None = None
         self._next_minor_s = self._next_major_s = self._monotonic()
-        self.on_done: Callable[[Compaction], None] | None = None
+        self.on_done: Callable[[Compaction], None] = lambda one: None
         self.done = 0
         self.done_major = 0
         self._major = False
@@ -479,8 +479,6 @@ class Compactor(PacedJob):
         work.last.readers -= 1
 
     def _report(self, work: _Work, after: int, result: RewriteResult | None, error: str) -> None:
-        if self.on_done is None:
-            return
         copied, duplicates = 0, 0
         if result is not None:
             copied, duplicates = result.copied_bytes, result.duplicate_bytes
@@ -510,8 +508,8 @@ class Compactor(PacedJob):
             kind, ledger_id = record.kind, record.ledger_id
             if kind is RecordKind.DELETED:
                 needed = self._is_deletion_needed(work, record)
-            elif kind is RecordKind.MERGED:
-                needed = Merged.decode(record.value).segment in self._catalogue.segments
+            elif kind is RecordKind.SUPERSEDED:
+                needed = Superseded.decode(record.value).segment in self._catalogue.segments
             elif kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
                 needed = True
             else:
@@ -529,8 +527,8 @@ class Compactor(PacedJob):
         for number in work.choice.numbers[:-1]:
             trailer = self._catalogue.segments[number].trailer
             assert trailer is not None
-            value = Merged(number, trailer.crc).encode()
-            kept.append(StateRecord(RecordKind.MERGED, value=value))
+            value = Superseded(number, trailer.crc).encode()
+            kept.append(StateRecord(RecordKind.SUPERSEDED, value=value))
         return kept
 
     def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:

@@ -61,7 +61,7 @@ class Quarantine(BackgroundJob):
         """Set before the maintenance is stopped: nothing more is begun."""
         self.suspect: Callable[[int], None] = lambda number: None
         """Called with the number of a segment that should be looked at again."""
-        self.on_change: Callable[[SegmentDamage, bool], None] | None = None
+        self.on_change: Callable[[SegmentDamage, bool], None] = lambda damage, repaired: None
         """Called when a segment is found damaged, and (True) when it is so no more."""
 
     def load(self) -> list[int]:
@@ -183,7 +183,7 @@ class Quarantine(BackgroundJob):
         self._lacking = None
         self._next_check_s = 0.0
         self._unsaved.add(number)
-        if old is None and self.on_change is not None:
+        if old is None:
             self.on_change(record, False)
         self.tick()
 
@@ -203,7 +203,7 @@ class Quarantine(BackgroundJob):
         segment = self._catalogue.segments.get(number)
         if segment is not None:
             segment.damage = ""
-        if record is not None and self.on_change is not None:
+        if record is not None:
             self.on_change(record, True)
         self._save()
 

@@ -106,29 +106,14 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _SourceExtent:
+class _SourceExtent(FrameExtent):
     """Frames of one ledger that lie back to back in a source."""
 
-    ledger_id: int
-    first: int
     origin: _Open
-    offset: int
-    count: int
-    frame_size: int
-    sizes: Sequence[int] | None
-    ids: Sequence[int] | None
 
     @property
     def head_bytes(self) -> int:
         return self.origin.source.trailer.head_bytes
-
-    @property
-    def last(self) -> int:
-        return self.first + self.count - 1 if self.ids is None else self.ids[-1]
-
-    @property
-    def size_bytes(self) -> int:
-        return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 class Rewrite:
@@ -398,8 +383,8 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
 
 def _source_extent(one: _Open, extent: FrameExtent) -> _SourceExtent:
     return _SourceExtent(
-        extent.ledger_id, extent.first, one, extent.offset, extent.count, extent.frame_size,
-        extent.sizes, extent.ids,
+        extent.ledger_id, extent.first, extent.offset, extent.count, extent.frame_size,
+        extent.sizes, extent.ids, one,
     )  # fmt: skip
 
 
@@ -417,7 +402,7 @@ def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:
     if extent.size_bytes <= GROUP_BYTES:
         yield extent
         return
-    start, offset = 0, extent.offset
+    start = 0
     while start < extent.count:
         stop, size = start, 0
         while stop < extent.count:
@@ -426,13 +411,8 @@ def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:
                 break
             size += frame
             stop += 1
-        ids = None if extent.ids is None else extent.ids[start:stop]
-        first = extent.first + start if ids is None else ids[0]
-        yield _SourceExtent(
-            extent.ledger_id, first, extent.origin, offset, stop - start, extent.frame_size,
-            None if extent.sizes is None else extent.sizes[start:stop], ids,
-        )  # fmt: skip
-        start, offset = stop, offset + size
+        yield extent.part(start, stop)
+        start = stop
 
 
 def _bare(frames: memoryview, extent: _SourceExtent) -> Sequence[Buffer]:

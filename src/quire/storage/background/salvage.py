@@ -157,10 +157,7 @@ def _add_runs(
     for record in (*records, None):
         stop = len(runs) if record is None else record.run_index
         for row in runs[done:stop]:
-            extent = FrameExtent(
-                row.ledger_id, row.first, payload + row.offset, row.count, row.frame_size,
-                row.sizes, row.ids,
-            )  # fmt: skip
+            extent = extents.of_table_row(row, payload + row.offset)
             found.extents.setdefault(row.ledger_id, []).append(extent)
         done = max(done, stop)
         if record is not None:

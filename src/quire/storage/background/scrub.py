@@ -263,14 +263,14 @@ class SegmentScrub:
                     row.sizes or (), row.frame_size, header.head_bytes,
                 )  # fmt: skip
             if not right:
-                extent = _extent_of(row, start)
+                extent = extents.of_table_row(row, start)
                 low, high = extent.blocks
                 self._bad.update(range(low, high + 1))
                 self._hurt.setdefault(row.ledger_id, []).extend(extent.entries())
 
     def _is_hurt(self, row: RunRow, start: int, hurt: Sequence[Range]) -> bool:
         """Whether the run lies in any of these blocks; notes its entries that do."""
-        extent = _extent_of(row, start)
+        extent = extents.of_table_row(row, start)
         if not touches(hurt, *extent.blocks):
             return False
         for first, last in extent.hit(hurt):
@@ -389,10 +389,3 @@ class SegmentScrub:
         else:
             found.extent_known = not found.lost_tables
             found.ledgers = {ledger_id: merged(one) for ledger_id, one in self._hurt.items()}
-
-
-def _extent_of(row: RunRow, start: int) -> FrameExtent:
-    """`start`: of its first frame in the file."""
-    return FrameExtent(
-        row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids
-    )

@@ -24,7 +24,7 @@ from quire.storage.interfaces import Disk
 from quire.storage.recovery.incarnation import LogPosition
 from quire.storage.recovery.log_recovery import RecoveredLog, missing_problem
 from quire.storage.recovery.scan import ScannedGroup
-from quire.storage.segment.extents import FrameExtent
+from quire.storage.segment.extents import FrameExtent, of_table_row
 from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import SegmentState
 
@@ -176,10 +176,7 @@ def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent
     held: dict[int, list[FrameExtent]] = {}
     for group in groups:
         for row in group.table.runs:
-            run = FrameExtent(
-                row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
-                row.frame_size, row.sizes, row.ids,
-            )  # fmt: skip
+            run = of_table_row(row, group.header.payload_offset + row.offset)
             held.setdefault(row.ledger_id, []).append(run)
     return held
 

@@ -83,8 +83,8 @@ class Appender:
         self.current: LogSegment | None = None
         self.closing = False
         self.failed: StorageError | None = None
-        self.on_failure: Callable[[StorageError], None] | None = None
-        self.on_drained: Callable[[], None] | None = None
+        self.on_failure: Callable[[StorageError], None] = lambda error: None
+        self.on_drained: Callable[[], None] = lambda: None
         self.queued_bytes = 0
         self.end_group = 0
         """The group behind the last that is synced."""
@@ -317,8 +317,7 @@ class Appender:
         half = self._config.max_queued_bytes // 2
         if self._was_full and not self._stalled and self.queued_bytes <= half:
             self._was_full = False
-            if self.on_drained is not None:
-                self.on_drained()
+            self.on_drained()
 
     def _release_barriers(self, error: StorageError | None) -> None:
         barriers = self._barriers
@@ -337,8 +336,7 @@ class Appender:
                 batch.done = None
                 done(batch, error)
         self._release_barriers(error)
-        if self.on_failure is not None:
-            self.on_failure(error)
+        self.on_failure(error)
 
     # -- the mark of the end ----------------------------------------------------------------------
 
@@ -349,7 +347,7 @@ class Appender:
     def _arm(self) -> None:
         if self._timer is None and not self.closing and self.failed is None:
             self._idle_sequence = self._sequence
-            self._timer = self._schedule(self._config.seal_idle_ms / 1000, self._on_idle)
+            self._timer = self._schedule(self._config.seal_idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
         """An empty group behind the last one proves that the last one was synced."""

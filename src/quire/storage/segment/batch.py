@@ -8,10 +8,7 @@ from operator import attrgetter
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW, ColumnarBatch
 from quire.codec.log.state_records import BLOCK_BYTES, Buffer, StateRecord
-from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
-
-__all__ = ["FRAME_HEADER_BYTES", "LogBatch", "Run"]
 
 _IN_MEMORY = -1
 

@@ -13,9 +13,9 @@ from quire.codec.log.footer import Summary
 from quire.codec.log.index_cache import CachedLedger
 from quire.codec.log.state_records import (
     Deleted,
-    Merged,
     RecordKind,
     StateRecord,
+    Superseded,
     decode_segment_value,
 )
 from quire.storage.segment import sealed_rows
@@ -183,16 +183,16 @@ class Catalogue:
             segment.live_ledgers -= 1
             segment.live_bytes -= info.remove_sealed(number)
 
-    def _apply_merged(self, merged: Merged) -> None:
+    def _apply_superseded(self, record: Superseded) -> None:
         """A crash came between a compaction and the removal of what it had copied. Where it is not
         known whether this is the file that it had copied, its entries are there twice."""
-        segment = self.segments.get(merged.segment)
-        if segment is None or segment.trailer is None or segment.trailer.crc != merged.trailer_crc:
+        segment = self.segments.get(record.segment)
+        if segment is None or segment.trailer is None or segment.trailer.crc != record.trailer_crc:
             return
         for ledger_id in segment.mentions:
             info = self.ledgers.get(ledger_id)
             if info is not None:
-                self.unindex(info, merged.segment)
+                self.unindex(info, record.segment)
 
     # -- state records ----------------------------------------------------------------------------
 
@@ -205,8 +205,8 @@ class Catalogue:
         if kind is RecordKind.REPAIRED:
             self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
             return
-        if kind is RecordKind.MERGED:
-            self._apply_merged(Merged.decode(record.value))
+        if kind is RecordKind.SUPERSEDED:
+            self._apply_superseded(Superseded.decode(record.value))
             return
         if kind is RecordKind.DROPPED:
             return  # The start has looked at these before.

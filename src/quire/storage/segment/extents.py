@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Self
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.group import RunRow
 from quire.codec.log.segment_header import ranges_of
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping, without
@@ -34,6 +36,11 @@ class FrameExtent:
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
     @property
+    def last(self) -> int:
+        """Entry id of the last frame."""
+        return self.first + self.count - 1 if self.ids is None else self.ids[-1]
+
+    @property
     def blocks(self) -> Range:
         """Numbers of the first and the last block of the file that it lies in."""
         return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
@@ -47,7 +54,7 @@ class FrameExtent:
             return [(self.first + start, self.first + stop - 1)]
         return list(ranges_of(self.ids[start:stop]))
 
-    def part(self, start: int, stop: int) -> FrameExtent:
+    def part(self, start: int, stop: int) -> Self:
         """The frames start..stop-1."""
         if self.sizes is None:
             skipped, sizes = start * self.frame_size, None
@@ -55,9 +62,8 @@ class FrameExtent:
             skipped, sizes = sum(self.sizes[:start]), self.sizes[start:stop]
         ids = None if self.ids is None else self.ids[start:stop]
         first = self.first + start if ids is None else ids[0]
-        return FrameExtent(
-            self.ledger_id, first, self.offset + skipped, stop - start, self.frame_size, sizes, ids
-        )
+        offset = self.offset + skipped
+        return replace(self, first=first, offset=offset, count=stop - start, sizes=sizes, ids=ids)
 
     def hit(self, blocks: Sequence[Range]) -> list[Range]:
         """Which of its frames, counted from 0, touch any of these blocks."""
@@ -90,6 +96,13 @@ def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
         None if frame_size else rows.sizes[sizes_at : sizes_at + count],
         None if ids_at == CONSECUTIVE else rows.ids[ids_at : ids_at + count],
     )  # fmt: skip
+
+
+def of_table_row(row: RunRow, start: int) -> FrameExtent:
+    """Return the run that a group's table names. Its first frame is at `start` in the file."""
+    return FrameExtent(
+        row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids
+    )
 
 
 def of_run(run: Run) -> FrameExtent:

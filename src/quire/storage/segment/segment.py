@@ -66,7 +66,7 @@ _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.fi
 
 
 class ColumnarRows:
-    """Columnar batches of a segment (`ColumnarBatch`). Each entry has a row number in the segment."""
+    """The columnar batches of a segment. Each entry has a row number in the segment."""
 
     __slots__ = ("_batches", "_starts", "rows")
 

@@ -36,6 +36,7 @@ from quire.streams.namespace.settings import (
     DEFAULTS,
     StreamSettings,
     check_values,
+    current_names,
     decode_settings,
     encode_settings,
 )
@@ -163,8 +164,9 @@ class Namespace:
                 f"namespace {self.path} may have {limit} streams: {name} was not created",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
-        encoded = encode_settings(settings or {})
-        DEFAULTS.with_values({**self._values, **(settings or {})})
+        settings = current_names(settings or {})
+        encoded = encode_settings(settings)
+        DEFAULTS.with_values({**self._values, **settings})
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def streams(self, prefix: str = "") -> list[str]:
@@ -399,7 +401,9 @@ class Namespace:
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
-        return StreamMetadata(self._tree, StreamPaths(self.path, stream_name(name)))
+        return StreamMetadata(
+            self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
+        )
 
 
 @opening
@@ -414,7 +418,7 @@ async def open_namespace(
     """Open a namespace. See `quire.Client.namespace`."""
     path = namespace_path(path)
     if create:
-        await _make(client, path, settings or {})
+        await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
             "settings are given to a namespace when it is created",
@@ -539,6 +543,7 @@ async def _add_settings(
 ) -> None:
     """UsageError for what cannot be, together with what is inherited."""
     tree = client.metadata.tree
+    values = current_names(values)
     check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
     while True:
         node = await tree.read(path)

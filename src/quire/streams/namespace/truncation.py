@@ -36,7 +36,7 @@ async def truncate(
     """Mark everything before the position; the segments that changed. The segment in progress and
     what follows are left alone. Never goes back. Durable on return; no space is freed yet (`free`).
 
-    `life`: the stream that is meant (`Life.path`), where another one may have got its name.
+    `life`: the stream that is meant (`StreamLife.path`), where another one may have got its name.
     NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
@@ -153,8 +153,8 @@ async def _expired(
     """Before this position nothing has to be kept; None: all has."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = 0
-    if settings.retention_ms:
-        oldest_ms = client.clock.now_ms() - settings.retention_ms
+    if settings.retention_s:
+        oldest_ms = client.clock.now_ms() - round(1000 * settings.retention_s)
         while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
             expired += 1
     if settings.retention_bytes:

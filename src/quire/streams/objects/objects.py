@@ -201,11 +201,16 @@ class Objects(Ready):
             previous = head
             await self._store.write_value(self._key(info.name), encode_head(info), version)
 
-        await swap(_what(info.name), attempt, ask_again=True)
+        await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
         if previous is None:
             # No write of whoever deletes could come in between, as it does where there is a head.
             try:
-                await swap(_what(info.name), lambda: self._refuse_condemned(info), ask_again=True)
+                await swap(
+                    _what(info.name),
+                    lambda: self._refuse_condemned(info),
+                    self._client.rng,
+                    ask_again=True,
+                )
             except NoSuchLedgerError:
                 await self._remove_head(info)
                 raise
@@ -448,7 +453,7 @@ class Objects(Ready):
             await self._store.write_value(self._key(name), encode_head(head), version)
             return True
 
-        if not await swap(_what(name), unnamed, ask_again=True):
+        if not await swap(_what(name), unnamed, self._client.rng, ask_again=True):
             return False
         await self._store.delete_ledger(ledger_id)
         return True
@@ -484,7 +489,7 @@ class Objects(Ready):
             if version is not None and head is not None and head.ledger_id == info.ledger_id:
                 await self._store.delete_value(self._key(info.name), version)
 
-        await swap(_what(info.name), attempt, ask_again=True)
+        await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
 
     def _name_of(self, ledger: LedgerMetadata) -> str | None:
         """The object of this bucket that a ledger was written for."""

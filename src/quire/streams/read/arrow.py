@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from quire.client.read.arrow import OFFSET_MAX, import_pyarrow
+from quire.client.read.arrow import OFFSET_MAX, gather, import_pyarrow
 from quire.codec.distributedlog import envelope
 from quire.codec.distributedlog.compression import CODEC_BITS, Compression
 from quire.codec.distributedlog.control_record import CreationTime, decode_control
@@ -429,9 +429,7 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
 
 
 def _values(parts: Sequence[_Part]) -> pa.Array:
-    """The payloads, in a buffer of their own. As for entries (`client.read.arrow`): the buffer,
-    cut at the beginning and the end of each payload, is an array whose even elements are
-    gathered."""
+    """Return the payloads, in a buffer of their own."""
     arrow = import_pyarrow()
     gathered: list[Any] = []
     at = 0
@@ -455,16 +453,10 @@ def _follows(part: _Part, before: _Part) -> bool:
 def _gathered(parts: Sequence[_Part]) -> pa.Array:
     import numpy
 
-    arrow = import_pyarrow()
     buffer = parts[0].buffer
     assert buffer is not None
     if len(buffer) > OFFSET_MAX:
         raise UsageError(f"{len(buffer)} bytes of entries are too many for one Arrow array")
-    count = sum(part.count for part in parts)
-    cuts = numpy.empty(2 * count, numpy.int32)
-    cuts[0::2] = numpy.concatenate([part.arrays["starts"] for part in parts])
-    cuts[1::2] = numpy.concatenate([part.arrays["ends"] for part in parts])
-    pieces = arrow.Array.from_buffers(
-        arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(buffer)]
-    )
-    return pieces.take(arrow.array(numpy.arange(0, 2 * count, 2, dtype=numpy.int32)))
+    starts = numpy.concatenate([part.arrays["starts"] for part in parts])
+    ends = numpy.concatenate([part.arrays["ends"] for part in parts])
+    return gather(starts, ends, buffer)

@@ -17,7 +17,7 @@ from quire.codec.wire.v2 import Buffer
 
 
 class PendingEntry:
-    """The records of one entry, and the marks (control records) between them."""
+    """The records of one entry, and the control records between them."""
 
     __slots__ = (
         "control", "done", "ends", "entry_id", "lssn", "marks", "payloads", "record_bytes",
@@ -28,28 +28,28 @@ class PendingEntry:
         self.payloads: list[Buffer] = []
         self.txids: list[int] = []
         self.marks: list[tuple[int, bytes]] = []
-        """(index of the record before which it stands, its payload)."""
+        """Control records: the index of the record that each precedes, and its payload."""
         self.sent_by: list[tuple[str, int, int]] = []
-        """(producer, number of its last record here, index of that record)."""
+        """For each producer: its id, and the number and the index of its last record here."""
         self.token: str | None = None
-        """The fencing token that is set here."""
+        """The fencing token that this entry sets, if any."""
         self.record_bytes = 0
         self.size_bytes = 0
-        """With the marks."""
+        """The size of all records, the control records included."""
         self.sequence = sequence
-        """The sequence id of its first record: records of the stream before it."""
+        """The sequence id of its first record, which is the number of records before it."""
         self.lssn = self.entry_id = -1
         self.ends = False
-        """The end of the stream follows its records."""
+        """Whether the stream ends after its records."""
         self.control = False
-        """An entry of ours, without records: nobody waits for it."""
+        """Whether it has no records of the application, so that nobody waits for it."""
         self.done: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def add(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> tuple[int, int]:
-        """(index of the first of them, bytes that they take)."""
+        """Add records, and return the index of the first one and the bytes that they take."""
         first = len(self.payloads)
         self.payloads.extend(payloads)
         self.txids.extend(txids)
@@ -59,17 +59,17 @@ class PendingEntry:
         return first, size_bytes
 
     def mark(self, payload: bytes) -> None:
-        """A control record before the record that is added next."""
+        """Put a control record before the record that is added next."""
         self.marks.append((len(self.payloads), payload))
         self.size_bytes += HEAD_BYTES + len(payload)
 
     def position(self, index: int) -> DLSN:
-        """Of a record, once the pending entry was sent."""
+        """Return the position of a record. The entry must have been sent."""
         before = sum(1 for at, _ in self.marks if at <= index)
         return DLSN(self.lssn, self.entry_id, index + before)
 
     def waiter(self) -> asyncio.Future[None]:
-        """Done when the entry is acknowledged. Shared: shield it."""
+        """Return the future of the acknowledgement. All waiters share it, so shield it."""
         if self.done is None:
             self.done = asyncio.get_running_loop().create_future()
         return self.done
@@ -82,7 +82,7 @@ class PendingEntry:
             done.set_result(None)
         else:
             done.set_exception(error)
-            done.exception()  # whoever waits hears of it; nobody has to
+            done.exception()  # those who wait receive it; nobody has to wait
 
 
 class Appended(Sequence[DLSN]):
@@ -119,6 +119,6 @@ class Appended(Sequence[DLSN]):
         return self[-1]
 
     async def wait(self) -> None:
-        """Until all are acknowledged. Cancel-safe."""
+        """Wait until all records are acknowledged. Cancel-safe."""
         for entry, _, _ in self._parts:
             await asyncio.shield(entry.waiter())

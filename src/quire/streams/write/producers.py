@@ -34,10 +34,10 @@ NONE_YET = -1
 
 @dataclass(slots=True)
 class ControlState:
-    """What the control records of a stream say, up to some record."""
+    """The producers and the fencing token that the control records of a stream define so far."""
 
     producers: dict[str, ProducerState] = field(default_factory=dict)
-    """The last to send is the last."""
+    """By id, in the order of their last records."""
     token: str = ""
 
     def sent(self, producer_id: str, sequence: int, position: DLSN) -> None:
@@ -47,7 +47,7 @@ class ControlState:
             del self.producers[next(iter(self.producers))]
 
     def last_sequence(self, producer_id: str) -> int:
-        """Of its records that are known to be in the stream; -1 if none is."""
+        """Return the number of the producer's last record in the stream, or -1 if it has none."""
         state = self.producers.get(producer_id)
         return NONE_YET if state is None else state.last_sequence
 

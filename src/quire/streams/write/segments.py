@@ -170,16 +170,17 @@ class Segments:
         """`lock`: released with the rest, when the writer is closed."""
         self.metadata = metadata
         self.taken = taken
+        self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
-        """What is to stand in a control record at the beginning of each segment."""
+        """Returns the control record that each segment begins with, if there is one."""
         self._client = client
         self._settings = settings
         self._tasks = tasks
         self._password = password
         self._lock = lock
         self._stored_bytes = stored_bytes
-        """Of completed segments."""
+        """The stored bytes of completed segments."""
         self._spare: LedgerWriter | None = None
         self._made: LedgerWriter | None = None
         """Made, but not certainly noted: the next attempt to note one takes it."""
@@ -377,7 +378,7 @@ class Segments:
     def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:
         self._spare = None
         compression = Compression[self._settings.compression.upper()]
-        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_ms / 1_000
+        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_s
         self.open = SegmentWriter(segment, ledger, compression, self.taken.next_sequence, due_s)
         opening = self.opening()
         if opening is not None:

@@ -71,7 +71,7 @@ class StreamWriter:
         self._last: PendingEntry | None = None
         self._ending = False
         self._marks = segments.taken.marks
-        """What the entries that were handed over say, acknowledged or not."""
+        """The control state after all entries that were handed over, acknowledged or not."""
         self._writer_task = WriterTask(segments, settings, tasks, budget)
 
     # -- what is known ------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class StreamWriter:
         return Producer(self, producer_id)
 
     async def set_fencing_token(self, token: str, *, expect: str = "") -> None:
-        """From here on appends must name this token; "" takes it off. It stays in force for the
+        """Require this token of all later appends; "" removes it. It stays in force for the
         writers to come. `expect` must be the one in force: StreamConditionError otherwise. Durable
         on return."""
         await self._note_marks()

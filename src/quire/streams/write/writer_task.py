@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import (
     QuireError,
@@ -32,13 +33,12 @@ T = TypeVar("T")
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 """Appended to one stream and not acknowledged: behind that appends wait."""
 FULL_ENTRIES_IN_FLIGHT_MAX = 64
-"""Of full entries; `entries_in_flight` is for those that could still take more records."""
+"""The number of full entries in flight. `entries_in_flight` counts entries with room left."""
 TURNS_BEFORE_CONTROL = 2
-"""Turns of the event loop in which whoever waited for an append may append again, before an entry
-without records tells the bookies that the last one is acknowledged."""
-RETRY_DELAY_S = 0.05
-"""Before a segment is begun or completed once more; it doubles up to the maximum."""
-RETRY_DELAY_MAX_S = 2.0
+"""The number of event-loop iterations in which callers whose appends returned may append again.
+Then an entry without records tells the bookies that the last one is acknowledged."""
+SEGMENT_BACKOFF = Backoff(0.05, 2.0)
+"""The pauses before a segment is begun or completed once more."""
 GIVE_UP_S = 60.0
 """Without a segment to write to, for so long, the writer ends."""
 FINAL = (StreamFencedError, UnauthorizedError, UsageError)
@@ -49,7 +49,7 @@ class ByteBudget:
     waits before, not for its own size."""
 
     def __init__(self, limit_bytes: int, outer: ByteBudget | None = None) -> None:
-        """What is used here is used in `outer` as well."""
+        """Bytes that are taken here are taken from `outer`, too."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._outer = outer
@@ -75,7 +75,7 @@ class ByteBudget:
         return not self._free.is_set() or (self._outer is not None and self._outer.full)
 
     async def wait(self) -> None:
-        """Until there is room, here and in `outer`. Cancel-safe."""
+        """Wait until there is room, here and in `outer`. Cancel-safe."""
         while self.full:
             await self._free.wait()
             if self._outer is not None:
@@ -88,12 +88,12 @@ class WriterTask:
     def __init__(
         self, segments: Segments, settings: StreamSettings, tasks: TaskSet, budget: ByteBudget
     ) -> None:
-        """`budget`: that all writers share."""
+        """`budget` is shared by all writers of the namespace."""
         self.name = segments.metadata.paths.name
         self.segments = segments
         self.settings = settings
         self.budget = ByteBudget(BUFFERED_BYTES_MAX, budget)
-        """For what is appended and not acknowledged."""
+        """Bounds what is appended and not acknowledged."""
         self.failure: QuireError | None = None
         self.closing = False
         self.on_end: Callable[[], object] = lambda: None
@@ -105,9 +105,9 @@ class WriterTask:
         """Something may have to be done that the task waits for."""
         self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
-        """Of somebody who waits for the open segment to be completed."""
+        """Done when the open segment is completed, for those who asked for that."""
         self._settled: ControlState = segments.taken.marks.copy()
-        """What the acknowledged entries say."""
+        """The control state after all acknowledged entries."""
         segments.opening = self._settled.snapshot
         self._task = tasks.start(self._run())
 
@@ -127,7 +127,7 @@ class WriterTask:
         return sum(entry.size_bytes for entry in self._queue)
 
     def appended(self, size_bytes: int) -> None:
-        """So many bytes of records were put into pending entries."""
+        """Account for bytes of records that were put into pending entries."""
         self.budget.take(size_bytes)
         self.schedule_send()
 
@@ -256,17 +256,15 @@ class WriterTask:
         self._queue.extendleft(reversed(lost))
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        delay_s, give_up = RETRY_DELAY_S, self._loop.time() + GIVE_UP_S
+        retry = Retry(SEGMENT_BACKOFF, self.segments.rng, limit_s=GIVE_UP_S)
         while True:
             try:
                 return await work()
             except FINAL:
                 raise
             except QuireError:
-                if self._loop.time() >= give_up:
+                if not await retry.pause():
                     raise
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
 
     async def _show(self, segment: SegmentWriter) -> bool:
         """Let readers see the last entry, unless another one follows it anyway. False: they do."""

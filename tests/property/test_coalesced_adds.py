@@ -41,13 +41,13 @@ class Sheaves(RuleBasedStateMachine):
         ]
         """For each place: sheaves, and (ledger, member, entry) of what was sent alone."""
         self.rows: dict[int, int] = {}
-        """By the id of a sheaf and the place: how many of its rows were answered."""
+        """By the id of coalesced adds and the place: how many of its rows were answered."""
         self.spoken_for: list[dict[int, int]] = [{} for _ in range(LEDGERS)]
         """Ledger -> member -> entries up to here were for its predecessor."""
         self.now = 0.0
         self.confirmed: list[int] = []
 
-    def sheaf_of(self, count: int) -> CoalescedAdds:
+    def coalesced_of(self, count: int) -> CoalescedAdds:
         return CoalescedAdds(
             count, self.ack_quorum, self.now, lambda _, rows: self.confirmed.append(rows)
         )
@@ -60,7 +60,7 @@ class Sheaves(RuleBasedStateMachine):
     def send_together(self, which: list[int], size: int, early: int | None) -> None:
         """A turn: who cannot lend sends alone. `early` has to settle before the turn has left."""
         self.now += 1
-        sheaf = self.sheaf_of(MEMBERS)
+        coalesced = self.coalesced_of(MEMBERS)
         frames = []
         for ledger in which:
             pipeline, twin = self.lending[ledger], self.alone[ledger]
@@ -68,22 +68,22 @@ class Sheaves(RuleBasedStateMachine):
             lac = twin.last_confirmed
             pieces, length = ENCODERS[ledger].frames(entry, lac, before, (payload,))
             twin.push(Block(entry, entry, pieces, before, length, self.now))
-            if pipeline.lends:
-                pipeline.lend(sheaf, PLACES[ledger], ENCODERS[ledger], ledger, payload)
+            if pipeline.can_attach:
+                pipeline.attach(coalesced, PLACES[ledger], ENCODERS[ledger], ledger, payload)
                 frames.append(b"".join(pieces))
             else:
                 pipeline.push(Block(entry, entry, pieces, before, length, self.now))
                 for index in range(MEMBERS):
                     self.unanswered[PLACES[ledger][index]].append((ledger, index, entry))
-        if len(sheaf):
+        if len(coalesced):
             if early is not None:  # whoever that is: all it tells must be as if they had left
                 self.compare(early)
-            assert b"".join(sheaf.tie()) == b"".join(frames)
-            assert not sheaf.tie()
-            assert len(sheaf.answers) == 28 * len(sheaf)
-            self.sheaves.append(sheaf)
+            assert b"".join(coalesced.seal()) == b"".join(frames)
+            assert not coalesced.seal()
+            assert len(coalesced.answers) == 28 * len(coalesced)
+            self.sheaves.append(coalesced)
             for place in range(MEMBERS):
-                self.unanswered[place].append(sheaf)
+                self.unanswered[place].append(coalesced)
 
     @rule(answers=st.lists(st.tuples(members, st.integers(1, LEDGERS)), min_size=3, max_size=9))
     def answer(self, answers: list[tuple[int, int]]) -> None:
@@ -109,7 +109,7 @@ class Sheaves(RuleBasedStateMachine):
             ledger, entry = head.ledger_ids[row], head.entry_ids[row]
             index = PLACES[ledger].index(place)
             self.tell_twin(ledger, index, entry)
-            if over or row in head.taken_back:
+            if over or row in head.detached_rows:
                 self.tell(ledger, index, entry)
         if not over:
             head.acked(place, done)
@@ -156,8 +156,8 @@ class Sheaves(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 5))
     def lose_order(self, number: int) -> None:
-        for sheaf in self.sheaves[number : number + 1]:
-            sheaf.end_in_disorder()
+        for coalesced in self.sheaves[number : number + 1]:
+            coalesced.end_in_disorder()
 
     @rule(ledger=ledgers)
     def compare(self, ledger: int) -> None:
@@ -181,11 +181,11 @@ class Sheaves(RuleBasedStateMachine):
 
     @invariant()
     def what_all_have_answered_holds_nothing(self) -> None:
-        for sheaf in getattr(self, "sheaves", ()):
-            if min(sheaf.acked_by) == len(sheaf):
-                assert sheaf.over
-            if sheaf.over:
-                assert not sheaf._pieces
+        for coalesced in getattr(self, "sheaves", ()):
+            if min(coalesced.acked_by) == len(coalesced):
+                assert coalesced.over
+            if coalesced.over:
+                assert not coalesced._pieces
 
 
 TestSheaves = Sheaves.TestCase

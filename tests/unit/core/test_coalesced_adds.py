@@ -58,9 +58,9 @@ async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
                 second.link.data_received(chunk[cut])
             second._unanswered.clear()
             assert confirmed(writers) == [1] * 20
-            assert not all(w._session.pipeline.sheaf.over for w in writers)
+            assert not all(w._session.pipeline.coalesced.over for w in writers)
             answer(first, 0, 13)
-            assert all(w._session.pipeline.sheaf.over for w in writers)
+            assert all(w._session.pipeline.coalesced.over for w in writers)
         assert calls.call_count == 0
         assert all(w._session.pipeline.idle for w in writers)
 
@@ -79,7 +79,7 @@ async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
         waiting.append(asyncio.ensure_future(late()))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert all(writer._session.pipeline.sheaf is not None for writer in writers)
+        assert all(writer._session.pipeline.coalesced is not None for writer in writers)
         await asyncio.sleep(0)
         first, second, _ = network.ends.values()
         answer(first, 0, 5)
@@ -112,7 +112,7 @@ async def test_answers_to_others_between_those_that_are_expected() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
     """Whatever runs in the middle of a turn may look at a ledger, or at all of them: their frames
-    leave once, in order, and those that come behind are rows of another sheaf."""
+    leave once, in order, and those that come behind are rows of others."""
     async with many_writers(9) as (network, client, writers):
         former, later = writers[:4], writers[4:]
 
@@ -130,7 +130,7 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
         for end in network.ends.values():
             assert len(end.writes) == 1
             assert [ledger for ledger, _ in end._unanswered] == [w.ledger_id for w in writers]
-        assert all(w._session.pipeline.sheaf is not None for w in later)
+        assert all(w._session.pipeline.coalesced is not None for w in later)
         await drained(network, writers, 1)
 
 
@@ -172,7 +172,7 @@ class Expecting:
     """Answers that nobody but a test expects."""
 
     over = False
-    taken_back = ()
+    detached_rows = ()
     ledger_ids = entry_ids = ()
 
     def __init__(self, answers: bytes) -> None:
@@ -221,16 +221,18 @@ async def test_an_entry_behind_one_that_a_member_has_not_acknowledged() -> None:
         await sent(writers[:2], b"third")
         answer(second, 0, 6)
         assert confirmed(writers) == [1] * 6
-        assert [w._session.pipeline.lends for w in writers[:2]] == [False, False]
-        assert writers[0]._session.pipeline.sheaf is None
+        assert [w._session.pipeline.can_attach for w in writers[:2]] == [False, False]
+        assert writers[0]._session.pipeline.coalesced is None
         answer(third, 0, 6)  # the entries before
-        assert writers[5]._session.pipeline.sheaf.over
+        assert writers[5]._session.pipeline.coalesced.over
         answer(third, 0, 2)
         answer(second, 0, 2)
         assert confirmed(writers) == [2, 2, 1, 1, 1, 1]
         await drained(network, writers, 1)
         await sent(writers[:2], b"fourth")
-        assert writers[0]._session.pipeline.sheaf is None, "it has several under way at most times"
+        assert writers[0]._session.pipeline.coalesced is None, (
+            "it has several under way at most times"
+        )
         await drained(network, writers[:2], 3)
 
 
@@ -255,7 +257,7 @@ async def test_answers_in_another_order(order: str) -> None:
         assert all(w._session.pipeline.idle for w in writers)
         for turn in range(2, FLUSHES_ALONE + 4):
             await sent(writers, b"next")
-            alone = writers[0]._session.pipeline.sheaf is None
+            alone = writers[0]._session.pipeline.coalesced is None
             assert alone == (turn < FLUSHES_ALONE + 2)
             await drained(network, writers, turn)
 
@@ -294,7 +296,7 @@ async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() 
         network.ends.pop(1).lose()
         lost = [w for w in writers if "b:1" in w.metadata.last_segment.ensemble]
         assert lost
-        assert all(w._session.pipeline.sheaf is None for w in lost)
+        assert all(w._session.pipeline.coalesced is None for w in lost)
         await drained(network, writers, 1)
         for writer in [w for w, last in zip(writers, before) if last == 0]:
             ensemble = writer.metadata.last_segment.ensemble
@@ -341,11 +343,11 @@ async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
         loop = asyncio.get_running_loop()
         hit = [w for w in writers if silent.link.bookie_id in w.metadata.last_segment.ensemble]
         # Where chance gave bookies to one writer alone, that one shares nothing.
-        assert any(writer._session.pipeline.sheaf is not None for writer in hit)
+        assert any(writer._session.pipeline.coalesced is not None for writer in hit)
         for writer in hit:
-            lent = writer._session.pipeline.sheaf
+            lent = writer._session.pipeline.coalesced
             writer._session.check_timeouts(loop.time() + 4.0)
-            assert writer._session.pipeline.sheaf is lent, "too early to look closer"
+            assert writer._session.pipeline.coalesced is lent, "too early to look closer"
             writer._session.check_timeouts(loop.time() + 6.0)
         network.refuses.add(int(silent.link.bookie_id[2:]))
         async with asyncio.timeout(10):
