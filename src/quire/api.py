@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from quire._runtime.opening import Opening, opening
-from quire.client.client import Client as LedgerClient
+from quire.client.client import LedgerClient
 from quire.client.client import connected
 from quire.config import ClientConfig
 from quire.metadata import ZooKeeperOptions

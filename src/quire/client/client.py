@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.former_names import deprecated
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
-C = TypeVar("C", bound="Client")
+C = TypeVar("C", bound="LedgerClient")
 
 DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
@@ -58,12 +58,12 @@ DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
 
 
-class Client:
-    """A connection to one cluster, made by `quire.connect`. One per process is enough; it belongs
-    to the event loop that made it.
+class LedgerClient:
+    """A connection to one cluster, for its ledgers. `quire.Client` adds what is built on them.
 
-    Time, randomness and the network are handed in (`clock`, `rng`, `network`), so that the
-    simulator runs this very code.
+    One per process is enough; it belongs to the event loop that made it. Time, randomness
+    and the network are handed in (`clock`, `rng`, `network`), so that the simulator runs this very
+    code.
     """
 
     def __init__(
@@ -414,7 +414,7 @@ class Client:
         await self._tasks.close()
         await self.metadata.close()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -451,7 +451,7 @@ class Client:
             raise UsageError(str(error)) from None
 
 
-def pool_of(client: Client) -> BookiePool:
+def pool_of(client: LedgerClient) -> BookiePool:
     """The connections of a client to bookies, for the rooms above that ask single bookies.
 
     This is internal to Quire. Raises ClientClosedError."""
@@ -466,7 +466,7 @@ async def connect(
     config: ClientConfig | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
-) -> Client:
+) -> LedgerClient:
     """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
 
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
@@ -475,7 +475,7 @@ async def connect(
     (docs/observability.md). Raises MetadataURIError, MetadataUnavailableError,
     MetadataDeniedError, ClusterNotInitialisedError.
     """
-    return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)
+    return await connected(LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer)
 
 
 async def connected(
