@@ -67,7 +67,7 @@ def shown(result: RoundResult | None) -> str:
 
 
 async def table(uri: str, options: argparse.Namespace) -> None:
-    config = quire.ClientConfig(explicit_lac_interval_ms=EXPLICIT_LAC_MS)
+    config = quire.ClientConfig(explicit_lac_interval_s=EXPLICIT_LAC_MS / 1000)
     print("| readers | " + " | ".join(f"{rate:,}/s" for rate in options.rates) + " |")
     print("|---|" + "---|" * len(options.rates), flush=True)
     async with AsyncExitStack() as stack:

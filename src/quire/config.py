@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quire._runtime.former_names import was_in_milliseconds
+
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -109,6 +111,7 @@ class PlacementConfig:
     """For policies of your own."""
 
 
+@was_in_milliseconds("explicit_lac_interval", "long_poll")
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     connect_timeout_s: float = 5.0
@@ -145,11 +148,11 @@ class ClientConfig:
     max_held_bytes: int = 64 * MIB
     """Of one writer with caller-chosen ids: what waits behind a missing id. Behind it such entries
     are refused."""
-    explicit_lac_interval_ms: int = 0
+    explicit_lac_interval_s: float = 0.0
     """Where no later entry tells the bookies which entry is the newest acknowledged one, the writer
     tells them within this time in a message of its own: so readers see the last entry of a writer
     that pauses. 0: never."""
-    long_poll_ms: int = 2_000
+    long_poll_s: float = 2.0
     """A tailing reader waits so long for one bookie before it asks the next. Keep it well below
     `read_timeout_s`, within which the bookie must answer after that."""
     max_turn_bytes: int = 512 * KIB
@@ -214,6 +217,7 @@ class ClientConfig:
         return self.add_quorum_timeout_s or self.lost_quorum_wait_s
 
 
+@was_in_milliseconds("max_long_poll", "seal_idle", "session_timeout")
 @dataclass(frozen=True, slots=True)
 class BookieConfig:
     max_frame_bytes: int = 5 * MIB
@@ -254,7 +258,7 @@ class BookieConfig:
     `max_connections`. 0: never."""
     max_long_polls: int = 65_536
     """Tailing readers that wait at once; behind it they are told that there are too many."""
-    max_long_poll_ms: int = 60_000
+    max_long_poll_s: float = 60.0
     """A reader that wants to wait longer is answered after this."""
     segment_bytes: int = 0
     """Of one file of the log, preallocated. 0: a 1024th of the disk, from 64 to 256 MB."""
@@ -274,7 +278,7 @@ class BookieConfig:
     """The shortest time, in seconds, for which a bookie that became read-only for lack of space
     stays read-only. It bounds how often a bookie changes its state when its free space is near a
     mark."""
-    seal_idle_ms: int = 200
+    seal_idle_s: float = 0.2
     """After so long without adds, an empty group marks the end of the log as synced."""
     gc_enabled: bool = True
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. false:
@@ -326,7 +330,7 @@ class BookieConfig:
     stop_timeout_s: float = 10.0
     """For a stop that was asked for; behind it the process ends with status 1. What is not sealed
     then is checked at the next start."""
-    session_timeout_ms: int = 10_000
+    session_timeout_s: float = 10.0
     """Of the session with the metadata store: for so long a bookie that died still counts as
     registered."""
     batch_scheduling: bool = True

@@ -218,7 +218,7 @@ from quire.metadata import open_metadata
 from quire.metadata.tree import Create
 
 async def main():
-    store = await open_metadata(sys.argv[1], session_timeout_ms=3_600_000)
+    store = await open_metadata(sys.argv[1], session_timeout_s=3_600)
     await store.tree.commit(Create("/member_", b"child", ephemeral=True, sequential=True))
     print("created", flush=True)
     await asyncio.Event().wait()

@@ -191,7 +191,9 @@ async def test_an_identity_outlives_connections_and_sessions(
 ) -> None:
     async with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
         behind = uri.replace(f":{zookeeper_server.port}/", f":{proxy.port}/")
-        store = await open_metadata(behind, zookeeper=OWNER, session_timeout_ms=SESSION_TIMEOUT_MS)
+        store = await open_metadata(
+            behind, zookeeper=OWNER, session_timeout_s=SESSION_TIMEOUT_MS / 1000
+        )
         try:
             for _ in range(3):
                 await store.create_ledger(METADATA)

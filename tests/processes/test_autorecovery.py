@@ -30,7 +30,7 @@ PATIENCE_S = 90.0
 SESSION_MS = 1_500
 QUICK = ("--set", "backoff_s=0.2", "--set", "poll_s=0.2", "--set", "open_grace_s=1",
          "--set", "bytes_per_s=none")  # fmt: skip
-BOOKIE = ("--set", f"session_timeout_ms={SESSION_MS}", "--set", "segment_bytes=4194304")
+BOOKIE = ("--set", f"session_timeout_s={SESSION_MS / 1000}", "--set", "segment_bytes=4194304")
 
 
 def payload(ledger_id: int, entry: int) -> bytes:

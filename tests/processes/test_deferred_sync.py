@@ -199,7 +199,7 @@ async def test_a_cancelled_force_disturbs_nobody(client: quire.Client) -> None:
 
 
 async def test_readers_follow_forces(cluster: LocalCluster) -> None:
-    config = quire.ClientConfig(explicit_lac_interval_ms=10)
+    config = quire.ClientConfig(explicit_lac_interval_s=0.01)
     async with quire.connect(cluster.uri, config=config) as client:
         writer = await client.create_ledger(deferred_sync=True)
         reader = await client.open_ledger(writer.ledger_id)

@@ -49,8 +49,8 @@ CONFIG = quire.ClientConfig(
     read_timeout_s=1.0,
     speculative_read_s=0.5,
     connect_timeout_s=1.0,
-    long_poll_ms=500,
-    explicit_lac_interval_ms=20,
+    long_poll_s=0.5,
+    explicit_lac_interval_s=0.02,
     bookies_wait_s=PATIENCE_S,
 )
 CLIENT, OTHER, ZOOKEEPER = "client", "other", "zookeeper"
@@ -183,7 +183,7 @@ class RemoteBookie(BookieProcess):
 
     def __init__(self, net: Net, name: str, directory: Path, uri: str) -> None:
         machine = net[name]
-        more = ["--advertise", machine.address, "--set", f"session_timeout_ms={SESSION_MS}"]
+        more = ["--advertise", machine.address, "--set", f"session_timeout_s={SESSION_MS / 1000}"]
         super().__init__(int(name.removeprefix("bookie-")), PORT, directory, uri, more)
         self.id = f"{machine.address}:{PORT}"
         self.machine = name

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 CONFIG = quire.ClientConfig(
-    add_timeout_s=2.0, read_timeout_s=2.0, long_poll_ms=500, explicit_lac_interval_ms=20
+    add_timeout_s=2.0, read_timeout_s=2.0, long_poll_s=0.5, explicit_lac_interval_s=0.02
 )
 
 

@@ -17,7 +17,7 @@ TIGHT = BookieConfig(
     min_free_bytes=FREE_BYTES,
     read_only_dwell_s=5.0,
     max_queued_bytes=1 << 20,
-    seal_idle_ms=50,
+    seal_idle_s=0.05,
     check_space_s=0.5,
 )
 

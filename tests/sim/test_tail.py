@@ -22,7 +22,7 @@ READERS = 3
 
 
 def client_of(world: World, name: str, **changes: int) -> Client:
-    config = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0, long_poll_ms=300, **changes)
+    config = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0, long_poll_s=0.3, **changes)
     return world.client(name, config)
 
 
@@ -49,7 +49,7 @@ async def tail_scenario(world: World, chance: random.Random) -> None:
         await world.start(name)
     shape = chance.choice([(3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 1)])
     interval = chance.choice([0, 50])
-    client = client_of(world, "writer", explicit_lac_interval_ms=interval)
+    client = client_of(world, "writer", explicit_lac_interval_s=interval / 1000)
     ensemble, write, ack = shape
     writer = await client.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack)
     found: list[list[Entry]] = [[] for _ in range(READERS)]

@@ -100,7 +100,7 @@ def test_places(text: str, place: object) -> None:
         ({"stream": "a", "start": '{"b": "latest"}'}, "'b' is none of the streams"),
         ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is no text"),
         ({"stream": "a", "start": "{x"}, "is no JSON object"),
-        ({"stream": "a", "maxTriggerDelay": "5"}, "is no duration: use 500ms"),
+        ({"stream": "a", "maxTriggerDelay": "5x"}, "'5x' is not a duration: use seconds"),
         ({"stream": "a", "maxRecordsPerTrigger": 0}, "0 is less than 1"),
         (
             {"stream": "a", "columns": "value,offset"},

@@ -42,7 +42,7 @@ class CallTrace:
     ) -> None:
         self._recording = False
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def follow_this_thread(self) -> None:
         """Record the calls of the thread that calls this."""
@@ -52,7 +52,8 @@ class CallTrace:
     def recorded(self) -> Iterator[list[Function]]:
         """Record what is called inside of the block; the list is complete when the block ends."""
         self._seen.clear()
-        self._calls = calls = []
+        calls: list[Function] = []
+        self._calls = calls
         self._recording = True
         try:
             yield calls

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, Program, say
-from quire.cli.common.options import FiniteRange, json_option
+from quire.cli.common.options import Duration, json_option
 from quire.cli.common.progress import ProgressBar
 from quire_simulator.command.results import FORMATS, Report, Smaller, build_line, tell
 
@@ -80,7 +80,7 @@ class _Simulate(Program, click.Command):
     "--shrink/--no-shrink", default=True, help="Make the plans of failures small.  [default: yes]"
 )
 @click.option(
-    "--shrink-seconds", type=FiniteRange(0), default=SHRINK_DEFAULT_S, show_default=True,
+    "--shrink-seconds", type=Duration(), default=SHRINK_DEFAULT_S, show_default=True,
     help="For this at most.",
 )  # fmt: skip
 @click.option(

@@ -534,14 +534,14 @@ async def open_memory(
     create: bool,
     clock: Clock,
     rng: random.Random,
-    session_timeout_ms: int,
+    session_timeout_s: float,
 ) -> MemoryStore:
     """Return a store of the cluster that the URI names. The first call for a name makes the
     cluster, with this clock and this source of randomness."""
     cluster = _CLUSTERS.get(where.name)
     if cluster is None:
         cluster = _CLUSTERS[where.name] = MemoryCluster(where.name, clock=clock, rng=rng)
-    store = MemoryStore(cluster, session_timeout_ms=session_timeout_ms)
+    store = MemoryStore(cluster, session_timeout_ms=round(1000 * session_timeout_s))
     if create:
         store.create_if_missing()
     return store

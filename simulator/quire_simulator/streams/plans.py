@@ -92,8 +92,8 @@ class StreamPlan:
             "entry_bytes": self.entry_bytes,
             "entries_in_flight": self.entries_in_flight,
             "roll_bytes": self.roll_bytes,
-            "roll_interval_ms": self.roll_interval_ms,
-            "retention_ms": self.retention_ms,
+            "roll_interval_s": self.roll_interval_ms / 1000,
+            "retention_s": self.retention_ms / 1000,
             "retention_bytes": self.retention_bytes,
         }
 

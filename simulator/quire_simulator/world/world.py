@@ -34,7 +34,7 @@ BOOKIE_CONFIG = BookieConfig(
     segment_bytes=1 << 20,
     min_free_bytes=0,
     max_queued_bytes=1 << 20,
-    seal_idle_ms=50,
+    seal_idle_s=0.05,
     compact_minor_ratio=0.0,
     compact_major_ratio=0.0,
 )

@@ -1,13 +1,19 @@
-"""Public names under their former spelling, for one release.
+"""Public names under their former spelling or at their former place, for one release.
 
-__getattr__ = former_names(__name__, {"Old": "New"})
+A name of a module: `__getattr__ = former_names(__name__, {"Old": "New"})`. A field of a dataclass
+that was in milliseconds: `@was_in_milliseconds("retention")`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def former_names(
@@ -37,3 +43,84 @@ def former_names(
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get
+
+
+def moved(
+    module: str, homes: Mapping[str, str], instead: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module whose names moved, and are kept for one release.
+
+    A home is MODULE:NAME. Each use warns, and names what to use `instead`.
+    """
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(
+            f"{module} is deprecated and will be removed in the next release. Use {instead} "
+            "instead",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        home, _, attribute = homes[name].partition(":")
+        found: object = getattr(import_module(home), attribute)
+        return found
+
+    return get, lambda: sorted(homes)
+
+
+def deprecated(old: str, new: str, *, depth: int = 3) -> None:
+    """Warn that `old` is deprecated, at the line of whoever called the function that calls this.
+
+    Args:
+        old: The old spelling.
+        new: What to write instead.
+        depth: The number of frames from here to the line that the warning names.
+    """
+    warnings.warn(
+        f"{old} is deprecated and will be removed in the next release. Use {new} instead",
+        DeprecationWarning,
+        stacklevel=depth,
+    )
+
+
+def warn_renamed(old: str, new: str, *, level: int = 3) -> None:
+    """Warn that `old` is called `new` now. `level` frames up is the caller who used it."""
+    warnings.warn(
+        f"{old} is deprecated: use {new}, in seconds", DeprecationWarning, stacklevel=level
+    )
+
+
+def was_in_milliseconds(*names: str) -> Callable[[type[T]], type[T]]:
+    """Let a dataclass take and give each field `NAME_s` as `NAME_ms` too, with a warning.
+
+    The field is a number of seconds. The former name is a whole number of milliseconds.
+    """
+    former = {f"{name}_ms": f"{name}_s" for name in names}
+
+    def decorate(kind: type[T]) -> type[T]:
+        made = kind.__init__
+
+        @functools.wraps(made)
+        def __init__(self: T, *values: Any, **named: Any) -> None:
+            for old in former.keys() & named.keys():
+                warn_renamed(old, former[old])
+                named[former[old]] = named.pop(old) / 1000
+            made(self, *values, **named)
+
+        kind.__init__ = __init__  # type: ignore[method-assign, assignment]
+        for old, new in former.items():
+            setattr(kind, old, _in_milliseconds(old, new))
+        return kind
+
+    return decorate
+
+
+def _in_milliseconds(old: str, new: str) -> property:
+    def value(self: object) -> int:
+        warn_renamed(old, new)
+        seconds: float = getattr(self, new)
+        return round(1000 * seconds)
+
+    value.__doc__ = f"Deprecated: use `{new}`."
+    return property(value)

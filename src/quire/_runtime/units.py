@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Literal
 
-SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SIZE_UNITS = {
+    f"{prefix}{ending}": 1024**power
+    for power, prefix in enumerate(("", "k", "m", "g", "t"))
+    for ending in (("", "b") if not prefix else ("", "b", "ib"))
+}
+"""Bytes by unit, in lower case. Every unit is a power of 1024: k, KB and KiB mean the same."""
+DURATION_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+"""Seconds by unit, in lower case."""
+_PLAIN = {"s": "seconds", "ms": "milliseconds"}
+_QUANTITY = r"([+-]?[\d_]*\.?[\d_]+(?:e[+-]?\d+)?) ?([a-z]*)"
+_TEXT_MAX = 64
+"""Characters of a size or a duration. A longer text is a mistake."""
 
 
-def parse_size(text: str) -> int:
-    """In bytes, one at least. ValueError."""
-    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no size: use bytes, or 512k, 64m, 1g")
-    number = int(found[1])
-    if number < 1:
-        raise ValueError(f"{number} is less than 1")
-    return number * SIZE_UNITS[found[2]]
+def parse_size(text: str, *, least: float = 1) -> int:
+    """Return the bytes of a size: `65536`, `512k`, `64MiB`, `1.5g`.
+
+    Args:
+        text: A number of bytes, or a number and a unit. Case does not matter.
+        least: The smallest size that is accepted, in bytes.
+
+    Raises:
+        ValueError: If the text is not a size, or the size is smaller than `least`.
+    """
+    found = _quantity(text, SIZE_UNITS, "")
+    if found is None or not math.isfinite(found) or found != int(found):
+        raise ValueError(f"{text!r} is not a size: use bytes, or 512KiB, 64MiB, 1GiB")
+    if found < least:
+        raise ValueError(f"{text!r} is less than {least:g} (bytes)")
+    return int(found)
 
 
-def parse_duration(text: str) -> float:
-    """In seconds. ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no duration: use 500ms, 30s, 15m or 1h")
-    return float(found[1]) * DURATION_UNITS_S[found[2]]
+def parse_duration(text: str, plain: Literal["s", "ms"] = "s", *, least: float = 0) -> float:
+    """Return the seconds of a duration: `90`, `500ms`, `15m`, `1d`.
+
+    Args:
+        text: A number, or a number and a unit. Case does not matter.
+        plain: The unit of a number without one.
+        least: The shortest duration that is accepted, in seconds.
+
+    Raises:
+        ValueError: If the text is not a duration, or the duration is shorter than `least`.
+    """
+    found = _quantity(text, DURATION_UNITS_S, plain)
+    if found is None or not math.isfinite(found):
+        use = f"use {_PLAIN[plain]}, or 500ms, 30s, 15m, 12h, 7d"
+        raise ValueError(f"{text!r} is not a duration: {use}")
+    if found < least:
+        raise ValueError(f"{text!r} is less than {least:g} (seconds)")
+    return float(found)
+
+
+def _quantity(text: str, units: Mapping[str, float], plain: str) -> float | None:
+    """Return the number times its unit, or None for what is not a number with a known unit."""
+    found = re.fullmatch(_QUANTITY, text.strip().lower()) if len(text) <= _TEXT_MAX else None
+    if found is None or (unit := found[2] or plain) not in units:
+        return None
+    number: float
+    try:
+        number = int(found[1])
+    except ValueError:
+        try:
+            number = float(found[1])
+        except ValueError:
+            return None
+    # A division, because 0.001 is no binary fraction.
+    return number / 1000 if unit == "ms" else number * units[unit]
 
 
 def host_port(host: str, port: int | str) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.bookie.event_log import EventLog
 from quire.errors import KeyExistsError, QuireError
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 
-ANNOUNCE_AGAIN_S = 1.0
+ANNOUNCE_BACKOFF = Backoff(1.0, 1.0)
+"""The pauses before a bookie tells its state again."""
 
 
 class Announcement:
     """The registration of a bookie, kept as what `writable` says. It is told by `soon` when that
     may have changed."""
 
-    def __init__(self, writable: Callable[[], bool], log: EventLog, tasks: TaskSet) -> None:
+    def __init__(
+        self, writable: Callable[[], bool], log: EventLog, tasks: TaskSet, rng: random.Random
+    ) -> None:
+        self._rng = rng
         self._writable = writable
         self._log = log
         self._tasks = tasks
@@ -50,6 +56,7 @@ class Announcement:
         """Register as what the bookie is now: one call at a time, so that the last word counts, and
         again where its outcome is unknown."""
         announced: bool | None = None
+        retry = Retry(ANNOUNCE_BACKOFF, self._rng)
         try:
             while announced is not self._writable():
                 writable = self._writable()
@@ -58,6 +65,6 @@ class Announcement:
                     announced = writable
                 except QuireError as error:
                     self._log("registration_failed", error=str(error))
-                    await asyncio.sleep(ANNOUNCE_AGAIN_S)
+                    await retry.pause()
         finally:
             self._announcing = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import secrets
 import signal
 import sys
@@ -22,6 +23,7 @@ from quire._runtime.heap import (
     keep_heap,
     trim_heap,
 )
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.scheduling import schedule_as_batch
 from quire._runtime.tasks import TaskSet
 from quire.bookie.options import check_bookie
@@ -37,7 +39,7 @@ from quire.storage.worker import ThreadReader, ThreadWorker
 
 EXIT_DISK_FAILED = 74
 """EX_IOERR of sysexits.h: whoever supervises the process must not simply start it again."""
-BESIDE_RETRY_S = 5.0
+BESIDE_BACKOFF = Backoff(5.0, 5.0)
 TRIM_INTERVAL_S = 5.0
 """Seconds between two looks whether a storm of requests has left free memory behind."""
 SWITCH_INTERVAL_S = 0.0005
@@ -112,7 +114,7 @@ async def _serve(options: BookieOptions) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
     metadata = await open_metadata(
-        options.metadata_uri, session_timeout_ms=options.config.session_timeout_ms
+        options.metadata_uri, session_timeout_s=options.config.session_timeout_s
     )
     readers = [ThreadReader(loop) for _ in options.directories]
     directories = _directories(options, readers, loop)
@@ -213,13 +215,14 @@ async def _trim_after_storms(bookie: Bookie) -> None:
 
 async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
     """Whatever becomes of it, the bookie serves."""
+    retry = Retry(BESIDE_BACKOFF, random.Random())
     while True:
         try:
             await work(bookie_id)
             return
         except QuireError as error:
             log_event("beside_failed", error=str(error))
-        await asyncio.sleep(BESIDE_RETRY_S)
+        await retry.pause()
 
 
 async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.cli.common.configuration import configuration_file, configured
-from quire.cli.common.groups import EXIT_ERROR, fail
+from quire.cli.common.groups import EXIT_ERROR, fail, warn
 from quire.cli.common.options import flag, json_option
 from quire.cli.common.output import print_json
 
@@ -30,12 +30,17 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
     found = configured()
     path = configuration_file(os.environ)
     if as_json:
+        from quire.configuration.fields import IN_MILLISECONDS
+
         names = [name for name in found.values if _wanted(found, name, changed)]
+        former = {old: new for old, new in IN_MILLISECONDS.items() if new in names}
         print_json(
             {
                 "file": None if path is None else str(path),
-                "values": {name: found.values[name] for name in names},
-                "origins": {name: found.origins[name] for name in names},
+                "values": {name: found.values[name] for name in names}
+                | {old: round(1000 * found.values[new]) for old, new in former.items()},
+                "origins": {name: found.origins[name] for name in names}
+                | {old: found.origins[new] for old, new in former.items()},
             }
         )
         return
@@ -75,7 +80,7 @@ def _wanted(found: Configuration, name: str, changed: bool) -> bool:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@json_option("One JSON object: file, problems.")
+@json_option("One JSON object: file, problems, warnings.")
 def check(file: str, as_json: bool) -> int | None:
     """Say what is wrong with a configuration file: one line for each problem, and status 1.
 
@@ -83,10 +88,13 @@ def check(file: str, as_json: bool) -> int | None:
     """
     from quire.configuration.layers import file_layer, merged
 
-    problems = merged([file_layer(Path(file))]).problems
+    found = merged([file_layer(Path(file))])
+    problems = found.problems
     if as_json:
-        print_json({"file": file, "problems": list(problems)})
+        print_json({"file": file, "problems": list(problems), "warnings": list(found.warnings)})
         return EXIT_ERROR if problems else None
+    for warning in found.warnings:
+        warn(warning)
     for problem in problems:
         fail(problem)
     if problems:

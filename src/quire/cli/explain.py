@@ -21,7 +21,7 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import client_config, tls_options
-from quire.errors import MetadataUnavailableError, NoSuchLedgerError
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError, QuireError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -68,6 +68,8 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
             await store.instance_id()
         async with asyncio.timeout_at(deadline):
             yield client
+    except QuireError:
+        raise
     except TimeoutError:
         raise MetadataUnavailableError(
             f"the metadata store {uri} does not answer in time", remedy=REMEDY

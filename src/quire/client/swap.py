@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire.errors import (
     KeyExistsError,
     MetadataError,
@@ -20,28 +21,32 @@ UPDATE_ATTEMPTS_MAX = 100
 """Of one change; each failure means that somebody else succeeded."""
 UNKNOWN_ATTEMPTS_MAX = 6
 """Of one change whose outcome the store does not tell."""
-UNKNOWN_DELAY_S = 0.1
-"""Before the second of these; doubled each time."""
+UNKNOWN_BACKOFF = Backoff(0.1)
+"""The pauses between these."""
 
 
-async def swap(what: str, attempt: Callable[[], Awaitable[T]], *, ask_again: bool = False) -> T:
+async def swap(
+    what: str,
+    attempt: Callable[[], Awaitable[T]],
+    rng: random.Random,
+    *,
+    ask_again: bool = False,
+) -> T:
     """Repeat `attempt`, which reads a value, decides and writes, until no other change came between
     its read and its write.
 
     `ask_again`: also while the store does not tell what became of a write. Then `attempt` must know
     by the content that it succeeded before.
     """
-    unknown = 0
+    unknown = Retry(UNKNOWN_BACKOFF, rng, attempts=UNKNOWN_ATTEMPTS_MAX)
     for _ in range(UPDATE_ATTEMPTS_MAX):
         try:
             return await attempt()
         except (VersionConflictError, KeyExistsError, NoSuchKeyError):
             continue
         except MetadataUnavailableError:
-            unknown += 1
-            if not ask_again or unknown == UNKNOWN_ATTEMPTS_MAX:
+            if not ask_again or not await unknown.pause():
                 raise
-            await asyncio.sleep(UNKNOWN_DELAY_S * 2 ** (unknown - 1))
     raise too_many_conflicts(what)
 
 

@@ -110,7 +110,6 @@ TABLES: dict[str, tuple[type, ...]] = {
 UNITS = (
     ("bytes_per_s", "bytes/s"),
     ("_bytes", "bytes"),
-    ("_ms", "milliseconds"),
     ("_s", "seconds"),
     ("_percent", "percent"),
     ("_ratio", "share (0 to 1)"),
@@ -121,7 +120,7 @@ CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (
 MOST: Mapping[str, float] = {
     "bookie.max_frame_bytes": 2**30,
     "bookie.port": 65_535,
-    "bookie.session_timeout_ms": 3_600_000,
+    "bookie.session_timeout_s": 3_600,
     "autorecovery.ledger_check_percent": 100,
     "bookie.compact_minor_ratio": 1,
     "bookie.compact_major_ratio": 1,
@@ -142,9 +141,9 @@ LEAST: Mapping[str, float] = {
     "bookie.max_partial_bytes": 1,
     "bookie.max_queued_bytes": 1,
     "bookie.max_unsent_bytes": 1,
-    "bookie.seal_idle_ms": 1,
+    "bookie.seal_idle_s": 0.001,
     "bookie.segment_bytes": 4 * BLOCK_BYTES,
-    "bookie.session_timeout_ms": 100,
+    "bookie.session_timeout_s": 0.1,
     "bookie.stop_timeout_s": 0.001,
     "bookie.tls.max_handshakes": 1,
     "client.add_timeout_s": 0.001,
@@ -160,10 +159,27 @@ LEAST: Mapping[str, float] = {
 }
 """The least value of keys that cannot be 0. All other numbers may be 0."""
 INTEGER_MAX = 2**63 - 1
-_MOST_OF = {"seconds": 1e9, "milliseconds": 1e12}
-"""The longest time in each unit: about thirty years. Much longer timers overflow."""
+_MOST_OF = {"seconds": 1e9}
+"""The longest time: about thirty years. Much longer timers overflow."""
+IN_MILLISECONDS: Mapping[str, str] = {
+    f"{name}_ms": f"{name}_s"
+    for name in (
+        "bookie.max_long_poll",
+        "bookie.seal_idle",
+        "bookie.session_timeout",
+        "client.explicit_lac_interval",
+        "client.long_poll",
+    )
+}
+"""Former names of keys, whose numbers are milliseconds, and the keys that replace them. They work
+for one more release, with a warning."""
 OR_ZERO = frozenset({"bookie.segment_bytes"})
 """Keys for which 0 has a meaning of its own, which their documentation gives."""
+
+
+def environment_name(key: str) -> str:
+    """Return the name of the environment variable for a key."""
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +221,7 @@ class ConfigKey:
 
     @property
     def environment(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.upper().replace(".", "_")
+        return environment_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ problem, in one line that says where it is; an unknown key names the nearest one
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,17 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from quire._runtime.suggest import nearest
 from quire.config import BookieConfig, ClientConfig
 from quire.configuration.fields import (
     ENVIRONMENT_PREFIX,
+    IN_MILLISECONDS,
     TABLES,
     BookieProcessConfig,
     ConfigKey,
     HttpServerConfig,
     HttpSideConfig,
+    environment_name,
     inner_tables,
     keys,
 )
@@ -55,6 +57,20 @@ class Layer:
     needed: dict[str, str] = field(default_factory=dict)
     """By key: the problem that there is, unless a later layer has that key."""
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Former names of keys, which still work."""
+    _spelled: dict[str, str] = field(default_factory=dict)
+    """By key: the name under which it was given."""
+
+    def give(self, name: str, value: object, origin: str) -> None:
+        """Take a value for the key `name`, or for a former name of it."""
+        present = IN_MILLISECONDS.get(name, name)
+        if self._spelled.setdefault(present, name) != name:
+            self.problems.append(f"{origin}: {self._spelled[present]} is the same key as {name}")
+        if present != name:
+            self.warnings.append(f"{origin}: {name} is deprecated: use {present}, in seconds")
+            value = _in_seconds(value)
+        self.given[present] = GivenValue(value, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,7 @@ class Configuration:
     tables: Mapping[str, str]
     """Optional inner tables that are there."""
     problems: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def metadata(self) -> str:
@@ -101,6 +118,18 @@ class Configuration:
         return kind(**arguments)
 
 
+def _in_seconds(milliseconds: object) -> object:
+    """Return the same time as a number of seconds. A text with a unit stays as it is."""
+    if isinstance(milliseconds, str):
+        try:
+            return float(milliseconds) / 1000
+        except ValueError:
+            return milliseconds
+    if isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool):
+        return milliseconds / 1000
+    return milliseconds
+
+
 # -- layers -----------------------------------------------------------------------------------
 
 
@@ -130,8 +159,8 @@ def _take_table(
     for last, value in table.items():
         name = prefix + last
         where = _place(source, name, lines)
-        if name in keys():
-            layer.given[name] = GivenValue(value, where)
+        if name in keys() or name in IN_MILLISECONDS:
+            layer.give(name, value, where)
         elif name not in inner_tables() and (name not in TABLES or not name):
             layer.problems.append(f"{where}: {unknown(prefix, last)}")
         elif not isinstance(value, dict):
@@ -166,16 +195,16 @@ def _place(source: str, name: str, lines: Mapping[str, int]) -> str:
 def environment_layer(environment: Mapping[str, str]) -> Layer:
     """A variable that is set and empty counts as not set."""
     layer = Layer()
-    known = {key.environment: key for key in keys().values()}
+    known = {environment_name(key): key for key in (*keys(), *IN_MILLISECONDS)}
     ours = tuple(f"{ENVIRONMENT_PREFIX}{table.upper()}_" for table in TABLES if table)
     for name, text in environment.items():
         if not text:
             continue
         if name in known:
-            layer.given[known[name].name] = GivenValue(text, name)
+            layer.give(known[name], text, name)
         elif name.startswith(ours):
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "`quire config show` lists all keys"
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else "`quire config show` lists all keys"
             layer.problems.append(f"{name}: the environment names no key of Quire; {hint}")
     return layer
 
@@ -205,10 +234,8 @@ def unknown(prefix: str, last: str) -> str:
     what = f"[{table}] has no key {last!r}" if table else f"there is no key or table {last!r}"
     if elsewhere:
         return f"{what}; did you mean {' or '.join(elsewhere)}?"
-    near = difflib.get_close_matches(last, beside, 1)
-    if not near:
-        near = difflib.get_close_matches(prefix + last, everything, 1)
-    return f"{what}; did you mean {near[0]}?" if near else f"{what}; it has {', '.join(beside)}"
+    near = nearest(last, beside) or nearest(prefix + last, everything)
+    return f"{what}; did you mean {near}?" if near else f"{what}; it has {', '.join(beside)}"
 
 
 # -- all together -----------------------------------------------------------------------------
@@ -219,6 +246,7 @@ def merged(layers: Sequence[Layer]) -> Configuration:
     given: dict[str, GivenValue] = {}
     tables: dict[str, str] = {}
     problems: list[str] = []
+    warnings = [warning for layer in layers for warning in layer.warnings]
     for layer in layers:
         given |= layer.given
         tables |= layer.tables
@@ -243,7 +271,7 @@ def merged(layers: Sequence[Layer]) -> Configuration:
             values[key.name] = None
             _check_missing(key, tables, problems)
     _derive(values, origins)
-    return Configuration(values, origins, tables, problems)
+    return Configuration(values, origins, tables, problems, warnings)
 
 
 def _check_missing(key: ConfigKey, tables: Mapping[str, str], problems: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,4 +42,6 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
             "; ".join(found.problems),
             remedy=f"`quire config check {path}` says the same, a line for each",
         )
+    for warning in found.warnings:
+        warnings.warn(warning, DeprecationWarning, stacklevel=2)
     return LoadedConfig(found.metadata, found.client())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from quire._runtime.units import parse_duration, parse_size
@@ -60,27 +60,16 @@ def _number(key: ConfigKey, given: object) -> float | None:
 
 
 def _from_text(key: ConfigKey, text: str) -> float:
-    """A number; or with the unit that it names: 64m, 15m, 500ms."""
-    parsers: dict[str, tuple[Callable[[str], float], str]] = {
-        "bytes": (parse_size, "use bytes, or 512k, 64m, 1g"),
-        "bytes/s": (parse_size, "use bytes, or 512k, 64m, 1g"),
-        "seconds": (parse_duration, "use seconds, or 500ms, 30s, 15m, 1h"),
-        "milliseconds": (
-            lambda text: round(parse_duration(text) * 1000),
-            "use milliseconds, or 500ms, 30s, 15m, 1h",
-        ),
-    }
+    """Return a number in the key's unit. The text may name another unit: 64MiB, 15m, 500ms."""
     try:
         return int(text) if key.kind == "integer" else float(text)
     except ValueError:
-        if key.unit not in parsers:
-            number = "whole number" if key.kind == "integer" else "number"
-            raise ValueError(f"{text!r} is no {number}") from None
-    parse, use = parsers[key.unit]
-    try:
-        return parse(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number{_of(key)}: {use}") from None
+        pass
+    if key.unit in ("bytes", "bytes/s"):
+        return parse_size(text, least=-math.inf)
+    if key.unit == "seconds":
+        return parse_duration(text, least=-math.inf)
+    raise ValueError(f"{text!r} is no {'whole number' if key.kind == 'integer' else 'number'}")
 
 
 def _of(key: ConfigKey) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.former_names import warn_renamed
 from quire.errors import MetadataURIError, UsageError
 from quire.metadata.common import SESSION_TIMEOUT_MS
 from quire.metadata.interface import MetadataStore
@@ -31,7 +32,7 @@ class DriverOpener(Protocol):
         create: bool,
         clock: Clock,
         rng: random.Random,
-        session_timeout_ms: int,
+        session_timeout_s: float,
     ) -> MetadataStore: ...
 
 
@@ -55,24 +56,29 @@ async def open_metadata(
     create: bool = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
-    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    session_timeout_s: float = SESSION_TIMEOUT_MS / 1000,
     zookeeper: ZooKeeperOptions | None = None,
     connect_timeout_s: float | None = None,
+    session_timeout_ms: int | None = None,
 ) -> MetadataStore:
     """Connect to the store that `uri` names (see `uri`); `close` it in the end.
 
     With `create`, a missing SQLite file is made and initialised; the first
     `initialise` of the store then returns the new instance id. A ZooKeeper root is only ever made
     by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
-    stays missing. `session_timeout_ms` after it was last heard of, a process has lost what is
-    ephemeral. `zookeeper` says who we are to ZooKeeper; None: what the environment says
-    (`zookeeper_options`). `connect_timeout_s` is how long servers are tried; None: as long as is
-    usual.
+    stays missing. `session_timeout_s` seconds after it was last heard of, a process has lost what
+    is ephemeral (`session_timeout_ms` is the deprecated spelling). `zookeeper` says who we are to
+    ZooKeeper; None: what the environment says (`zookeeper_options`). `connect_timeout_s` is how
+    long servers are tried; None: as long as is usual.
 
     Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
     where what is there cannot be used, UsageError for an identity that cannot be read. Cancelling
     leaves nothing open.
     """
+    if session_timeout_ms is not None:
+        warn_renamed("session_timeout_ms", "session_timeout_s")
+        session_timeout_s = session_timeout_ms / 1000
+    session_timeout_ms = round(1000 * session_timeout_s)
     where = parse_uri(uri)
     clock = clock or SystemClock()
     rng = rng or random.Random()
@@ -86,7 +92,7 @@ async def open_metadata(
                 "sqlite:/// URI",
             )
         return await opener(
-            where, create=create, clock=clock, rng=rng, session_timeout_ms=session_timeout_ms
+            where, create=create, clock=clock, rng=rng, session_timeout_s=session_timeout_s
         )
     if where.driver is Driver.SQLITE:
         from quire.metadata.sqlite.store import SqliteStore

@@ -6,13 +6,13 @@ is a `UsageError` that names it. The password never shows in a `repr`.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quire import DigestType
+from quire._runtime.suggest import nearest
 from quire._runtime.units import parse_size
 from quire.client.cluster.placement import parse_placement
 from quire.client.datasets.format import check_dataset_name, check_transaction_key
@@ -211,12 +211,10 @@ class GivenOptions:
                 raise UsageError(
                     "the quire data source has no paths", remedy="Use .option('dataset', NAME)"
                 )
-            near = difflib.get_close_matches(name, names, 1)
-            if not near:
-                names, near = others, difflib.get_close_matches(name, others, 1)
+            near = nearest(name, names) or nearest(name, others)
             raise UsageError(
                 f"unknown option '{name}' for {doing}",
-                remedy=f"Did you mean '{names[near[0]]}'?"
+                remedy=f"Did you mean '{(others | names)[near]}'?"
                 if near
                 else f"Known are: {', '.join(known)}",
             )
@@ -227,10 +225,10 @@ class GivenOptions:
             return default
         try:
             return parse(text.strip())
-        except ValueError as error:
-            raise UsageError(f"option '{name}': {error}") from None
         except UsageError as error:
             raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
+        except ValueError as error:
+            raise UsageError(f"option '{name}': {error}") from None
 
     def metadata(self, environ: Mapping[str, str]) -> str:
         uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)

@@ -45,7 +45,7 @@ class StorageConfig:
     this much is free. 0: `min_free_bytes` and a quarter more."""
     read_only_dwell_s: float = 30.0
     """The shortest time, in seconds, for which a store that was short of space takes no adds."""
-    seal_idle_ms: int = 200
+    seal_idle_s: float = 0.2
     """After so long without adds, an empty group marks the end as synced."""
     log_cache_bytes: int = 128 * MIB
     """Of the log's newest bytes: what is older is given back by the system's cache; 0: no bound."""
@@ -91,5 +91,5 @@ class StorageConfig:
             raise ValueError("limits must be positive")
         if self.free_bytes_to_resume < self.min_free_bytes:
             raise ValueError("writable_free_bytes must not be less than min_free_bytes")
-        if self.max_open_files < 1 or self.seal_idle_ms < 1 or self.footer_cache_bytes < 0:
+        if self.max_open_files < 1 or self.seal_idle_s <= 0 or self.footer_cache_bytes < 0:
             raise ValueError("limits must be positive")

@@ -247,4 +247,4 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
     rule="ours",
 )
 def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Announcement, "_announce", ("await asyncio.sleep(ANNOUNCE_AGAIN_S)", "return"))
+    edit(patch, Announcement, "_announce", ("await retry.pause()", "return"))

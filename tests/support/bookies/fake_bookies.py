@@ -299,7 +299,7 @@ class FakeCluster:
         )
         client._pool._watch.close()
         client._pool.placement.close()
-        how = client.metadata, AsyncioNetwork(), config, client._rng, client._tasks
+        how = client.metadata, AsyncioNetwork(), config, client.rng, client._tasks
         client._pool = FakePool(self.bookies, *how, Tracing(tracer))
         return client
 

@@ -24,7 +24,7 @@ from tests.support.bookies.scripted_bookie import Answer, ScriptedBookie, lac_an
 from tests.support.waiting import until
 
 CONFIG = ClientConfig(
-    long_poll_ms=100, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
+    long_poll_s=0.1, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
 )
 
 
@@ -132,7 +132,7 @@ class GivesTheLast(Honest):
         return answer
 
 
-PATIENT = ClientConfig(long_poll_ms=60_000, read_timeout_s=70.0)
+PATIENT = ClientConfig(long_poll_s=60.0, read_timeout_s=70.0)
 
 
 async def polling(bookie: Honest) -> None:

@@ -227,7 +227,7 @@ class Cluster:
     ) -> list[BookieProcess]:
         """More of our bookies, launched. `settings` are those of `quire.BookieConfig`; `arguments`
         are further ones of the command."""
-        settings = {"session_timeout_ms": SESSION_TIMEOUT_MS, **settings}
+        settings = {"session_timeout_s": SESSION_TIMEOUT_MS / 1000, **settings}
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         words += arguments
         added = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import quire
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import WriteHandle
 from quire.codec.entry.digest import DigestType
@@ -27,7 +27,7 @@ from tests.support.interop.sides import (
 
 T = TypeVar("T")
 
-EXPLICIT_LAC_INTERVAL_MS = 50
+EXPLICIT_LAC_INTERVAL_S = 0.05
 DIGEST_NAMES = {
     DigestType.CRC32: "CRC32",
     DigestType.HMAC: "MAC",
@@ -57,7 +57,8 @@ class QuireClient:
     ) -> None:
         if explicit_lac:
             config = replace(
-                config or quire.ClientConfig(), explicit_lac_interval_ms=EXPLICIT_LAC_INTERVAL_MS
+                config or quire.ClientConfig(),
+                explicit_lac_interval_s=EXPLICIT_LAC_INTERVAL_S,
             )
 
         async def connect() -> quire.Client:

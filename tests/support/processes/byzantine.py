@@ -84,8 +84,8 @@ CONFIG = quire.ClientConfig(
     read_timeout_s=PATIENCE_S,
     add_timeout_s=PATIENCE_S,
     absence_recheck_s=0.0,  # the first denial counts: nobody lags here
-    long_poll_ms=500,
-    explicit_lac_interval_ms=20,
+    long_poll_s=0.5,
+    explicit_lac_interval_s=0.02,
     # Or it would be asked once, and then no more while others answer.
     quarantine_liars=False,
 )

@@ -55,7 +55,7 @@ SETTINGS = {
     "compact_minor_interval_s": 10,
     "compact_major_interval_s": 20,
     "gc_over_replicated_interval_s": 30,
-    "session_timeout_ms": 4_000,
+    "session_timeout_s": 4,
 }
 SHAPE: dict[str, int] = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
 CONFIG = quire.ClientConfig(add_timeout_s=3.0, read_timeout_s=3.0, bookies_wait_s=20.0)

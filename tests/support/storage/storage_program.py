@@ -22,7 +22,7 @@ from quire.storage.worker import ThreadReader, ThreadWorker
 from tests.support.storage.storage import key_of, make_batch
 
 CONFIG = StorageConfig(
-    segment_bytes=512 * 1024, reserve_bytes=64 * 1024, min_free_bytes=0, seal_idle_ms=20
+    segment_bytes=512 * 1024, reserve_bytes=64 * 1024, min_free_bytes=0, seal_idle_s=0.02
 )
 LEDGERS = (1, 2, 3)
 FENCED = 9

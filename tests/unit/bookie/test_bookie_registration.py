@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quire._runtime.retry import Backoff
 from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.interface import BookieAddress
@@ -55,7 +56,7 @@ async def test_a_bookie_says_again_that_it_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that was lost left it registered as writable for good (found by the simulator)."""
-    monkeypatch.setattr(announcement, "ANNOUNCE_AGAIN_S", 0.0)
+    monkeypatch.setattr(announcement, "ANNOUNCE_BACKOFF", Backoff(0.0))
     lost = 3
 
     async def lose(operation: str, done: bool) -> None:

@@ -75,7 +75,7 @@ def test_no_rule_is_for_a_key_that_there_is_not() -> None:
         ("zkServers=a:1,b:2", "metadata", "zk://a:1;b:2/ledgers"),
         ("zkServers=a:1\nzkLedgersRootPath=/x\nledgerManagerFactoryClass=org.apache.bookkeeper.meta."
          "LongHierarchicalLedgerManagerFactory", "metadata", "zk+longhierarchical://a:1/x"),
-        ("zkTimeout=30000", "bookie.session_timeout_ms", 30000),
+        ("zkTimeout=30000", "bookie.session_timeout_s", 30.0),
         ("nettyMaxFrameSizeBytes=1048576", "bookie.max_frame_bytes", 1 << 20),
         ("gcWaitTime=900000", "bookie.gc_interval_s", 900.0),
         ("gcOverreplicatedLedgerWaitTime=-1", "bookie.gc_over_replicated_interval_s", 0.0),
@@ -221,9 +221,9 @@ def test_what_apache_does_without_being_told() -> None:
 def test_our_own_configuration_wins() -> None:
     own = toml_layer({"bookie": {"port": 5}}, "q.toml", {})
     found = configuration(HOST + "bookiePort=4\nzkTimeout=20000", HOST_FACTS, own)
-    assert (found.values["bookie.port"], found.values["bookie.session_timeout_ms"]) == (5, 20000)
+    assert (found.values["bookie.port"], found.values["bookie.session_timeout_s"]) == (5, 20.0)
     assert found.origins["bookie.port"] == "q.toml"
-    assert found.origins["bookie.session_timeout_ms"] == "bk.conf:4 (zkTimeout)"
+    assert found.origins["bookie.session_timeout_s"] == "bk.conf:4 (zkTimeout)"
 
 
 def test_properties_are_read_as_java_reads_them() -> None:

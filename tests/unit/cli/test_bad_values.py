@@ -26,7 +26,7 @@ from quire.errors import TlsConfigError, UsageError
 from quire.http.routes.cluster import ClusterRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.metadata.sqlite.store import SqliteStore
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.fake_bookies import FakeCluster, simulated
 
@@ -63,8 +63,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ("nonsense=1", "nonsense"), ("min_free_bytes=-1", "-1"),
         ("min_free_bytes=9999999999999999999999", "9999999999999999999999"),
         ("writable_free_bytes=1", "writable_free_bytes"), ("read_only_dwell_s=-1", "-1"),
-        ("session_timeout_ms=1", "session_timeout_ms"), ("session_timeout_ms=4h", "4h"),
-        ("segment_bytes=100", "100"), ("segment_bytes=1t", "'1t'"),
+        ("session_timeout_s=0.01", "session_timeout_s"), ("session_timeout_s=4h", "4h"),
+        ("segment_bytes=100", "100"), ("segment_bytes=1x", "'1x'"),
         ("max_frame_bytes=1", "max_frame_bytes"), ("max_frame_bytes=10g", "10g"),
         ("compact_minor_ratio=0.9", "compact_major_ratio"),
         ("compact_major_ratio=0.1", "compact_minor_ratio"), ("gc_interval_s=0", "gc_interval_s"),
@@ -158,7 +158,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("namespace", "create", "/quire/x"), "/quire is used"),
     (("namespace", "create", "/a", "--set", "entry_bytes=5"), "entry_bytes 5"),
     (("namespace", "create", "/a", "--set", "digest=md5"), "'md5'"),
-    (("namespace", "create", "/a", "--set", "retention_ms=-1"), "retention_ms"),
+    (("namespace", "create", "/a", "--set", "retention_s=-1"), "retention_s"),
     (("namespace", "set", "/a", "roll_bytes=0"), "roll_bytes"),
     (("namespace", "set", "/a", "roll_bytes=5", "--unset", "roll_bytes"), "both set and unset"),
     (("namespace", "set", "/a", "--unset", "nonsense"), "'nonsense'"),
@@ -312,7 +312,7 @@ def test_a_namespace_is_not_made_with_what_cannot_be(path: str, settings: dict[s
         async with cluster.client() as client:
             assert isinstance(client, Client)
             with pytest.raises(UsageError):
-                await Namespace.create(client, path, settings=settings)
+                await open_namespace(client, path, settings=settings, create=True)
             assert await client.metadata.tree.children("/") == []
 
     simulated(main)

@@ -229,7 +229,7 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["object", "get", "a", "--range", "-4"], "-4"),
         (["object", "show", ".."], ".."),
         (["namespace", "create", "/a//b"], "/a//b"),
-        (["namespace", "create", "/a", "--set", "retention=5"], "did you mean"),
+        (["namespace", "create", "/a", "--set", "retention=5"], "Did you mean"),
         (["namespace", "set", "/a"], "nothing to change"),
         (["stream", "list", "-n", "/.hidden"], "/.hidden"),
         (["stream", "create", "a//b"], "a//b"),
@@ -305,7 +305,7 @@ def test_settings_of_a_bookie() -> None:
         "nonsense=1",
         "gc_interval_s",
         "segment_bytes=1.5",
-        "seal_idle_ms=-1",
+        "seal_idle_s=-1",
         "gc_interval_s=nan",
     ],
 )

@@ -88,7 +88,7 @@ def test_bounds_and_choices_name_keys_that_there_are() -> None:
 def test_numbers_have_a_unit_or_count_something() -> None:
     assert keys()["bookie.segment_bytes"].unit == "bytes"
     assert keys()["bookie.compact_bytes_per_s"].unit == "bytes/s"
-    assert keys()["bookie.seal_idle_ms"].unit == "milliseconds"
+    assert keys()["bookie.seal_idle_s"].unit == "seconds"
     assert keys()["bookie.gc_interval_s"].unit == "seconds"
     assert keys()["bookie.max_connections"].unit == ""
 
@@ -152,14 +152,14 @@ def test_an_empty_variable_is_not_set() -> None:
         ("[bookie]\nport = 70000", "bookie.port: 70000 is not 0 to 65535"),
         ("[bookie]\nport = true", "True is no whole number"),
         ("[bookie]\nport = 'x'", "'x' is no whole number"),
-        ("[bookie]\nseal_idle_ms = 1.5", "1.5 is no whole number (milliseconds)"),
-        ("[bookie]\nseal_idle_ms = 0", "0 is not 1 or more"),
+        ("[bookie]\nmax_connections = 1.5", "1.5 is no whole number"),
+        ("[bookie]\nseal_idle_s = 0", "0 is not 0.001 or more"),
         ("[bookie]\nsegment_bytes = 100", "100 is not 0, or 16384 or more"),
         ("[bookie]\ngc_interval_s = 0", "0 is not 0.001 or more"),
         ("[bookie]\ngc_interval_s = inf", "inf is not 0.001 or more"),
         ("[bookie]\ngc_interval_s = nan", "nan is not 0.001 or more"),
-        ("[bookie]\ngc_interval_s = '5 minutes'", "use seconds, or 500ms, 30s, 15m, 1h"),
-        ("[bookie]\nsegment_bytes = '64x'", "use bytes, or 512k, 64m, 1g"),
+        ("[bookie]\ngc_interval_s = '5 minutes'", "use seconds, or 500ms, 30s, 15m, 12h, 7d"),
+        ("[bookie]\nsegment_bytes = '64x'", "use bytes, or 512KiB, 64MiB, 1GiB"),
         ("[bookie]\ncompact_minor_ratio = 20", "20 is not 0 to 1"),
         ("[bookie]\ntls_required = 'maybe'", "'maybe' is neither true nor false"),
         ("[bookie]\nauthorized_roles = [1]", "[1] is no list of strings"),
@@ -201,8 +201,11 @@ def test_an_unknown_variable_is_a_problem() -> None:
     ("name", "text", "value"),
     [
         ("bookie.segment_bytes", "64m", 64 << 20),
+        ("bookie.segment_bytes", "64MiB", 64 << 20),
         ("bookie.gc_interval_s", "15m", 900.0),
-        ("bookie.seal_idle_ms", "2s", 2000),
+        ("bookie.scrub_interval_s", "7d", 604_800.0),
+        ("bookie.scrub_interval_s", "1w", 604_800.0),
+        ("bookie.seal_idle_s", "200ms", 0.2),
         ("autorecovery.lost_bookie_delay_s", "1h", 3600),
         ("autorecovery.bytes_per_s", "none", None),
         ("autorecovery.bytes_per_s", "1g", float(1 << 30)),

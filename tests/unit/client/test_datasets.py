@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire._runtime.retry import Backoff
 from quire.client import swap
 from quire.client.datasets import datasets
 from quire.client.datasets import format as dataset_format
@@ -234,7 +235,7 @@ class LostAnswers:
 async def test_an_unknown_outcome_is_asked_for_again(
     bench: Bench, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
+    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
     a, b = await bench.some(2)
     await bench.datasets.publish("d", [a])
     lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, after)))
@@ -255,7 +256,7 @@ async def test_without_a_key_an_unknown_outcome_is_reported(bench: Bench) -> Non
 async def test_a_store_that_stays_away_is_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
+    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
     lossy = LostAnswers(1_000, False)
     with pytest.raises(MetadataUnavailableError):
         await Datasets(MemoryStore(bench.cluster, hook=lossy)).publish("d", [], txn="t")

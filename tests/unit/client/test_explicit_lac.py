@@ -92,7 +92,7 @@ def loop() -> SimulatedLoop:
 def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         written = session.pool.written
         await asyncio.sleep(1)
@@ -122,7 +122,7 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
         session = Session()
         session.pool.failing = {"a", "b"}
         session.confirm(4, -1)
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         await asyncio.sleep(0.31)
         assert session.pool.written == [("c", 4)] * 3
@@ -144,7 +144,7 @@ def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before
 ) -> None:
     async def main() -> None:
         session = Session()
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         for entry in range(0, 10, 2):
             await asyncio.sleep(1)
@@ -168,7 +168,7 @@ def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: Simulate
 
     async def main() -> None:
         session = Session()
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
 
         async def appends() -> None:
@@ -195,7 +195,7 @@ def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> N
     async def main() -> None:
         session = Session()
         session.pool.silent = {"b"}
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         for entry in range(5):
             session.confirm(entry, entry - 1)
@@ -222,7 +222,7 @@ def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
 
     async def main() -> None:
         session = Session()
-        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac = ExplicitLac(session, CODEC, KEY, 0.1)  # type: ignore[arg-type]
         lac.start()
         session.pipeline.accepted = 9
         session.wake()

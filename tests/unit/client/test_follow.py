@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.retry import Backoff
 from quire.client import LedgerReader
 from quire.client.read import follow
 from quire.client.read.follow import Feed, LedgerFollower
@@ -172,7 +173,7 @@ async def test_when_all_have_left_nobody_asks() -> None:
         assert len(w.client._feeds) == 0
         asked = len(bookie.requests)
         await w.client.bookies()
-        await asyncio.sleep(3 * CONFIG.long_poll_ms / 1000)
+        await asyncio.sleep(3 * CONFIG.long_poll_s)
         assert len(bookie.requests) == asked
 
 
@@ -256,7 +257,7 @@ async def test_who_only_waits_has_nothing_read() -> None:
 
 
 async def test_what_cannot_be_read_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "READ_RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr(follow, "READ_BACKOFF", Backoff(0.001))
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -275,7 +276,7 @@ async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
 ) -> None:
     """Its place is behind the entries that are here, and they looked for it before them: for ever,
     with nothing in the client having its turn."""
-    monkeypatch.setattr(follow, "READ_RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr(follow, "READ_BACKOFF", Backoff(0.001))
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import quire
+from quire._runtime.retry import Backoff
 from quire.cli.common.progress import StepBar
 from quire.cli.main import cli
 from quire.cli.pipeline import job as pipeline_job
@@ -30,7 +31,7 @@ LIMIT_S = 30
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_announcements, "SAY_INTERVAL_S", 0.02)
-    monkeypatch.setattr(pipeline_job, "RETRY_S", 0.05)
+    monkeypatch.setattr(pipeline_job, "RETRY_BACKOFF", Backoff(0.05, 0.05))
 
 
 @pytest.fixture

@@ -1,15 +1,81 @@
-"""How people write counts."""
+"""How people write sizes, durations, counts and addresses."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import quire
-from quire._runtime.units import are, counted, host_port, plural
+from quire._runtime.units import are, counted, host_port, parse_duration, parse_size, plural
 from quire.codec.metadata.registration import default_bookie_id
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("10_000", 10_000),
+        ("1e3", 1_000),
+        (" 64 MiB ", 64 << 20),
+        ("512k", 512 << 10),
+        ("512KB", 512 << 10),
+        ("1.5g", 3 << 29),
+        ("2T", 2 << 40),
+        ("7b", 7),
+        (str(2**63 - 1), 2**63 - 1),
+    ],
+)
+def test_a_size_is_a_number_of_bytes_or_has_a_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "seconds"),
+    [
+        ("90", "s", 90.0),
+        ("90", "ms", 0.09),
+        ("0", "s", 0.0),
+        ("0.1", "s", 0.1),
+        ("500ms", "s", 0.5),
+        ("300ms", "ms", 0.3),
+        ("15m", "ms", 900.0),
+        ("12 H", "s", 43_200.0),
+        ("1d", "s", 86_400.0),
+        ("2w", "s", 1_209_600.0),
+        ("1.5s", "s", 1.5),
+    ],
+)
+def test_a_duration_is_a_number_or_has_a_unit(
+    text: str, plain: Literal["s", "ms"], seconds: float
+) -> None:
+    assert parse_duration(text, plain) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "12q", "1.3", "1_", "5.", "nan", "inf", "9" * 99, "1e400"]
+)
+def test_a_size_that_cannot_be_is_refused_with_the_spellings(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a size: use bytes, or 512KiB, 64MiB, 1GiB$"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "s", "5 minutes", "1y", "nan", "inf", "1e308d", "9" * 99])
+def test_a_duration_that_cannot_be_is_refused_with_the_spellings(text: str) -> None:
+    with pytest.raises(ValueError, match=r"use seconds, or 500ms, 30s, 15m, 12h, 7d$"):
+        parse_duration(text)
+    with pytest.raises(ValueError, match=r"use milliseconds, or"):
+        parse_duration(text, "ms")
+
+
+def test_what_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^'0' is less than 1 \(bytes\)$"):
+        parse_size("0")
+    with pytest.raises(ValueError, match=r"^'-1s' is less than 0 \(seconds\)$"):
+        parse_duration("-1s")
+    assert (parse_size("0", least=0), parse_duration("-1s", least=-5)) == (0, -1.0)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ async def test_one_directory_has_one_store(tmp_path: Path) -> None:
 
 
 async def test_a_quiet_log_is_marked_without_anyone_asking(tmp_path: Path) -> None:
-    opened = Opened(str(tmp_path), replace(CONFIG, seal_idle_ms=1))
+    opened = Opened(str(tmp_path), replace(CONFIG, seal_idle_s=0.001))
     await opened.append([(1, opened.next_entry(1), b"x")])
     async with asyncio.timeout(LIMIT_S):
         while opened.store.stats().groups < 2:

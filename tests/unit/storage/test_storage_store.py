@@ -543,7 +543,7 @@ def test_runs_describe_themselves() -> None:
         {"reserve_bytes": 0},
         {"max_group_bytes": 0},
         {"max_open_files": 0},
-        {"seal_idle_ms": 0},
+        {"seal_idle_s": 0.0},
         {"footer_cache_bytes": -1},
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.retry import Backoff
 from quire.client import swap
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
@@ -138,7 +139,7 @@ class LostAnswers:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
+    monkeypatch.setattr(swap, "UNKNOWN_BACKOFF", Backoff(0.0))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -292,6 +293,7 @@ class FakeClient:
 
     def __init__(self, store: MemoryStore, bytes_of: dict[int, bytes]) -> None:
         self.metadata = store
+        self.rng = random.Random(1)
         self.bytes_of = bytes_of
 
     async def create_ledger(self, *, custom: dict[str, bytes], **_: object) -> FakeWriter:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
-from quire.streams.namespace.settings import DEFAULTS, parse_value
+from quire.streams.namespace.settings import DEFAULTS, parse_setting
 from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
 from quire.streams.write.writer_task import GIVE_UP_S
@@ -22,7 +22,7 @@ def section(heading: str) -> str:
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
-    listed = [(name, parse_value(name, value)) for name, value in ROW.findall(section("Settings"))]
+    listed = [parse_setting(name, value) for name, value in ROW.findall(section("Settings"))]
     assert listed == list(DEFAULTS.as_dict().items())
 
 

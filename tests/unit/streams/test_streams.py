@@ -22,7 +22,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
@@ -100,7 +100,7 @@ def test_segments_roll_by_size_without_a_gap() -> None:
 
 def test_a_segment_that_nobody_writes_to_is_completed_in_time() -> None:
     async def scene(b: Bench) -> None:
-        await b.streams.create_stream("s", settings={"roll_interval_ms": 60_000})
+        await b.streams.create_stream("s", settings={"roll_interval_s": 60})
         writer = await b.streams.open_writer("s")
         await writer.append(b"x")
         assert await b.numbers("s") == [-1]
@@ -315,10 +315,10 @@ def test_retention_by_age_and_size() -> None:
             async with await b.streams.open_writer("s") as writer:
                 await writer.append(b"%d" % number * 1_000)
             await asyncio.sleep(100)
-        await b.streams.configure_stream("s", {"retention_ms": 350_000})
+        await b.streams.configure_stream("s", {"retention_s": 350})
         await b.streams.retain("s")
         assert [r.payload[:1] for r in await b.read("s")] == [b"3", b"4", b"5"]
-        await b.streams.configure_stream("s", {"retention_ms": 0, "retention_bytes": 1_500})
+        await b.streams.configure_stream("s", {"retention_s": 0, "retention_bytes": 1_500})
         await b.streams.retain("s")
         assert [r.payload[:1] for r in await b.read("s")] == [b"4", b"5"]
         await b.streams.configure_stream("s", {"retention_bytes": 1, "explicit_truncation": True})
@@ -424,12 +424,12 @@ def test_names() -> None:
         assert await b.streams.streams("a/") == ["a/1", "a/2"]
         async with await b.streams.open_writer("a/1") as writer:
             await writer.append(b"x")
-        await b.streams.configure_stream("a/1", {"retention_ms": 77})
+        await b.streams.configure_stream("a/1", {"retention_s": 0.077})
         await b.streams.subscription("a/1", "me").commit(DLSN(1, 0, 1))
         await b.streams.rename_stream("a/1", "c/d")
         assert await b.streams.streams() == ["a", "a/2", "b", "c/d"]
         assert [r.payload for r in await b.read("c/d")] == [b"x"]
-        assert (await b.streams.stream_settings("c/d")).retention_ms == 77
+        assert (await b.streams.stream_settings("c/d")).retention_s == 0.077
         assert await b.streams.subscription("c/d", "me").position() == DLSN(1, 0, 1)
         for name in ("c/d", "a", "never"):
             await b.streams.delete_stream(name)
@@ -440,22 +440,24 @@ def test_names() -> None:
         with pytest.raises(NoSuchStreamError):
             await b.streams.open_writer("c/d")
         with pytest.raises(NoSuchNamespaceError):
-            await Namespace.open(b.client, "/nobody")
+            await open_namespace(b.client, "/nobody")
 
     run(scene)
 
 
 def test_settings_are_inherited() -> None:
     async def scene(b: Bench) -> None:
-        tenant = await Namespace.create(b.client, "/acme", settings={"ack_quorum": 3})
+        tenant = await open_namespace(b.client, "/acme", settings={"ack_quorum": 3}, create=True)
         await tenant.close()
-        again = await Namespace.create(b.client, "/acme/test", settings={"streams_max": 1})
+        again = await open_namespace(
+            b.client, "/acme/test", settings={"streams_max": 1}, create=True
+        )
         await again.create_stream("s", settings={"compression": "lz4"})
         found = await again.stream_settings("s")
         assert (found.ack_quorum, found.streams_max, found.compression) == (3, 1, "lz4")
         with pytest.raises(StreamQuotaError):
             await again.create_stream("t")
-        with pytest.raises(UsageError, match="did you mean compression"):
+        with pytest.raises(UsageError, match="Did you mean compression"):
             await again.configure({"compresion": "lz4"})
         async with await again.open_writer("s") as writer:
             await writer.append_many([b"same " * 100] * 50)
@@ -557,7 +559,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(writer_task, "BUFFERED_BYTES_MAX", 5_000)
 
     async def scene(b: Bench) -> None:
-        streams = await Namespace.open(b.client, "/acme/test")
+        streams = await open_namespace(b.client, "/acme/test")
         writers = [await streams.open_writer(f"s{k}", create=True) for k in range(10)]
         most = 0
 

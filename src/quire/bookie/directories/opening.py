@@ -59,7 +59,7 @@ def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
         read_only_dwell_s=config.read_only_dwell_s,
         log_cache_bytes=config.log_cache_bytes,
         catch_up_bytes_per_s=config.catch_up_bytes_per_s,
-        seal_idle_ms=config.seal_idle_ms,
+        seal_idle_s=config.seal_idle_s,
         compact_minor_ratio=config.compact_minor_ratio,
         compact_minor_interval_s=config.compact_minor_interval_s,
         compact_major_ratio=config.compact_major_ratio,

@@ -269,18 +269,18 @@ class RequestsV3:
             asked = ReadV3(self._connection, txn, ledger, read.entryId)
         asked.is_poll = True
         info = service.store.ledgers.get(ledger)
-        timeout_ms = min(read.timeOut, service.config.max_long_poll_ms)
+        timeout_s = min(read.timeOut / 1000, service.config.max_long_poll_s)
         if piggyback and read.entryId != LAST_ENTRY:
             self._connection.out.append(self._failed(request, txn, Code.BAD_REQUEST))
         elif info is None:
             self._connection.out.append(asked.failed(service.code_of_missing(NoLedger(), ledger)))
-        elif info.last_add_confirmed > previous or timeout_ms <= 0 or info.fenced:
+        elif info.last_add_confirmed > previous or timeout_s <= 0 or info.fenced:
             self._answer(asked)
         elif not self._connection.may_wait:
             self._connection.out.append(asked.failed(Code.TOO_MANY_REQUESTS))
         else:
             service.counters.long_polls += 1
-            self._connection.wait(asked, previous, timeout_ms / 1000)
+            self._connection.wait(asked, previous, timeout_s)
 
     # -- last add confirmed ---------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ what must not be left out silently. This module reads the file and applies the t
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quire._runtime.suggest import nearest
 from quire.cli.apache.keys import RULES, rule_of
 from quire.cli.apache.rules import Asked, HostFacts, KeyOutcome, ignored, refused, unsaid
 from quire.configuration.layers import GivenValue, Layer
@@ -83,8 +83,8 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
         if one.value in MEANS_UNSET:
             outcome = ignored("it has no value")
         elif rule is None:
-            near = difflib.get_close_matches(name, RULES, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(name, RULES)
+            hint = f"; did you mean {near}?" if near else ""
             outcome = ignored(f"Apache BookKeeper 4.17 has no such key{hint}")
         else:
             try:

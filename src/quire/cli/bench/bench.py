@@ -17,9 +17,11 @@ import click
 from quire._runtime.heap import collect_on_demand
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
-    EXPLICIT_LAC_MAX_MS,
+    EXPLICIT_LAC_MAX_S,
     LEDGER_ID_MAX,
+    Duration,
     FiniteRange,
+    Size,
     check_quorums,
     composed,
     flag,
@@ -73,7 +75,13 @@ def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:
 
 
 _ENTRIES = partial(_count, "--entries", DEFAULT_ENTRIES)
-_SIZE = _count("--size", DEFAULT_SIZE_BYTES, "Payload bytes of an entry.", least=0)
+
+
+def _size(least: int, default: int, text: str) -> Decorator:
+    return click.option("--size", type=Size(least), default=default, show_default=True, help=text)
+
+
+_SIZE = _size(0, DEFAULT_SIZE_BYTES, "Payload bytes of an entry.")
 _ROUNDS = _count("--rounds", DEFAULT_ROUNDS, "Measured rounds: one line of results each.")
 _WARM_UP = _count(
     "--warm-up",
@@ -245,8 +253,8 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     ),
     click.option(
         "--explicit-lac",
-        "explicit_lac_ms",
-        type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+        "explicit_lac_s",
+        type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
         default=0,
         show_default=True,
         help="The writer tells the LAC by itself after so many milliseconds without an append.",
@@ -255,7 +263,7 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     _WARM_UP,
 )
 def tail(
-    rate: float, readers: int, clients: int | None, explicit_lac_ms: int, **given: Any
+    rate: float, readers: int, clients: int | None, explicit_lac_s: float, **given: Any
 ) -> None:
     """Time from an append, and from its acknowledgement, to its delivery at readers that follow the
     ledger."""
@@ -264,14 +272,14 @@ def tail(
     clients = readers if clients is None else clients
     if clients > readers:
         raise click.UsageError(f"--clients {clients}: more than --readers {readers}")
-    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_ms))
+    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_s))
 
 
 @click.command()
 @_options(
     click.argument("what", type=click.Choice(["write", "read", "tail"])),
     _count("--entries", 1_000_000, "Records of a stream in a round (tail: 500 are plenty)."),
-    _count("--size", 100, "Payload bytes of a record."),
+    _size(1, 100, "Payload bytes of a record."),
     _ROUNDS,
     _count("--streams", 1, "Streams that are written at once (write)."),
     _count("--readers", 1, "Readers that follow (tail)."),
@@ -330,14 +338,14 @@ async def _latency(work: BenchOptions, rate: float | None) -> None:
 
 
 async def _tail(
-    work: BenchOptions, rate: float, count: int, clients: int, explicit_lac_ms: int
+    work: BenchOptions, rate: float, count: int, clients: int, explicit_lac_s: float
 ) -> None:
     from contextlib import AsyncExitStack
 
     from quire.cli.bench import core as bench_core
     from quire.cli.bench import tail as bench_tail
 
-    writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
+    writing = connect(work.uri, explicit_lac_interval_s=explicit_lac_s)
     async with writing as client, AsyncExitStack() as stack:
         await _warm_up(client, work)
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]

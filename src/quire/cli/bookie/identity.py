@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quire.cli.common.progress import JobBar
 from quire.codec.metadata.cookie import Cookie, split_directories
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.errors import CookieError, StartError, StorageError, UsageError
+from quire.errors import CookieError, QuireError, StartError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from quire.metadata.bookies.directories import BookieDirectories
@@ -59,7 +59,7 @@ def errors_of(directory: str) -> Iterator[None]:
     """Turn errors of the operating system into errors that name the directory."""
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, QuireError):
         raise  # whoever reads the output has enough of it
     except OSError as error:
         raise StorageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -223,4 +224,4 @@ async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None
     async with opened_metadata(uri) as store:
         await store.instance_id()  # not into a store that nobody uses
         # The same change twice is the change.
-        await swap(f"the node {node}", partial(attempt, store), ask_again=True)
+        await swap(f"the node {node}", partial(attempt, store), random.Random(), ask_again=True)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 
-from quire.cli.common.groups import CONFIG_VARIABLE
-from quire.configuration.fields import keys
+from quire.cli.common.groups import CONFIG_VARIABLE, warn
+from quire.configuration.fields import IN_MILLISECONDS, keys
 from quire.configuration.layers import (
     Configuration,
-    GivenValue,
     Layer,
     environment_layer,
     file_layer,
@@ -26,6 +25,8 @@ SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
 BELOW = "quire.configuration.below"
 """In the context of a command: a layer that counts less than the file."""
 _CACHE = "quire.configuration"
+_TOLD = "quire.configuration.told"
+"""In the context of a command: the warnings that it has printed."""
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
@@ -40,9 +41,9 @@ def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer
             raise click.UsageError(
                 f"{option} {setting}: use NAME=VALUE with one of {', '.join(known)}"
             )
-        if name not in keys():
+        if name not in keys() and name not in IN_MILLISECONDS:
             raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
-        layer.given[name] = GivenValue(text, f"{option} {setting}")
+        layer.give(name, text, f"{option} {setting}")
     return layer
 
 
@@ -85,7 +86,14 @@ def configured(*options: Layer) -> Configuration:
 
     Raises `click.UsageError`, and `OSError` for a file that cannot be read.
     """
-    return checked(merged([*_base(), *options]))
+    found = checked(merged([*_base(), *options]))
+    context = click.get_current_context(silent=True)
+    told = context.meta.setdefault(_TOLD, set()) if context is not None else set()
+    for warning in found.warnings:
+        if warning not in told:
+            told.add(warning)
+            warn(warning)
+    return found
 
 
 def checked(found: Configuration) -> Configuration:

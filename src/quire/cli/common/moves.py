@@ -12,7 +12,7 @@ import click
 from quire._runtime.units import counted
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
-    FiniteRange,
+    Duration,
     composed,
     dry_run_option,
     json_option,
@@ -63,7 +63,7 @@ _OPTIONS = (
     click.option(
         "--grace",
         "open_grace_s",
-        type=FiniteRange(min=0),
+        type=Duration(),
         metavar="SECONDS",
         default=OPEN_GRACE_S,
         show_default=True,

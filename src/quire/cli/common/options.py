@@ -32,7 +32,7 @@ WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
-EXPLICIT_LAC_MAX_MS = 3_600_000
+EXPLICIT_LAC_MAX_S = 3_600
 LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
@@ -59,20 +59,25 @@ def _configured_uri() -> str:
 
 
 def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return an option callback that runs `check` on the value, or on each of several values.
+    """Return an option callback that gives the value as `check` returns it, or each of several.
 
-    A UsageError from `check` ends the command before it does anything.
+    A check that returns None leaves the value as it is. A UsageError from `check` ends the command
+    before it does anything.
     """
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         from quire.errors import UsageError
 
+        def one(text: str) -> Any:
+            found = check(text)
+            return text if found is None else found
+
         try:
-            for text in (value,) if isinstance(value, str) else value or ():
-                check(text)
+            if value is None or isinstance(value, str):
+                return None if value is None else one(value)
+            return tuple(one(text) for text in value)
         except UsageError as error:
             raise click.BadParameter(str(error), context, parameter) from None
-        return value
 
     return callback
 
@@ -87,6 +92,57 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return float(number)
+
+
+class Size(click.IntRange):
+    """A size in bytes, as the configuration takes it: 65536, 512k, 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from quire._runtime.units import parse_size
+
+        try:
+            number = parse_size(str(value), least=-math.inf)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return int(super().convert(number, param, ctx))
+
+
+class Duration(click.FloatRange):
+    """A duration in seconds, as the configuration takes it: 90, 500ms, 15m, 1d."""
+
+    name = "time"
+
+    def __init__(
+        self,
+        min: float = 0,
+        max: float | None = None,
+        *,
+        plain: Literal["s", "ms"] = "s",
+        whole: bool = False,
+    ) -> None:
+        """Accept `min` to `max` seconds, and only whole ones if `whole`.
+
+        `plain` is the unit of a number that is given without one.
+        """
+        super().__init__(min, max)
+        self._plain = plain
+        self._whole = whole
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        from quire._runtime.units import parse_duration
+
+        try:
+            number = parse_duration(str(value), self._plain, least=-math.inf)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if self._whole and not number.is_integer():
+            self.fail(f"{value!r} is not a whole number of seconds", param, ctx)
+        number = float(super().convert(number, param, ctx))
+        return int(number) if self._whole else number
 
 
 def check_bookie(bookie_id: str) -> None:
@@ -114,21 +170,6 @@ def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
     return click.argument("bookie", metavar="BOOKIE", required=required, callback=callback)
 
 
-def size_or_time(kind: Literal["size", "time"]) -> Any:
-    """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
-
-    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire._runtime.units import parse_duration, parse_size
-
-        try:
-            parse = parse_size if kind == "size" else parse_duration
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error), context, parameter) from None
-
-    return parsed
-
-
 def option(
     flags: str, help_text: str, name: str | None = None, **more: Any
 ) -> Callable[[Command], Command]:
@@ -139,7 +180,7 @@ def option(
 
 flag = functools.partial(option, is_flag=True)
 file_option = functools.partial(option, type=click.Path(dir_okay=False), metavar="FILE")
-size_option = functools.partial(option, callback=size_or_time("size"), metavar="SIZE")
+size_option = functools.partial(option, type=Size(1), metavar="SIZE")
 
 
 def metadata_option(command: Command) -> Command:

@@ -14,7 +14,8 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.input import LineSource, input_bytes, signals_to
 from quire.cli.common.options import (
-    EXPLICIT_LAC_MAX_MS,
+    EXPLICIT_LAC_MAX_S,
+    Duration,
     asynchronous,
     check_quorums,
     flag,
@@ -53,16 +54,16 @@ OUTSTANDING_ENTRIES_MAX = 65_536
 )
 @click.option(
     "--explicit-lac",
-    "explicit_lac_ms",
+    "explicit_lac_s",
     metavar="MS",
-    type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
+    type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
     default=EXPLICIT_LAC_MS,
     show_default=True,
     help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
     "so that readers see it. 0: never.",
 )
 @asynchronous
-async def write(uri: str, custom: dict[str, str], explicit_lac_ms: int, **ledger: Any) -> int:
+async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledger: Any) -> int:
     """Append the lines of standard input to a new ledger, one entry a line, and close it.
 
     Lines may hold any bytes; the newline is not part of the entry. Prints the ledger id, and
@@ -73,7 +74,7 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_ms: int, **ledger
 
     check_quorums(ledger["ensemble_size"], ledger["write_quorum"], ledger["ack_quorum"])
     stored = {key: os.fsencode(value) for key, value in custom.items()}
-    async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
+    async with connect(uri, explicit_lac_interval_s=explicit_lac_s) as client:
         writer = await client.create_ledger(custom=stored, **ledger)
         sys.stdout.write(f"{writer.ledger_id}\n")
         sys.stdout.flush()

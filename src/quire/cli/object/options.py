@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command
+from quire.cli.common.options import Command, checked
 from quire.cli.common.output import time_text
-from quire.errors import UsageError
 
 if TYPE_CHECKING:
     from quire.streams.objects.objects import ObjectInfo
@@ -17,20 +15,18 @@ if TYPE_CHECKING:
 DEFAULT_BUCKET = "default"
 
 
-def checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A name, or bucket, that cannot be is a usage error at once."""
+def check_bucket(text: str) -> str:
+    """Return the name of a bucket. UsageError if no bucket can have it."""
+    from quire.streams.objects import format as object_format
 
-    def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        from quire.streams.objects import format as object_format
+    return object_format.check_bucket(text)
 
-        if value is None:
-            return None
-        try:
-            return getattr(object_format, f"check_{kind}")(value)  # type: ignore[no-any-return]
-        except UsageError as error:
-            raise click.UsageError(str(error), context) from None
 
-    return check
+def check_name(text: str) -> str:
+    """Return the name of an object. UsageError if no object can have it."""
+    from quire.streams.objects import format as object_format
+
+    return object_format.check_name(text)
 
 
 def bucket_option(command: Command) -> Command:
@@ -39,13 +35,13 @@ def bucket_option(command: Command) -> Command:
         default=DEFAULT_BUCKET,
         show_default=True,
         metavar="NAME",
-        callback=checked("bucket"),
+        callback=checked(check_bucket),
         help="Objects of different buckets do not see each other.",
     )(command)
 
 
 def name_argument(command: Command) -> Command:
-    return click.argument("name", metavar="NAME", callback=checked("name"))(command)
+    return click.argument("name", metavar="NAME", callback=checked(check_name))(command)
 
 
 def object_as_json(bucket: str, info: ObjectInfo) -> dict[str, Any]:

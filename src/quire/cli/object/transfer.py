@@ -16,7 +16,9 @@ import click
 from quire.cli.common.groups import say
 from quire.cli.common.input import InputSource, WholeChunks
 from quire.cli.common.options import (
+    Size,
     check_quorums,
+    checked,
     flag,
     json_option,
     key_values,
@@ -28,7 +30,7 @@ from quire.cli.common.options import (
 from quire.cli.common.output import OutputThread, print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
-from quire.cli.object.options import bucket_option, checked, name_argument, object_as_json
+from quire.cli.object.options import bucket_option, check_name, name_argument, object_as_json
 
 if TYPE_CHECKING:
     from quire.streams.objects.objects import ObjectInfo
@@ -48,13 +50,13 @@ STANDARD_OUTPUT = "-"
 @tls_options
 @bucket_option
 @click.argument("path", metavar="FILE")
-@click.argument("name", metavar="[NAME]", required=False, callback=checked("name"))
+@click.argument("name", metavar="[NAME]", required=False, callback=checked(check_name))
 @flag("--replace", "Take the place of what has the name.")
 @key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
 @click.option(
     "--chunk-bytes",
-    metavar="N",
-    type=click.IntRange(1, CHUNK_BYTES_MAX),
+    metavar="SIZE",
+    type=Size(1, CHUNK_BYTES_MAX),
     default=CHUNK_BYTES,
     show_default=True,
     help="Bytes of one entry of its ledger.",

@@ -8,7 +8,7 @@ import click
 
 from quire._runtime.units import counted, plural
 from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import dry_run_option, flag, key_values, size_option, size_or_time
+from quire.cli.common.options import Duration, dry_run_option, flag, key_values, size_option
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import PLACES, name_argument, namespace_option, place_option
 
@@ -38,7 +38,7 @@ WAIT = "30s"
     "--older-than",
     "older_than_s",
     metavar="TIME",
-    callback=size_or_time("time"),
+    type=Duration(),
     help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
 )
 @size_option(
@@ -72,7 +72,7 @@ WAIT = "30s"
 @flag("--skip-lost", "Go on behind records that are gone, and note what is missing.")
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
-    callback=size_or_time("time"), help="For another job that offloads the same stream.",
+    type=Duration(), help="For another job that offloads the same stream.",
 )  # fmt: skip
 @dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
 def offload(

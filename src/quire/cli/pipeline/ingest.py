@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, checked, composed, flag, key_values
+from quire.cli.common.options import Duration, checked, composed, flag, key_values
 from quire.cli.pipeline.job import PipelineJob, job_options
 from quire.cli.stream.options import namespace_option, stream_callback
 from quire.codec.distributedlog.control_record import check_token
@@ -108,7 +108,7 @@ _FOLLOW = (
     click.option(
         "--interval",
         "interval_s",
-        type=FiniteRange(min=0),
+        type=Duration(),
         metavar="SECONDS",
         help="With --follow: between two looks. [default: none]",
     ),

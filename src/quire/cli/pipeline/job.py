@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.retry import Backoff, Retry
 from quire.cli.common.options import (
     composed,
     default_name,
@@ -51,8 +53,8 @@ if TYPE_CHECKING:
 PASSWORD_VARIABLE = "QUIRE_PASSWORD"
 MASTER = "local[*]"
 LOG_NAME = "spark.log"
-RETRY_S = 10.0
-"""Seconds between two attempts to reach an unreachable metadata store."""
+RETRY_BACKOFF = Backoff(10.0, 10.0)
+"""The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
 """A job that has ended waits so long to be told of no more; else that goes with its session."""
 
@@ -205,7 +207,7 @@ def told(
     thread. The job neither waits for it nor fails with it; a store that cannot be reached is tried
     again.
     """
-    from quire.client.background import call
+    from quire.blocking.background import call
 
     async def begin() -> asyncio.Task[None]:
         return asyncio.create_task(_tell(uri, config, kind, target, far))
@@ -229,6 +231,7 @@ async def _tell(
     import quire
     from quire.replication.marks.job_announcements import announced
 
+    retry = Retry(RETRY_BACKOFF, random.Random())
     while True:
         try:
             async with (
@@ -237,4 +240,4 @@ async def _tell(
             ):
                 await asyncio.Event().wait()
         except QuireError:
-            await asyncio.sleep(RETRY_S)
+            await retry.pause()

@@ -11,7 +11,7 @@ from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.moves import LINES_MAX, done_text, planned_text
 from quire.cli.common.options import (
     LEDGER_ID_MAX,
-    FiniteRange,
+    Duration,
     bookie_argument,
     dry_run_option,
     flag,
@@ -130,7 +130,7 @@ def _line(one: Finding) -> str:
 @click.option(
     "--grace",
     "open_grace_s",
-    type=FiniteRange(min=0),
+    type=Duration(),
     metavar="SECONDS",
     default=OPEN_GRACE_S,
     show_default=True,

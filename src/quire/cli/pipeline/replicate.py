@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire._runtime.units import counted
-from quire.cli.common.options import FiniteRange, dry_run_option, flag, password_of
+from quire.cli.common.options import Duration, dry_run_option, flag, password_of
 from quire.cli.pipeline.job import PipelineJob, cluster_options, job_options
 from quire.cli.stream.options import namespace_option, path_callback, set_option
 from quire.errors import MetadataURIError
@@ -59,7 +59,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option(
     "--for",
     "for_s",
-    type=FiniteRange(min=0, min_open=True),
+    type=Duration(0.001),
     metavar="SECONDS",
     help="With --continuous: stop after this.",
 )

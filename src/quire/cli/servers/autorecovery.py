@@ -13,6 +13,7 @@ from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     Command,
+    Duration,
     asynchronous,
     check_bookie,
     checked,
@@ -244,7 +245,7 @@ async def _switch(uri: str, *, on: bool) -> bool:
 
 @click.command()
 @metadata_option
-@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@click.argument("seconds", type=Duration(0, 2**31 - 1, whole=True), required=False)
 @json_option("One JSON object: delay_s.")
 @asynchronous
 async def delay(uri: str, seconds: int | None, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.opening import Opening
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
@@ -21,7 +22,7 @@ from quire.codec.metadata.registration import default_bookie_id
 from quire.errors import CookieError, MetadataURIError, StorageError
 
 if TYPE_CHECKING:
-    from quire.client.client import connect as Connecting
+    from quire.client import Client
     from quire.metadata.interface import BookieAddress, MetadataStore
 
 UNKNOWN = "Unknown"
@@ -57,7 +58,7 @@ class Shell:
             raise click.UsageError(str(error)) from None
         return self.uri
 
-    def client(self, **limits: Any) -> Connecting:
+    def client(self, **limits: Any) -> Opening[Client]:
         """A client of the cluster; `click.UsageError`."""
         return connect(self.cluster(), **limits)
 

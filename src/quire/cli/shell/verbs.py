@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click import Argument, Choice, IntRange, Option, Parameter, Path
 
-from quire.cli.common.options import ENTRY_ID_MAX, FiniteRange, run_async
+from quire.cli.common.options import ENTRY_ID_MAX, Duration, Size, run_async
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, as_ledger_id
 
 UPDATES_PER_S = 5
@@ -108,7 +108,7 @@ VERBS = {
         value("entries", "e entries", "Entries to write. [default: 10]", type=IntRange(1,
               1_000_000), default=10),
         value("timeout_s", "t timeout", "Seconds for a write or a read. [default: 1]",
-              type=FiniteRange(min=0.001), default=1.0)),
+              type=Duration(0.001), default=1.0)),
     "clusterinfo": Verb("cluster:cluster_info", "Bookies, auditor and missing replicas, as JSON."),
     "cookie_create": Verb("bookie:cookie_create", "Write the cookie of a bookie into the cluster.",
         BOOKIE, COOKIE_FILE, FORCE, DRY_RUN),
@@ -178,7 +178,8 @@ VERBS = {
     "localconsistencycheck": Verb("disk:consistency_check", "Check the local bookie's files."),
     "lostbookierecoverydelay": Verb("replicas:delay", "How long a lost bookie is waited for.",
         flag("asked", "g get", "Print it."),
-        value("seconds", "s set", "Set it, in seconds.", type=IntRange(0, 2**31 - 1))),
+        value("seconds", "s set", "Set it, in seconds.",
+              type=Duration(0, 2**31 - 1, whole=True))),
     "metaformat": Verb("cluster:meta_format", "Destroy the cluster's metadata; make a new one.",
         flag("silent", "n nonInteractive", "Do not ask: without -force, fail if there is data."),
         flag("force", "f force", "With -nonInteractive: destroy what there is."), DRY_RUN),
@@ -225,7 +226,7 @@ VERBS = {
         flag("skip_failed", "sku skipUnrecoverableLedgers",
               "Ledgers that cannot be recovered do not count as a failure."),
         value("rate", "rate replicationRate", "Write at most so many bytes a second.",
-              type=IntRange(min=1), metavar="BYTES"), DRY_RUN),
+              type=Size(1), metavar="BYTES"), DRY_RUN),
     "simpletest": Verb("ledgers:simple_test", "Write a ledger, and delete it.",
         value("ensemble", "e ensemble", "[default: 3]", type=IntRange(min=1), default=3),
         value("write_quorum", "w writeQuorum", "[default: 2]", type=IntRange(min=1), default=2),

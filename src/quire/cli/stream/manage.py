@@ -213,7 +213,7 @@ def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
 async def retain(
     uri: str, path: str, name: str | None, everything: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Delete what the settings do not want kept (retention_ms, retention_bytes), and what was
+    """Delete what the settings do not want kept (retention_s, retention_bytes), and what was
     truncated. Writers do the same when they roll."""
     if everything == (name is not None):
         raise click.UsageError("give the NAME of a stream, or --all")

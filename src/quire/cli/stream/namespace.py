@@ -36,10 +36,10 @@ async def create(uri: str, path: str, values: Values) -> None:
 
     check_new_path(path, uri)
     import quire
-    from quire.streams import Namespace
+    from quire.streams.namespace.namespace import open_namespace
 
     async with quire.connect(uri) as client:
-        await (await Namespace.create(client, path, settings=values)).close()
+        await (await open_namespace(client, path, settings=values, create=True)).close()
     say(f"namespace {path} is there")
 
 
@@ -74,7 +74,7 @@ async def show(uri: str, path: str, as_json: bool) -> None:
         described: Values = {
             "path": path,
             "streams": len(await opened.streams()),
-            "settings": sources(opened.settings.as_dict(), own, opened.given_settings, "namespace"),
+            "settings": sources(opened.settings.as_json(), own, opened.given_settings, "namespace"),
         }
     if as_json:
         print_json(described)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.common.groups import warn
 from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
 from quire.codec.distributedlog.name import stream_name
@@ -28,26 +29,18 @@ ESCAPES = {r"\n": b"\n", r"\0": b"\0", r"\t": b"\t", r"\r": b"\r"}
 Values = dict[str, Any]
 
 
-def path_callback(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
-    """Check the path of a namespace."""
+def _namespace_path(text: str) -> str:
     from quire.streams.namespace.namespace import namespace_path
 
-    try:
-        return None if value is None else namespace_path(value)
-    except UsageError as error:
-        raise click.UsageError(str(error), context) from None
+    return namespace_path(text)
 
 
-def stream_callback(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
-    """Check the name of a stream."""
-    try:
-        return None if value is None else stream_name(value)
-    except UsageError as error:
-        raise click.UsageError(str(error), context) from None
+def _stream_name(text: str) -> str:
+    return stream_name(text)
+
+
+path_callback = checked(_namespace_path)
+stream_callback = checked(_stream_name)
 
 
 def namespace_option(
@@ -99,19 +92,22 @@ def delimiter_option(help_text: str) -> Callable[[Command], Command]:
 def _values(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
-    from quire.streams.namespace.settings import parse_value
+    from quire.streams.namespace.settings import parse_setting
 
     values: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
-        if key in values:
-            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         try:
-            values[key] = parse_value(key, value)
+            name, setting = parse_setting(key, value)
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
+        if name in values:
+            raise click.BadParameter(f"{name!r} is given twice", context, parameter)
+        if name != key:
+            warn(f"{key} is deprecated: use {name}, in seconds")
+        values[name] = setting
     return values
 
 
@@ -126,10 +122,14 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
-def _check_setting(name: str) -> None:
-    from quire.streams.namespace.settings import DEFAULTS, check_values
+def _present_name(name: str) -> str:
+    from quire.streams.namespace.settings import DEFAULTS, IN_MILLISECONDS, check_values
 
-    check_values({name: getattr(DEFAULTS, name, None)})
+    present = IN_MILLISECONDS.get(name, name)
+    check_values({present: getattr(DEFAULTS, present, None)})
+    if present != name:
+        warn(f"{name} is deprecated: use {present}, in seconds")
+    return present
 
 
 def change_arguments(command: Command) -> Command:
@@ -139,7 +139,7 @@ def change_arguments(command: Command) -> Command:
         "unset",
         metavar="KEY",
         multiple=True,
-        callback=checked(_check_setting),
+        callback=checked(_present_name),
         help="Inherit this setting again. May be repeated.",
     )(command)
     return click.argument("values", metavar="[KEY=VALUE]...", nargs=-1, callback=_values)(command)
@@ -155,8 +155,10 @@ def changes(values: Values, unset: tuple[str, ...]) -> Values:
 
 def sources(settings: Values, own: Values, inherited: Values, owner: str) -> list[Values]:
     """Each setting, and where it comes from: `owner` itself, a namespace above it, or nowhere."""
+    from quire.streams.namespace.settings import IN_MILLISECONDS
 
     def where(name: str) -> str:
+        name = IN_MILLISECONDS.get(name, name)
         if name in own:
             return owner
         return "inherited" if name in inherited else "default"
@@ -165,7 +167,13 @@ def sources(settings: Values, own: Values, inherited: Values, owner: str) -> lis
 
 
 def settings_lines(found: list[Values]) -> list[str]:
-    shown = [(one["name"], str(one["value"]), one["from"]) for one in found]
+    from quire.streams.namespace.settings import IN_MILLISECONDS
+
+    shown = [
+        (one["name"], str(one["value"]), one["from"])
+        for one in found
+        if one["name"] not in IN_MILLISECONDS
+    ]
     return [f"  {line}" for line in columns([(n, v, f) for n, v, f in shown])]
 
 
@@ -188,15 +196,10 @@ def place(text: str) -> Start:
 
 
 def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
-    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else place(value)
-        except UsageError as error:
-            raise click.UsageError(str(error), context) from None
-
     return click.option(
-        f"--{name}", f"{name}_place", metavar="PLACE", callback=parsed, help=help_text, **more
-    )
+        f"--{name}", f"{name}_place", metavar="PLACE", callback=checked(place), help=help_text,
+        **more,
+    )  # fmt: skip
 
 
 # -- opening ----------------------------------------------------------------------------------
@@ -208,12 +211,12 @@ async def namespace(
 ) -> AsyncIterator[Namespace]:
     """With `make` the default namespace is made where it is missing: its name cannot be a typing
     error."""
-    from quire.streams import Namespace
+    from quire.streams.namespace.namespace import open_namespace
 
     async with connect(uri) as client:
         if make and path == DEFAULT_NAMESPACE:
-            opened = await Namespace.create(client, path, password=password)
+            opened = await open_namespace(client, path, password=password, create=True)
         else:
-            opened = await Namespace.open(client, path, password=password)
+            opened = await open_namespace(client, path, password=password)
         async with opened:
             yield opened

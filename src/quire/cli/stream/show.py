@@ -9,7 +9,14 @@ import click
 from quire._runtime.tasks import each
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
-from quire.cli.common.options import LEDGER_ID_MAX, asynchronous, flag, json_option, metadata_option
+from quire.cli.common.options import (
+    LEDGER_ID_MAX,
+    Duration,
+    asynchronous,
+    flag,
+    json_option,
+    metadata_option,
+)
 from quire.cli.common.output import print_json, time_text
 from quire.cli.common.tls import connect, tls_options
 from quire.cli.stream.options import (
@@ -149,7 +156,7 @@ async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
             **found.as_json(),
             "segments": [segment_as_json(fact) for fact in found.facts],
             "lost": found.lost_as_json(),
-            "settings": sources(found.settings.as_dict(), own, opened.given_settings, "stream"),
+            "settings": sources(found.settings.as_json(), own, opened.given_settings, "stream"),
             "subscriptions": subscriptions,
         }
 
@@ -203,7 +210,7 @@ def _lines(described: Values) -> list[str]:
     "--older-than",
     "older_than_s",
     metavar="SECONDS",
-    type=click.IntRange(min=0),
+    type=Duration(),
     default=OLDER_THAN_S,
     show_default=True,
     help="Leave younger ledgers alone: a writer may be about to use them.",
@@ -216,7 +223,7 @@ def _lines(described: Values) -> list[str]:
 )
 @json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
 @asynchronous
-async def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
+async def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json: bool) -> int:
     """Find ledgers that were created for streams and that no stream of the cluster names any more.
 
     The command prints the id of each ledger and the stream it was created for. Ledgers and streams

@@ -17,7 +17,7 @@ from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, fail, say
 from quire.cli.common.input import InputSource, LineSplitter, Splitter, input_bytes, signals_to
 from quire.cli.common.options import (
-    FiniteRange,
+    Duration,
     asynchronous,
     flag,
     json_option,
@@ -70,7 +70,7 @@ OUTSTANDING_RECORDS_MAX = 65_536
     "--lock",
     "lock_s",
     metavar="SECONDS",
-    type=FiniteRange(min=0),
+    type=Duration(),
     help="Wait so long for the stream's lock, which DistributedLog's writers take, and hold it. "
     "[default: whoever writes the stream is fenced, lock or not]",
 )

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from quire._runtime.retry import Backoff
 from quire._runtime.tasks import TaskSet
 from quire.client.observability.logs import log_event
 from quire.config import ClientConfig
@@ -42,7 +43,7 @@ class Absences:
     """The replicas that have denied entries to one client."""
 
     def __init__(self, config: ClientConfig, tasks: TaskSet) -> None:
-        self._pause_s = config.absence_recheck_s
+        self._pauses = Backoff(config.absence_recheck_s)
         self._tasks = tasks
         self._pending: set[Replica] = set()
         self._confirmed: set[Replica] = set()
@@ -65,7 +66,7 @@ class Absences:
         replica is known to be missing.
         """
         replica = (ledger_id, bookie)
-        if replica in self._confirmed or not self._pause_s:
+        if replica in self._confirmed or not self._pauses.first_s:
             confirmed()
             return
         if replica in self._pending or len(self._pending) >= PENDING_MAX:
@@ -84,7 +85,8 @@ class Absences:
         waited_s = 0.0
         try:
             for number in range(checks):
-                pause_s = self._pause_s * 2**number
+                # Without jitter: each pause is the time that a replica is given at least.
+                pause_s = self._pauses.longest_s(number + 1)
                 await asyncio.sleep(pause_s)
                 waited_s += pause_s
                 denies = await ask_again()

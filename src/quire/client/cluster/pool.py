@@ -53,7 +53,7 @@ class BookiePool:
         self._metadata = metadata
         self._dialer = Dialer(network, config)
         self._config = config
-        self._rng = rng
+        self.rng = rng
         self._tasks = tasks
         self._bookies = Bookies({}, {})
         self._last_known: dict[str, BookieAddress] = {}
@@ -174,7 +174,7 @@ class BookiePool:
 
     def any_index(self, count: int) -> int:
         """One of `count`, so that the readers of one ledger do not all ask the same bookie."""
-        return self._rng.randrange(count)
+        return self.rng.randrange(count)
 
     async def _free_bytes(self, bookie_id: str) -> int:
         """The free disk space of a bookie, as it says."""
@@ -183,6 +183,8 @@ class BookiePool:
             async with asyncio.timeout(limit):
                 found = await self.ask_control(bookie_id, lambda channel: channel.bookie_info())
                 return found.free_bytes
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"

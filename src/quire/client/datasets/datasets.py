@@ -1,6 +1,6 @@
 """Datasets: named sets of ledgers, published in one compare-and-swap.
 
-    datasets = Datasets(client.metadata)
+    datasets = client.datasets
     await datasets.publish("flights", [DatasetLedger(7, 0, 99, 100, 5120)], txn="2026-11-03")
     for ledger in (await datasets.read("flights")).ledgers: ...
 
@@ -13,16 +13,18 @@ publishes, the sweep deletes. Therefore ledgers are *condemned* first, by a comp
 same head that a publication swaps: a condemned ledger cannot be published any more, and one that is
 published cannot be condemned.
 
-The blocking twin is `quire.client.blocking_datasets.BlockingDatasets`.
+The blocking form is `quire.blocking.Datasets`.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.opening import Ready
 from quire._runtime.tasks import each
 from quire.client.datasets.format import (
     CONDEMNED_MAX,
@@ -110,15 +112,22 @@ class Sweep:
     """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
 
 
-class Datasets:
-    """The datasets of one cluster: `Datasets(client.metadata)`.
+class Datasets(Ready):
+    """The datasets of one cluster: `client.datasets`.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
     the outcome of a change is unknown then.
     """
 
-    def __init__(self, store: MetadataStore, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         self._store = store
+        self._rng = rng or random.Random()
         self._clock = clock or SystemClock()
 
     # -- reading ------------------------------------------------------------------------------
@@ -212,7 +221,7 @@ class Datasets:
             sequence = await self._swap(name, head, version, added, overwrite, txn)
             return Publication(sequence, False, replaced)
 
-        return await swap(f"dataset {name!r}", attempt, ask_again=txn is not None)
+        return await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
 
     async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
@@ -227,7 +236,7 @@ class Datasets:
             await self._write(name, head.dropped(), version)
             return Dataset(name, head.sequence, ledgers, head.transactions)
 
-        dropped = await swap(f"dataset {name!r}", attempt)
+        dropped = await swap(f"dataset {name!r}", attempt, self._rng)
         if dropped is not None:
             await self._remove_chunks(name)
             if delete_ledgers:
@@ -370,7 +379,7 @@ class Datasets:
             await self._write(name, replace(head, condemned=condemned), version)
             return condemned
 
-        return await swap(f"dataset {name!r}", attempt)
+        return await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
         """These are deleted: publishing them fails for that reason now."""
@@ -382,7 +391,7 @@ class Datasets:
             if left != head.condemned:
                 await self._write(name, replace(head, condemned=left), version)
 
-        await swap(f"dataset {name!r}", attempt)
+        await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _owner(self, ledger_id: int) -> str:
         origin = await self._origin(ledger_id)

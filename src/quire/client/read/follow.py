@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
+from quire._runtime.retry import Backoff, Retry
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.engine import ReadEngine
 from quire.client.read.ledger_view import LedgerView
@@ -45,8 +46,8 @@ KEPT_RUNS_MAX = 1_024
 `read_windows` windows. A run is what one answer brought: one entry, where they come one by one."""
 READ_ATTEMPTS = 6
 """In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
-READ_RETRY_DELAY_S = 0.1
-"""Before the second attempt; it doubles."""
+READ_BACKOFF = Backoff(0.1)
+"""The pauses between these."""
 
 FeedKey = tuple[int, tuple[int, int], DigestType, bytes, TrustModel]
 """The ledger, its creation, its digest and password, and the trust model for bookies."""
@@ -101,6 +102,7 @@ class Feed:
         config: ClientConfig,
     ) -> None:
         self.view = view
+        self.rng = pool.rng
         self._pool = pool
         self._engine = ReadEngine(codec, lambda: view.metadata, view.refresh, pool, config, trust)
         self._tail = LedgerTail(view, codec, self._engine, pool, config)
@@ -341,22 +343,21 @@ class LedgerFollower:
 
     async def _read(self, feed: Feed, last: int) -> AsyncGenerator[EntryRun, None]:
         """What the feed does not have, up to `last`."""
-        attempt = 0
+        retry = Retry(READ_BACKOFF, feed.rng, attempts=READ_ATTEMPTS)
         while self._upcoming <= last:
             try:
                 found = self._engine.runs(self._upcoming, last, feed.near)
                 async with aclosing(found) as runs:
                     async for run in runs:
-                        attempt = 0
+                        retry.reset()
                         self._upcoming = run.last + 1
                         self._view.confirmed(run.last_add_confirmed)
                         yield run
             except (ReadError, MetadataUnavailableError):
                 # Its bookies may be on their way back, or another one be getting a copy.
-                attempt += 1
-                if attempt == READ_ATTEMPTS or self._stopped is not None:
+                if not retry.failed() or self._stopped is not None:
                     raise
-                await self._pause(feed, READ_RETRY_DELAY_S * 2 ** (attempt - 1))
+                await self._pause(feed, retry.pause_s())
 
     async def _pause(self, feed: Feed, seconds: float) -> None:
         """So long, or until the metadata changes."""

@@ -34,6 +34,9 @@ class LedgerReader:
     cancel-safe. Use as `async with`, or call `close`.
     """
 
+    ledger_id: int
+    """The id of the ledger."""
+
     def __init__(
         self,
         *,
@@ -68,6 +71,7 @@ class LedgerReader:
 
     @property
     def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
         return self.metadata.custom
 
     @property
@@ -83,14 +87,15 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes in total once the ledger is closed (advisory), else 0."""
+        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
+        Advisory."""
         return self.metadata.length
 
     async def refresh(self) -> int:
         """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
 
         The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_ms`).
+        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_s`).
         Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
         """
         self._check_open()
@@ -176,7 +181,7 @@ class LedgerReader:
         acknowledged. Ends behind the last entry once the ledger is closed.
 
         The newest entry of a writer that pauses comes with the next one, or with the writer's
-        explicit LAC (`ClientConfig.explicit_lac_interval_ms`). Bookies may die and ensembles change
+        explicit LAC (`ClientConfig.explicit_lac_interval_s`). Bookies may die and ensembles change
         meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
 
         An entry is given only when a digest proves that a writer of the ledger has called it

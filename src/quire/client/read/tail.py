@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quire._runtime.retry import Backoff
 from quire._runtime.tasks import cancelled
 from quire.client.cluster.health import misbehaviour_of
 from quire.client.cluster.pool import BookiePool
@@ -72,10 +73,9 @@ AHEAD_BYTES_MAX = 512 * KIB
 """The largest answer to a batch read that reads ahead. A bookie gives such an answer within one
 event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its threads.
 """
-ASK_DELAY_S = 0.005
-"""When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
-ASK_DELAY_MAX_S = 0.25
-EMPTY_DELAY_MAX_S = 0.05
+ASK_BACKOFF = Backoff(0.01, 0.25)
+"""The pauses before the bookies of an ensemble are asked again, none of which had an answer."""
+EMPTY_BACKOFF = Backoff(0.01, 0.05)
 """The same, where a bookie answers that it knows nothing of the ledger: the first entry is still to
 come, and no bookie can be asked to wait for it."""
 
@@ -194,9 +194,8 @@ class LedgerTail:
         self._at += 1
         if self._misses // metadata.ensemble_size > rounds:
             rounds = self._misses // metadata.ensemble_size
-            limit = EMPTY_DELAY_MAX_S if self._empty else ASK_DELAY_MAX_S
-            delay_s = min(ASK_DELAY_S * 2 ** min(rounds, 10), limit)
-            await asyncio.wait((changed,), timeout=delay_s)
+            backoff = EMPTY_BACKOFF if self._empty else ASK_BACKOFF
+            await asyncio.wait((changed,), timeout=backoff.pause_s(rounds, self._pool.rng))
 
     def _index(self, metadata: LedgerMetadata) -> int:
         if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self.upcoming:
@@ -322,8 +321,8 @@ class LedgerTail:
         pass what the reader knows it lets it wait for the time-out. So one that may be behind is
         asked again soon."""
         if self._levels.get(bookie, -2) >= known:
-            return self._config.long_poll_ms
-        return min(self._config.long_poll_ms, LEVEL_POLL_MS)
+            return round(1000 * self._config.long_poll_s)
+        return min(round(1000 * self._config.long_poll_s), LEVEL_POLL_MS)
 
     async def _proven(
         self, channel: ControlChannel, ahead: bool = False, wait: bool = False

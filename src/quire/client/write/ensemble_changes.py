@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+from quire._runtime.retry import Backoff
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
@@ -47,8 +48,7 @@ dies silently within that time is replaced."""
 REJOIN_DELAY_S = 1.0
 """Seconds before the first attempt to have an absent member back, and between all attempts while no
 ack quorum is left."""
-REJOIN_DELAY_MAX_S = 30.0
-"""The delay doubles with each attempt, up to this."""
+REJOIN_BACKOFF = Backoff(REJOIN_DELAY_S, 30.0)
 
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
 """(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
@@ -142,7 +142,7 @@ class EnsembleChanges:
         self._no_room: MetadataTooLargeError | None = None
         """The error of an ensemble change that did not fit into the metadata. Then no other change
         is tried."""
-        self._delays: dict[int, float] = {}
+        self._attempts: dict[int, int] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         """There is one while no ack quorum is left, and perhaps a little longer."""
         self._done: tuple[int, int] | None = None
@@ -400,12 +400,12 @@ class EnsembleChanges:
 
     async def _pause(self, index: int, *, longer: bool) -> None:
         """Wait until bookies came or went, or it is time for another attempt."""
-        delay = self._delays.get(index, REJOIN_DELAY_S)
+        attempts = self._attempts.get(index, 0) + 1
         if longer:
-            self._delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
-        if not self.bearable():
-            delay = REJOIN_DELAY_S
-        await self._session.pool.changed(asyncio.get_running_loop().time() + delay)
+            self._attempts[index] = attempts
+        pool = self._session.pool
+        pause_s = REJOIN_BACKOFF.pause_s(attempts if self.bearable() else 1, pool.rng)
+        await pool.changed(asyncio.get_running_loop().time() + pause_s)
 
     def _nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
         """Return the error for members for which no bookie is available."""

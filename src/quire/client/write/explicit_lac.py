@@ -35,14 +35,14 @@ class ExplicitLac:
     """The sending of explicit LACs for one `AddSession`, from `start` to `stop`."""
 
     def __init__(
-        self, session: AddSession, codec: EntryCodec, key: bytes, interval_ms: int
+        self, session: AddSession, codec: EntryCodec, key: bytes, interval_s: float
     ) -> None:
         self.failures = 0
         """The number of times that a bookie did not take a LAC."""
         self._session = session
         self._codec = codec
         self._key = key
-        self._tick_s = interval_ms / 1000 / TICKS
+        self._tick_s = interval_s / TICKS
         self._written = -1
         self._busy: dict[str, asyncio.Task[bool]] = {}
         """Bookies whose answer to the last one is awaited: they get no other."""

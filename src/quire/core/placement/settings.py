@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
 
+from quire._runtime.suggest import did_you_mean
+from quire._runtime.units import parse_duration
 from quire.config import PlacementConfig
 from quire.core.placement.policies import POLICIES
 from quire.errors import UsageError
@@ -34,10 +35,9 @@ def parse_placement(text: str) -> PlacementConfig:
         if name in _KINDS and name not in ("policy", "options"):
             known[name] = _value(name, value)
         elif policy in POLICIES:
-            close = difflib.get_close_matches(name, _KINDS, 1)
             raise UsageError(
                 f"placement has no setting {name!r}",
-                remedy=f"Did you mean {close[0]}?" if close else f"It has {', '.join(_KINDS)}",
+                remedy=did_you_mean(name, _KINDS, f"It has {', '.join(_KINDS)}"),
             )
         else:
             options[name] = value
@@ -51,6 +51,8 @@ def _value(name: str, text: str) -> object:
             return _BOOLEANS[text.lower()]
         if kind == "int":
             return int(text)
+        if name.endswith("_s"):
+            return parse_duration(text)
         if kind == "float":
             return float(text)
     except (KeyError, ValueError):

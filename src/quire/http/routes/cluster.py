@@ -109,7 +109,7 @@ class ClusterRoutes:
     def _autorecovery(self) -> list[Route]:
         prefix = "/api/v1/autorecovery"
         enabled = Field("enabled", "boolean", "switch it on or off", required=True)
-        seconds = Field("delay_seconds", "integer", "how long", required=True, maximum=DELAY_MAX_S)
+        seconds = Field("delay_seconds", "seconds", "how long", required=True, maximum=DELAY_MAX_S)
         marked = (
             Field("missingreplica", "string", "only those that lack a replica on this bookie"),
             Field("excludingmissingreplica", "string", "but those that lack one on this bookie"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -25,7 +24,7 @@ from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.ownership.owners import missed
 
 PREFIX = "/api/v1/quire"
@@ -42,7 +41,7 @@ AFTER_LEDGER = Field(
 AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
 KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
 TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
-MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=1)
+MAX_BYTES = Field("max_bytes", "bytes", "copy at most so much (all)", minimum=1)
 NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
 
 
@@ -182,7 +181,7 @@ class QuireRoutes:
 
     async def _namespace(self, call: Call) -> Namespace:
         path = namespace_path(call.query.get("namespace", DEFAULT_NAMESPACE))
-        return await Namespace.open(await self._connect(), path)
+        return await open_namespace(await self._connect(), path)
 
     async def streams(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:
@@ -196,7 +195,7 @@ class QuireRoutes:
             facts = await stream_statistics(opened, call.query["name"], b"")
             return {
                 **facts.as_json(),
-                "settings": asdict(facts.settings),
+                "settings": facts.settings.as_json(),
                 "segments": [segment_as_json(one) for one in facts.facts],
                 "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),

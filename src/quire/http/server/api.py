@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal
 
+from quire._runtime.suggest import did_you_mean
+from quire._runtime.units import parse_duration, parse_size
 from quire.errors import UsageError
 
-FieldType = Literal["integer", "boolean", "string", "strings", "object"]
+FieldType = Literal["integer", "bytes", "seconds", "boolean", "string", "strings", "object"]
+"""`bytes` and `seconds` are integers that may be given as text with a unit: "64MiB", "15m"."""
 INT64_MAX = 2**63 - 1
 TEXT_MAX = 1_024
 """Characters of a text that is handed in."""
@@ -36,6 +38,8 @@ class Field:
         is nothing else, and Apache's bodies have "true"."""
         parsers: dict[FieldType, Callable[[Any], Any]] = {
             "integer": self._integer,
+            "bytes": self._quantity,
+            "seconds": self._quantity,
             "boolean": self._boolean,
             "string": self._string,
             "strings": self._strings,
@@ -50,6 +54,19 @@ class Field:
         if type(value) is not int or not self.minimum <= value <= self.maximum:
             raise self._wrong(value, f"an integer from {self.minimum} to {self.maximum}")
         return value
+
+    def _quantity(self, value: Any) -> int:
+        if not isinstance(value, str):
+            return self._integer(value)
+        try:
+            number = (
+                parse_size(value, least=-INT64_MAX)
+                if self.type == "bytes"
+                else parse_duration(value, least=-INT64_MAX)
+            )
+        except ValueError as error:
+            raise UsageError(f"{self.name}: {error}") from None
+        return self._integer(int(number) if number == int(number) else value)
 
     def _boolean(self, value: Any) -> bool:
         value = (
@@ -151,9 +168,10 @@ def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]
     known = {one.name: one for one in fields}
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            meant = f"Did you mean {near[0]}?" if near else f"There is {', '.join(known) or 'none'}"
-            raise UsageError(f"there is no field {name[:80]!r} here", remedy=meant)
+            there = f"There is {', '.join(known) or 'none'}"
+            raise UsageError(
+                f"there is no field {name[:80]!r} here", remedy=did_you_mean(name, known, there)
+            )
     for one in fields:
         if one.required and one.name not in given:
             raise UsageError(f"{one.name} is missing", remedy=f"Give {one.name}: {one.help}")

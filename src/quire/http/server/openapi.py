@@ -88,6 +88,10 @@ def _parameter(one: Field, where: str) -> dict[str, Any]:
 def _schema(one: Field) -> dict[str, Any]:
     if one.type == "integer":
         return {"type": "integer", "minimum": one.minimum, "maximum": one.maximum}
+    if one.type in ("bytes", "seconds"):
+        # Text names a unit. The bounds apply to the number.
+        kinds = ["integer", "string"]
+        return {"type": kinds, "minimum": one.minimum, "maximum": one.maximum}
     if one.type == "strings":
         return {"type": "array", "items": {"type": "string"}}
     if one.choices:

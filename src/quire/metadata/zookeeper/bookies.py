@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
 from quire.metadata.common import bookie_exists, decode_address, logger
@@ -24,7 +25,7 @@ AVAILABLE = "available"
 READONLY = "readonly"
 READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
-KEEP_RETRY_S = 1.0
+KEEP_BACKOFF = Backoff(1.0, 1.0)
 """Between two attempts to register again after a lost session."""
 
 HELD_TIMEOUT_FACTOR = 1.5
@@ -179,6 +180,7 @@ class ZooKeeperRegistration:
 
     async def _keep(self) -> None:
         failing = False
+        retry = Retry(KEEP_BACKOFF, self._root.rng)
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -200,7 +202,7 @@ class ZooKeeperRegistration:
                 failing = True
                 _answer(changes, error)
                 self._wake.set()
-                await asyncio.sleep(KEEP_RETRY_S)
+                await retry.pause()
             except asyncio.CancelledError:
                 self._changes = changes + self._changes
                 raise

@@ -5,6 +5,7 @@ lost connection.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -35,12 +36,14 @@ class ZooKeeperRoot:
         self,
         connection: ZooKeeperConnection,
         path: str,
+        rng: random.Random,
         *,
         factory: str | None = None,
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
     ) -> None:
         self.zk = connection
         self.path = path
+        self.rng = rng
         self._factory = factory
         self._operation_timeout_s = operation_timeout_s
         self._layout_seen = False

@@ -93,7 +93,11 @@ class ZooKeeperStore:
         self._session_timeout_ms = session_timeout_ms
         self._factory = where.factory
         self._root = ZooKeeperRoot(
-            connection, where.root, factory=where.factory, operation_timeout_s=operation_timeout_s
+            connection,
+            where.root,
+            rng,
+            factory=where.factory,
+            operation_timeout_s=operation_timeout_s,
         )
         self._tasks = TaskSet()
         self._ledgers = ZooKeeperLedgers(self._root, self._tasks)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import ClientClosedError, MetadataError
 from quire.metadata.common import WatchHandle, logger
@@ -18,7 +19,7 @@ from quire.metadata.zookeeper.root import ZooKeeperRoot
 
 T = TypeVar("T")
 
-RETRY_S = 1.0
+BACKOFF = Backoff(1.0, 1.0)
 """After an error, such as a cluster that is not initialised yet."""
 
 
@@ -48,6 +49,7 @@ class ZooKeeperWatch(WatchHandle, Generic[T]):
 
     async def _run(self) -> None:
         failing = False
+        retry = Retry(BACKOFF, self._root.rng)
         while not self.closed:
             self._dirty.clear()
             try:
@@ -63,7 +65,7 @@ class ZooKeeperWatch(WatchHandle, Generic[T]):
                 if not failing:
                     logger.warning("a watch waits: %s", error)
                 failing = True
-                await asyncio.sleep(RETRY_S)
+                await retry.pause()
                 continue
             # From the loop, so that an error in the caller's callback is not ours.
             asyncio.get_running_loop().call_soon(self._deliver_unless_closed, found)

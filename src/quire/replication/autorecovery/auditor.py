@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quire._runtime.clock import Clock
+from quire._runtime.retry import Retry
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
@@ -148,7 +149,7 @@ class Auditor:
 
     async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Until it is done, or autorecovery is disabled: then False."""
-        pause_s = self._settings.backoff_s
+        retry = Retry(self._settings.backoff, self._rng)
         while True:
             try:
                 await work()
@@ -158,8 +159,7 @@ class Auditor:
             except MetadataError as error:
                 self._stats.store_errors += 1
                 self._log("auditor_failed", what=what, error=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._settings.backoff_max_s)
+            await retry.pause()
 
     # -- what others say ----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.retry import Retry
 from quire.client import Client
 from quire.errors import MetadataError
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
@@ -84,6 +85,7 @@ class Autorecovery:
 
     async def _stand_and_audit(self) -> None:
         election = Election(self._store, self._owner, self._clock)
+        retry = Retry(self._settings.election_backoff, self._rng)
         while True:
             try:
                 async with election.won() as lost:
@@ -94,7 +96,7 @@ class Autorecovery:
             except MetadataError as error:
                 self.stats.store_errors += 1
                 self._log("election_failed", error=str(error))
-            await asyncio.sleep(self._settings.backoff_s)
+            await retry.pause()
 
     async def _audit_until(self, lost: asyncio.Event) -> None:
         auditor = Auditor(

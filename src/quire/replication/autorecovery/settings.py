@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from quire._runtime.retry import Backoff
 from quire.config import MIB
 
 BYTES_PER_S = 16 * MIB
 """Of a process, unless it is told otherwise: so much leaves room for who writes and reads."""
 OPEN_GRACE_S = 30.0
 """How long the writer of an open ledger has to replace a lost bookie by itself: as Java's."""
+BACKOFF_JITTER = 0.25
+"""The largest share of a pause between two attempts that random jitter subtracts."""
 PARALLEL = 4
 """Ledgers that a job copies at one time."""
 TARGET_SPREAD_PERCENT = 10.0
@@ -50,6 +53,16 @@ class AutorecoverySettings:
     """That one process works on."""
     bytes_per_s: float | None = BYTES_PER_S
     """What one process copies, and reads to compare, in slices of 8 ms each. None: no bound."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses after failures."""
+        return Backoff(self.backoff_s, self.backoff_max_s, BACKOFF_JITTER)
+
+    @property
+    def election_backoff(self) -> Backoff:
+        """The pauses before a process stands for auditor again."""
+        return Backoff(self.backoff_s, self.backoff_s, BACKOFF_JITTER)
 
 
 @dataclass(slots=True)

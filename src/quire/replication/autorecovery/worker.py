@@ -23,7 +23,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
+from quire._runtime.retry import Retry
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
@@ -65,8 +67,6 @@ from quire.replication.repair.repair_findings import repair_locked
 from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.repair.replica_scan import scan
 
-BACKOFF_JITTER = 0.25
-"""The largest share of a pause between two attempts that random jitter may subtract."""
 RESTING_MAX = 100_000
 """Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
 NEVER_WRITTEN = 2**62
@@ -165,7 +165,7 @@ class ReplicationWorker:
             self._news.set()
 
     async def _work(self) -> None:
-        pause_s = self._settings.backoff_s
+        retry = Retry(self._settings.backoff, self._rng)
         while True:
             try:
                 ledger_id = await self._pick()
@@ -176,12 +176,11 @@ class ReplicationWorker:
                     await self._attempt(ledger_id)
                 finally:
                     self._busy.discard(ledger_id)
-                pause_s = self._settings.backoff_s
+                retry.reset()
             except MetadataError as error:
                 self._stats.store_errors += 1
                 self._log("worker_failed", error=str(error))
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, self._settings.backoff_max_s)
+                await retry.pause()
 
     # -- which ledger -------------------------------------------------------------------------
 
@@ -283,14 +282,9 @@ class ReplicationWorker:
         return pause_s
 
     def _backoff_s(self, attempts: int) -> float:
-        """Return the pause after this number of failures: it doubles up to `backoff_max_s`.
-
-        Random jitter subtracts up to `BACKOFF_JITTER` of it, so that ledgers that failed together,
-        and workers of several processes, do not retry at the same time.
-        """
-        settings = self._settings
-        longest = min(settings.backoff_s * 2 ** min(attempts, 32), settings.backoff_max_s)
-        return float(longest * (1 - BACKOFF_JITTER * self._rng.random()))
+        """Return the pause after this number of earlier failures, with jitter: ledgers that failed
+        together, and workers of several processes, do not retry at the same time."""
+        return self._settings.backoff.pause_s(attempts + 1, self._rng)
 
     async def _others_failed(self, ledger_id: int, rest: _Rest) -> bool:
         """Return whether another worker failed a moment ago, so that this worker waits as well.
@@ -435,15 +429,15 @@ class ReplicationWorker:
         for bookie in sorted(named.intersection(bookies)):
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._client.pool.ask_control(
+                    await pool_of(self._client).ask_control(
                         bookie, lambda channel: channel.force(ledger_id)
                     )
             except NoEntryAnswer:
                 pass  # and nothing of it need be there, or the look had found that
-            except TimeoutError:
-                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
             except QuireError as error:
                 return f"bookie {bookie} did not sync what it has: {error.args[0]}"
+            except TimeoutError:
+                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
         return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:

@@ -9,12 +9,12 @@ the work: each ledger is copied under its lock of the under-replication tree, as
 from __future__ import annotations
 
 import asyncio
-import difflib
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, QuireError, UsageError
@@ -186,8 +186,8 @@ async def check_known(client: Client, bookie: str) -> None:
     bookies = await client.bookies()
     cookies = await client.metadata.list_cookies()
     known = sorted({*cookies, *bookies.writable, *bookies.readonly})
-    if bookie not in known and (near := difflib.get_close_matches(bookie, known, 1)):
-        raise UsageError(f"no bookie {bookie} is known", remedy=f"Did you mean {near[0]}?")
+    if bookie not in known and (hint := did_you_mean(bookie, known)):
+        raise UsageError(f"no bookie {bookie} is known", remedy=hint)
 
 
 def not_tried(ledger_id: int) -> LedgerResult:

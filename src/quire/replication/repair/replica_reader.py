@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LAST_ENTRY
@@ -49,7 +51,8 @@ LOST_ATTEMPTS = 4
 """Of a request whose connection is lost: behind a restart each connection to the bookie that there
 was is lost when it is used, and there may be several."""
 BUSY_ATTEMPTS = 10
-BUSY_PAUSE_S = 0.2
+BUSY_BACKOFF = Backoff(0.2, 0.2)
+"""The pauses between these."""
 PATIENCE_ROUNDS = 6
 """So many times `read_timeout_s` an answer may take while something comes."""
 NO_LEDGER = 2**63 - 1
@@ -282,17 +285,16 @@ class ReplicaReader:
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
-        busy, attempts = 0, ReadAttempts()
+        busy = Retry(BUSY_BACKOFF, self._client.rng, attempts=BUSY_ATTEMPTS)
+        attempts = ReadAttempts()
         while True:
             try:
                 return await self._in_time(ask)
             except BookieBusyError as error:
-                busy += 1
-                if busy == BUSY_ATTEMPTS:
+                if not await busy.pause():
                     raise Unreachable("the bookie is too busy to answer") from error
-                await asyncio.sleep(BUSY_PAUSE_S)
             except (BookieTimeoutError, BookieUnavailableError) as error:
-                pool = self._client.pool
+                pool = pool_of(self._client)
                 given_up = isinstance(error, BookieTimeoutError) and pool.failed_lately(self.bookie)
                 if attempts.are_used_up(error) or given_up:
                     pool.mark_failed(self.bookie)
@@ -301,7 +303,7 @@ class ReplicaReader:
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something
         comes from the bookie it has more time: large answers come one behind the other."""
-        pool, limit = self._client.pool, self._client.config.read_timeout_s
+        pool, limit = pool_of(self._client), self._client.config.read_timeout_s
 
         loop, left = asyncio.get_running_loop(), PATIENCE_ROUNDS
         before = pool.received_bytes(self.bookie)
@@ -321,6 +323,8 @@ class ReplicaReader:
         try:
             async with asyncio.timeout(None) as bound:
                 return await ask(await pool.channel(self.bookie))
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {self.bookie}: no answer within {limit:g} s"
@@ -340,16 +344,16 @@ async def answers(client: Client, bookie: str) -> str:
     while True:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
-                await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
-        except TimeoutError:
-            limit_s = client.config.read_timeout_s
-            error: QuireError = BookieTimeoutError(f"no answer within {limit_s:g} s")
+                await (await pool_of(client).channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
         except (BookieTimeoutError, BookieUnavailableError) as lost:
-            error = lost
+            error: QuireError = lost
         except QuireError:
             return ""
+        except TimeoutError:
+            limit_s = client.config.read_timeout_s
+            error = BookieTimeoutError(f"no answer within {limit_s:g} s")
         else:
             return ""
         if attempts.are_used_up(error):
-            anew = await client.pool.answers_anew(bookie, client.config.read_timeout_s)
+            anew = await pool_of(client).answers_anew(bookie, client.config.read_timeout_s)
             return "" if anew else str(error.args[0])

@@ -22,8 +22,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.config import ClientConfig
 from quire.errors import (
     NoSuchKeyError,
@@ -47,7 +47,8 @@ from quire.streams.mirror.check import (
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
+from quire.streams.namespace.settings import current_names
 from quire.streams.namespace.truncation import would_free
 from quire.streams.read.positions import oldest_position
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
@@ -61,7 +62,7 @@ PATIENCE_S = 60.0
 REPORT_S = 1.0
 KEEP_S = 5.0
 """Between two looks for what the source gave up, and for streams that are new."""
-EXPLICIT_LAC_MS = 200
+EXPLICIT_LAC_S = 0.2
 """A record at the end of the source can be read in the copy this much later, at most."""
 STREAMS_AT_ONCE = 64
 """Of a run that ends; one that goes on follows all."""
@@ -164,14 +165,14 @@ def replicate(
         do = functools.partial(copy_piece, source, target)
         return run_pieces(spark, pieces, do, what="copying segments")
 
-    config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
+    config = ClientConfig(tls=target.tls, explicit_lac_interval_s=EXPLICIT_LAC_S)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
         ends = (
             ReplicateEnd(read.aio, source.password, path),
             ReplicateEnd(written.aio, target.password, to_path),
         )
         job = _Job(
-            *ends, streams, truncation, on_gap, dict(settings or {}), patience_s,
+            *ends, streams, truncation, on_gap, current_names(settings or {}), patience_s,
             stop or threading.Event(), for_s, report, progress,
         )  # fmt: skip
         call(check_ends(*ends))
@@ -196,7 +197,7 @@ class ReplicateEnd:
     path: str
 
     async def open(self) -> Namespace:
-        return await Namespace.open(self.client, self.path, password=self.password)
+        return await open_namespace(self.client, self.path, password=self.password)
 
 
 async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
@@ -285,10 +286,9 @@ class _Job:
             return await self._target.open()
         except NoSuchNamespaceError:
             given = {**source.given_settings, **self._settings}
-            return await Namespace.create(
+            return await open_namespace(
                 self._target.client, self._target.path, settings=given,
-                password=self._target.password,
-            )  # fmt: skip
+                password=self._target.password, create=True)  # fmt: skip
 
     # -- streams ------------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.client import LedgerReader
 from quire.errors import QuireError
 from quire.streams import Namespace, StreamSegment
 from quire.streams.read.segment_list import SegmentList
 
-RETRY_DELAY_S = 0.2
-"""After an error; it doubles."""
-RETRY_DELAY_MAX_S = 5.0
+BACKOFF = Backoff(0.2, 5.0)
+"""The pauses after errors."""
 
 
 class StreamFollower:
@@ -39,17 +39,16 @@ class StreamFollower:
         self._task.cancel()
 
     async def _run(self) -> None:
-        delay_s = RETRY_DELAY_S
+        retry = Retry(BACKOFF, self._streams.client.rng)
         while True:
             try:
                 async with SegmentList(self._streams.metadata(self._name)) as listed:
                     while True:
                         await self._follow(listed)
-                        delay_s = RETRY_DELAY_S
+                        retry.reset()
             except QuireError:
                 await self._news()  # who looks then meets the error itself, or finds it gone
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
+                await retry.pause()
 
     async def _follow(self, listed: SegmentList) -> None:
         """As long as the newest segment stays the same."""

@@ -34,8 +34,9 @@ from pyspark.sql.types import (
 )
 
 from quire import QuireError, blocking
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column
@@ -44,6 +45,7 @@ from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
 from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import COLUMNS, NULLABLE, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
@@ -55,7 +57,8 @@ FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
 """Columns for which no bookie is asked, where a segment is completed."""
 CATCH_UP_S = 20.0
 """How long a task waits until the bookies know that what the driver saw acknowledged is so."""
-CATCH_UP_DELAY_S = 0.05
+CATCH_UP_BACKOFF = Backoff(0.05)
+"""The pauses between its looks."""
 INT64_MAX = 2**63 - 1
 
 TYPES: dict[str, DataType] = {
@@ -149,10 +152,9 @@ class StreamTasks:
             ledger = client.open_ledger(
                 segment.ledger_id, password=self.options.password, recover=True
             )
-        deadline_s = time.monotonic() + CATCH_UP_S
-        delay_s = CATCH_UP_DELAY_S
+        retry = Retry(CATCH_UP_BACKOFF, client.aio.rng, limit_s=CATCH_UP_S, now=time.monotonic)
         while ledger.last_add_confirmed < split.last and not ledger.ledger_closed:
-            if time.monotonic() > deadline_s:
+            if not retry.failed():
                 raise ReadError(
                     f"stream {split.origin.stream}: entry {split.last} of ledger "
                     f"{segment.ledger_id} is acknowledged, and the bookies that answer know of "
@@ -163,8 +165,7 @@ class StreamTasks:
                 )
             ledger.refresh()
             if ledger.last_add_confirmed < split.last:
-                time.sleep(delay_s)
-                delay_s *= 2
+                time.sleep(retry.pause_s())
         return ledger
 
     def _counted(self, split: StreamSplit, records: int) -> Iterator[pa.RecordBatch]:
@@ -273,7 +274,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
     async def _laid(self, client: Any) -> list[list[StreamSplit]]:
         options = self._options
-        async with await Namespace.open(
+        async with await open_namespace(
             client, options.namespace, password=options.password
         ) as streams:
             names = [n for n in await stream_names(streams, options) if self._bounds.has_stream(n)]

@@ -9,7 +9,6 @@ the tasks' messages to the commit, which runs in another process.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +20,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegralType, StringType, StructType
 
 from quire import blocking
+from quire._runtime.suggest import did_you_mean
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
 from quire.spark.ledgers.writer import payloads, task, value_column
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish import publishing
@@ -79,8 +80,8 @@ def _column(schema: StructType, option: str, name: str | None, kind: type) -> in
         return None
     at = _by_name(schema).get(name.lower())
     if at is None:
-        near = difflib.get_close_matches(name, schema.fieldNames(), 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(schema.names)}"
+        there = f"There are: {', '.join(schema.names)}"
+        hint = did_you_mean(name, schema.fieldNames(), there, quote=True)
         raise UsageError(f"option '{option}': there is no column {name!r}", remedy=hint)
     found = schema.fields[at].dataType
     if not isinstance(found, kind):
@@ -107,7 +108,7 @@ class WritePlan:
 
 
 async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
-    return await Namespace.open(client, options.namespace, password=options.password)
+    return await open_namespace(client, options.namespace, password=options.password)
 
 
 async def check_streams(
@@ -147,11 +148,10 @@ async def make_sure(streams: Namespace, name: str, create: bool) -> None:
     if await streams.exists(name):
         return
     if not create:
-        near = difflib.get_close_matches(name, await streams.streams(), 1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(name, await streams.streams(), quote=True)
         raise NoSuchStreamError(
             f"stream {name} does not exist in namespace {streams.path}",
-            remedy=f"{hint}With the option 'createStream' it is made",
+            remedy=f"{hint} With the option 'createStream' it is made".lstrip(),
         )
     try:
         await streams.create_stream(name)
@@ -234,12 +234,10 @@ def _by_stream(
     for name in pc.unique(names).to_pylist():
         if name not in plan.batches and name not in plan.done:
             known = [*plan.batches, *plan.done]
-            near = difflib.get_close_matches(name or "", known, 1)
+            otherwise = "Add it there, or filter such rows"
             raise UsageError(
                 f"a row is for stream {name!r}, which is none of the option 'streams'",
-                remedy=f"Did you mean {near[0]!r}?"
-                if near
-                else "Add it there, or filter such rows",
+                remedy=did_you_mean(name or "", known, otherwise, quote=True),
             )
         yield name, batch.filter(pc.equal(names, name))
 
@@ -360,7 +358,7 @@ class Committer:
                 first = min(one.ledger_id for one in built)
                 kept = [segment.ledger_id for segment in segments]
                 await publishing.sweep_job(streams, name, batch.key, kept, first)
-        limited = batch.settings["retention_ms"] or batch.settings["retention_bytes"]
+        limited = batch.settings["retention_s"] or batch.settings["retention_bytes"]
         if limited and batch.key.number % RETAIN_EVERY_BATCHES == 0:
             await streams.retain(name)
 
@@ -395,4 +393,4 @@ def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]
 
 
 def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
-    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name))
+    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name), client.rng)

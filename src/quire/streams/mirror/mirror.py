@@ -22,6 +22,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire.client import LedgerReader, LedgerWriter
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
@@ -67,9 +68,8 @@ DIRECT_BYTES_MAX = 4 * 1024 * 1024
 LOOKS_MAX = 5
 """How often the segments are read before a ledger that is gone counts as lost."""
 LOOK_DELAY_S = 0.2
-RETRY_DELAY_S = 0.2
-"""Before a stream is gone on with after an error that passes; it doubles up to the maximum."""
-RETRY_DELAY_MAX_S = 5.0
+BACKOFF = Backoff(0.2, 5.0)
+"""The pauses before a stream is gone on with after an error that passes."""
 SHOW_S = 5.0
 """How long a followed ledger waits at the end until its last entry can be read."""
 SHOW_EACH_S = 0.05
@@ -160,7 +160,8 @@ class Mirror:
         StreamDivergedError (nothing was changed), StreamFencedError (another writer has the copy),
         StreamGapError, NoSuchStreamError; what ledgers and metadata raise, once nothing has gone on
         for `patience_s`."""
-        delay_s, failing_since, loop = RETRY_DELAY_S, -1.0, asyncio.get_running_loop()
+        retry = Retry(BACKOFF, self.target.client.rng)
+        failing_since, loop = -1.0, asyncio.get_running_loop()
         while True:
             try:
                 await self._take()
@@ -173,13 +174,13 @@ class Mirror:
             except PASSING:
                 now = loop.time()
                 if self._well_at > failing_since:
-                    delay_s, failing_since = RETRY_DELAY_S, now
+                    failing_since = now
+                    retry.reset()
                 elif now - failing_since > self._patience_s:
                     raise
             finally:
                 self._drop_tail()
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
+            await retry.pause()
 
     async def _take(self) -> None:
         """Become the writer of the copy, once it is certain that it is one."""

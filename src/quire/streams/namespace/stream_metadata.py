@@ -9,9 +9,11 @@ its successor. A lock (`lock`) only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import FIRST_LSSN
 from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
@@ -40,9 +42,8 @@ from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
 """To learn whether a transaction was done whose answer was lost."""
-LOST_REPLY_DELAY_S = 0.1
-"""Before the second of them; it doubles up to the maximum."""
-LOST_REPLY_DELAY_MAX_S = 2.0
+LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
+"""The pauses between these."""
 CREATE_ATTEMPTS = 5
 """While somebody deletes another one of that name."""
 LIST_ATTEMPTS = 20
@@ -69,8 +70,9 @@ class WriterClaim:
 class StreamMetadata:
     """One stream's nodes."""
 
-    def __init__(self, tree: Tree, paths: StreamPaths) -> None:
+    def __init__(self, tree: Tree, paths: StreamPaths, rng: random.Random) -> None:
         self.tree = tree
+        self._rng = rng
         self.paths = paths
         self.lives = StreamLives(tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
@@ -400,8 +402,8 @@ class StreamMetadata:
             version += 1
         else:
             guard.append(Check(self.paths.segments, claim.ledgers_version))
-        delay_s = LOST_REPLY_DELAY_S
-        for attempt in range(LOST_REPLY_ATTEMPTS):
+        retry = Retry(LOST_REPLY_BACKOFF, self._rng, attempts=LOST_REPLY_ATTEMPTS)
+        while True:
             try:
                 try:
                     await self.tree.commit(*operations, *guard)
@@ -412,10 +414,8 @@ class StreamMetadata:
                         ) from error
                 return  # now, or before, and the answer was lost
             except MetadataUnavailableError:
-                if attempt == LOST_REPLY_ATTEMPTS - 1:
+                if not await retry.pause():
                     raise
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
 
     async def _is_so(
         self, claim: WriterClaim, ledgers_version: int, after: Mapping[str, bytes | None]

@@ -153,8 +153,8 @@ async def _expired(
     """Before this position nothing has to be kept; None: all has."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = 0
-    if settings.retention_ms:
-        oldest_ms = client.clock.now_ms() - settings.retention_ms
+    if settings.retention_s:
+        oldest_ms = client.clock.now_ms() - round(1000 * settings.retention_s)
         while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
             expired += 1
     if settings.retention_bytes:

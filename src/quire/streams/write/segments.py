@@ -170,6 +170,7 @@ class Segments:
         """`lock`: released with the rest, when the writer is closed."""
         self.metadata = metadata
         self.taken = taken
+        self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
         """Returns the control record that each segment begins with, if there is one."""
@@ -377,7 +378,7 @@ class Segments:
     def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:
         self._spare = None
         compression = Compression[self._settings.compression.upper()]
-        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_ms / 1_000
+        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_s
         self.open = SegmentWriter(segment, ledger, compression, self.taken.next_sequence, due_s)
         opening = self.opening()
         if opening is not None:

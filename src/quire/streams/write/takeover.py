@@ -7,10 +7,10 @@ which fences the ledger that it may still be writing.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from quire._runtime.retry import Backoff, Retry
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.limits import MAX_POSITION, MAX_TXID
 from quire.codec.distributedlog.segment import StreamSegment
@@ -22,8 +22,8 @@ from quire.streams.write.producers import ControlState, read_marks
 logger = logging.getLogger("quire.streams")
 
 DELETE_ATTEMPTS = 6
-DELETE_DELAY_S = 0.1
-"""Before the second of them; it doubles."""
+DELETE_BACKOFF = Backoff(0.1)
+"""The pauses between these."""
 BACKWARD_ENTRIES = 8
 """Read at once while looking for the last record of a segment."""
 
@@ -182,11 +182,11 @@ async def free_allocated(client: Client, metadata: StreamMetadata, claim: Writer
 async def delete_insisting(client: Client, ledger_id: int) -> None:
     """Delete a ledger that nothing names any more: who gives up leaves it to the audit of
     orphans."""
-    delay_s = DELETE_DELAY_S
-    for _ in range(DELETE_ATTEMPTS):
+    retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
+    while True:
         try:
             await client.delete_ledger(ledger_id)
             return
         except MetadataUnavailableError:
-            await asyncio.sleep(delay_s)
-            delay_s *= 2
+            if not await retry.pause():
+                return

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import (
     QuireError,
@@ -36,9 +37,8 @@ FULL_ENTRIES_IN_FLIGHT_MAX = 64
 TURNS_BEFORE_CONTROL = 2
 """The number of event-loop iterations in which callers whose appends returned may append again.
 Then an entry without records tells the bookies that the last one is acknowledged."""
-RETRY_DELAY_S = 0.05
-"""Before a segment is begun or completed once more; it doubles up to the maximum."""
-RETRY_DELAY_MAX_S = 2.0
+SEGMENT_BACKOFF = Backoff(0.05, 2.0)
+"""The pauses before a segment is begun or completed once more."""
 GIVE_UP_S = 60.0
 """Without a segment to write to, for so long, the writer ends."""
 FINAL = (StreamFencedError, UnauthorizedError, UsageError)
@@ -256,17 +256,15 @@ class WriterTask:
         self._queue.extendleft(reversed(lost))
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        delay_s, give_up = RETRY_DELAY_S, self._loop.time() + GIVE_UP_S
+        retry = Retry(SEGMENT_BACKOFF, self.segments.rng, limit_s=GIVE_UP_S)
         while True:
             try:
                 return await work()
             except FINAL:
                 raise
             except QuireError:
-                if self._loop.time() >= give_up:
+                if not await retry.pause():
                     raise
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
 
     async def _show(self, segment: SegmentWriter) -> bool:
         """Let readers see the last entry, unless another one follows it anyway. False: they do."""

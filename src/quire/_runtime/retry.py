@@ -1,0 +1,101 @@
+"""Retries: pauses that grow from failure to failure, with random jitter, within bounds.
+
+Every loop that repeats what has failed takes its pauses from here. Jitter keeps clients that failed
+at the same moment, because a store or a switch restarted, from coming back at the same moment. The
+generator and the clock are handed in, so that the simulator repeats a run exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+EQUAL_JITTER = 0.5
+"""The share of a pause that is random, unless a loop says otherwise. The other half is kept, so
+that a retry never follows at once."""
+_DOUBLINGS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pauses after the first, the second and further failures in a row."""
+
+    first_s: float
+    """The longest pause after the first failure, in seconds. It doubles with each failure."""
+    most_s: float = math.inf
+    """The longest pause there is, in seconds."""
+    jitter: float = EQUAL_JITTER
+    """The largest share of a pause that is subtracted at random."""
+
+    def longest_s(self, failures: int) -> float:
+        """Return the pause without jitter after this number of failures, 1 or more."""
+        return min(self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.most_s)
+
+    def pause_s(self, failures: int, rng: random.Random) -> float:
+        """Return the seconds to wait after this number of failures in a row, 1 or more."""
+        return self.longest_s(failures) * (1 - self.jitter * rng.random())
+
+
+class Retry:
+    """The failures in a row of one piece of work.
+
+    retry = Retry(BACKOFF, rng, attempts=5)
+    while True:
+        try:
+            return await work()
+        except PassingError:
+            if not await retry.pause():
+                raise
+    """
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        rng: random.Random,
+        *,
+        attempts: int | None = None,
+        limit_s: float | None = None,
+        now: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Allow `attempts` in all, and no further one later than `limit_s` from now.
+
+        Without a bound the work is repeated for ever. `now` is the clock of the event loop unless
+        it is given.
+        """
+        self.failures = 0
+        """The number of failures since the start, or since `reset`."""
+        self._backoff = backoff
+        self._rng = rng
+        self._attempts = attempts
+        self._sleep = sleep
+        self._now = now
+        self._give_up_s = math.inf if limit_s is None else self._time() + limit_s
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time() if self._now is None else self._now()
+
+    def reset(self) -> None:
+        """Begin again with the shortest pause: the work has made progress. The time limit stays."""
+        self.failures = 0
+
+    def failed(self) -> bool:
+        """Count one more failure. Return whether another attempt is allowed."""
+        self.failures += 1
+        if self._attempts is not None and self.failures >= self._attempts:
+            return False
+        return self._give_up_s == math.inf or self._time() < self._give_up_s
+
+    def pause_s(self) -> float:
+        """Return the seconds to wait after the failures so far, drawn anew by each call."""
+        return self._backoff.pause_s(max(1, self.failures), self._rng)
+
+    async def pause(self) -> bool:
+        """Count one more failure and wait. Return False, at once, if the bounds are reached."""
+        if not self.failed():
+            return False
+        await self._sleep(self.pause_s())
+        return True
