@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -591,7 +591,7 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
         found = await explain_ledger(client, writer.ledger_id)
         assert (found.state, found.spare) == ("OPEN", 0)
         assert "start another one" in found.verdict.sentence
-        assert found.as_json()["segments"][0]["closed"] is False
+        assert asdict(found)["segments"][0]["closed"] is False
         await client.close()
 
     simulated(scenario, bookies=3)

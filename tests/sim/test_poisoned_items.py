@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def auditor_marks_all_others(tmp_path: Path) -> None:
         found = await overview(there.store, clock=there.client.clock)
         assert found.unreadable is not None
         assert found.unreadable.sentence().startswith(f"ledger {there.bad}: {WHY}")
-        said = [one.what for one in problems([], json.loads(json.dumps(found.as_json())))]
+        said = [one.what for one in problems([], json.loads(json.dumps(asdict(found))))]
         assert any(f"ledger {there.bad} cannot be read" in one and WHY in one for one in said)
         good = there.world.cluster.ledgers[there.ids[0]].data
         there.world.cluster.ledgers[there.bad].data = good
@@ -678,7 +679,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "replication/autorecovery/worker.py forget_old_failures": (
         failures_are_forgotten_beside_a_broken_mark,
     ),
-    "client/client.py Client.list_ledgers": (
+    "client/client.py LedgerClient.list_ledgers": (
         a_new_ledger_does_not_stumble_over_it,
         force_deletes_it,
     ),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -177,7 +178,7 @@ async def explain_one_ledger(
         except NoSuchLedgerError as error:
             raise await missed(client, error, ledger_id) from None
     if as_json:
-        print_json(found.as_json())
+        print_json(asdict(found))
     else:
         click.echo("\n".join(_ledger_lines(found)))
 

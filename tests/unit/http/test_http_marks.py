@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, cast
 
 import pytest
@@ -79,7 +80,7 @@ async def test_nobody_waits_for_the_end_of_a_count(
             await asyncio.sleep(0)
     assert (found.marked, found.whole) == (2, False)
     told = await overview(client.metadata, counted=found)
-    said = [one.what for one in problems([], told.as_json())]
+    said = [one.what for one in problems([], asdict(told))]
     assert "Ledgers that lack replicas: at least 2" in said
     assert len(walks) == 1
     await counts.close()

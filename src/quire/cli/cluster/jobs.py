@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -177,7 +178,7 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
         say(f"{kind} {target} was paused already")
     if as_json:
         for one in found:
-            print_json(one.as_json())
+            print_json(asdict(one))
     elif kind is None:
         for one in found:
             click.echo(f"{one.kind} {one.target}, by {one.by or 'nobody known'}, since "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,7 +124,7 @@ async def _start(
             click.echo(name)
             await stopping.wait()
             running.cancel()
-        log_event("stopped", **autorecovery.stats.as_json())
+        log_event("stopped", **asdict(autorecovery.stats))
 
 
 def beside(
@@ -154,7 +155,7 @@ async def status(uri: str, as_json: bool) -> None:
     async with _store(uri) as client:
         found = await overview(client.metadata)
     if as_json:
-        print_json(found.as_json())
+        print_json(asdict(found))
         return
     auditor = found.auditor or "nobody"
     if found.auditor_age_s is not None:
@@ -202,7 +203,7 @@ async def list_marked(uri: str, as_json: bool) -> None:
     async with _store(uri) as client:
         async for one in marked_ledgers(client.metadata, malformed=malformed):
             if as_json:
-                print_json({**one.as_json(), "why": one.sentence()})
+                print_json({**asdict(one), "why": one.sentence()})
             else:
                 click.echo(_line(one))
     for path, why in malformed.items():

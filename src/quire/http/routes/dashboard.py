@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -69,8 +70,8 @@ class DashboardRoutes:
             "autorecovery": recovery,
             "jobs": [job.as_json() for job in self._jobs.all()],
             "elsewhere": [one.as_json() for one in running if one.by != self._owner],
-            "paused": [one.as_json() for one in paused],
-            "marked": [{**one.as_json(), "why": one.sentence()} for one in found if one],
+            "paused": [asdict(one) for one in paused],
+            "marked": [{**asdict(one), "why": one.sentence()} for one in found if one],
         }
 
     async def namespaces(self, call: Call) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.clock import Clock
@@ -69,7 +70,7 @@ class HttpJob:
             "kind": self.kind,
             "target": self.target,
             "state": self.state,
-            "paused": self.paused.as_json() if self.paused is not None else None,
+            "paused": asdict(self.paused) if self.paused is not None else None,
             "step": self.step,
             "ledgers": self.ledgers,
             "ledgers_done": self.ledgers_done,

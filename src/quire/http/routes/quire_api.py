@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
@@ -161,7 +162,7 @@ class QuireRoutes:
         except NoSuchLedgerError as error:
             raise await missed(client, error, ledger_id) from None
         metadata = await client.ledger_metadata(ledger_id)
-        return {**found.as_json(), "metadata": ledger_as_json(ledger_id, metadata)}
+        return {**asdict(found), "metadata": ledger_as_json(ledger_id, metadata)}
 
     async def marked(self, call: Call) -> dict[str, Any]:
         store = (await self._connect()).metadata
@@ -173,9 +174,7 @@ class QuireRoutes:
         ids = sorted(ids)[: limit + 1]
         found = await each(ids[:limit], lambda one: why_not(store, one))
         return {
-            "ledgers": [
-                {**one.as_json(), "why": one.sentence()} for one in found if one is not None
-            ],
+            "ledgers": [{**asdict(one), "why": one.sentence()} for one in found if one is not None],
             "next": ids[limit - 1] if len(ids) > limit else None,
         }
 
@@ -228,7 +227,7 @@ class QuireRoutes:
 
     async def paused(self, call: Call) -> dict[str, Any]:
         client = await self._connect()
-        return {"paused": [one.as_json() for one in await Pauses(client.metadata).all()]}
+        return {"paused": [asdict(one) for one in await Pauses(client.metadata).all()]}
 
     async def running(self, call: Call) -> dict[str, Any]:
         client = await self._connect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quire._runtime.metrics import Metric, gauge, labelled
@@ -66,11 +66,11 @@ class ClusterState:
             "space_age_s": self.space_age_s,
             "rates": together({one["id"]: one["rates"] for one in self.bookies if one["rates"]}),
             "autorecovery": self.autorecovery,
-            "at_risk": self.risk.as_json() if self.risk is not None else None,
-            "problems": [one.as_json() for one in self.problems],
+            "at_risk": asdict(self.risk) if self.risk is not None else None,
+            "problems": [asdict(one) for one in self.problems],
             "running": [one.as_json() for one in self.running],
             "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
-            "garbage_collection": self.collection.as_json(),
+            "garbage_collection": asdict(self.collection),
         }
 
 
@@ -121,7 +121,7 @@ class ClusterView:
     async def autorecovery(self, client: Client) -> dict[str, Any]:
         """How it stands, as JSON. MetadataError. Cancel-safe."""
         counted = await self.marks.of(client)
-        return (await overview(client.metadata, clock=client.clock, counted=counted)).as_json()
+        return asdict(await overview(client.metadata, clock=client.clock, counted=counted))
 
     async def close(self) -> None:
         for one in (self.spaces, self.rates, self.risks, self.marks, self.lost):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from quire._runtime.units import are, counted, plural
@@ -39,9 +39,6 @@ class Problem:
     doing: str = ""
     """What is being done about it without anybody, or why nothing is; '': nothing could be."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 Bookie = Mapping[str, Any]
 """As `bookie_list.bookie_facts` gives it, with its space."""
@@ -58,7 +55,7 @@ def problems(
 ) -> list[Problem]:
     """Yield the problems of a cluster, the worst first.
 
-    `autorecovery` is the result of `Overview.as_json`. `risk` is the data at risk in the groups
+    `autorecovery` is an `Overview` as a dictionary. `risk` is the data at risk in the groups
     that `lost_groups` returns, or None if it was not counted. `lost` is None before the first
     search. `now_ms` is calendar time.
     """
@@ -82,13 +79,6 @@ class Collection:
     """The bookies that found that the metadata store went back in time."""
     unreadable: tuple[str, ...] = ()
     """The bookies whose mark in the store could not be read."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "off": self.off,
-            "refusing": list(self.refusing),
-            "unreadable": list(self.unreadable),
-        }
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from quire._runtime.retry import Backoff
 from quire.config import MIB
@@ -114,6 +114,3 @@ class AutorecoveryStats:
     entries_copied: int = 0
     bytes_copied: int = 0
     """Payload that was written to bookies."""
-
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)

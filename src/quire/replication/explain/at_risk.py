@@ -4,8 +4,7 @@ many there is one copy left, or none. Nothing is read from bookies, and nothing 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from quire._runtime.tasks import each, pages
 from quire.client import Client
@@ -37,9 +36,6 @@ class AtRisk:
     """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
     """Some of these ledgers, each with the reason."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 async def at_risk(

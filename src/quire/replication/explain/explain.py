@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from quire.client import Client
 from quire.core.append.quorum import write_set
@@ -89,9 +88,6 @@ class Explained:
     """Writable bookies that are not in its last ensemble."""
     deep: bool
     verdict: Diagnosis
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "mark": self.mark.as_json() if self.mark is not None else None}
 
 
 SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACHABLE)

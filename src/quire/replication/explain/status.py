@@ -5,8 +5,7 @@ repaired yet.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.units import counted
@@ -54,9 +53,6 @@ class WhyNot:
     """Not: autorecovery is switched off for the whole cluster."""
     unreadable: str = ""
     """The reason why the mark cannot be read; '' if it can."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def sentence(self) -> str:
         """Why it is not repaired yet."""
@@ -158,9 +154,6 @@ class Overview:
     or if no Quire auditor has made a pass yet."""
     damaged: tuple[str, ...] = ()
     """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

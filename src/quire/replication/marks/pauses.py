@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import (
@@ -38,9 +37,6 @@ class Pause:
     by: str
     """Who paused it."""
     at_ms: int
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Pauses:
