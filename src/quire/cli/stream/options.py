@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command, checked, password_of, warn
+from quire.cli.common.groups import warn
+from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
@@ -211,12 +212,12 @@ async def namespace(
 ) -> AsyncIterator[Namespace]:
     """With `make` the default namespace is made where it is missing: its name cannot be a typing
     error."""
-    from quire.streams import Namespace
+    from quire.streams.namespace.namespace import open_namespace
 
     async with connect(uri) as client:
         if make and path == DEFAULT_NAMESPACE:
-            opened = await Namespace.create(client, path, password=password)
+            opened = await open_namespace(client, path, password=password, create=True)
         else:
-            opened = await Namespace.open(client, path, password=password)
+            opened = await open_namespace(client, path, password=password)
         async with opened:
             yield opened
