@@ -20,7 +20,6 @@ ONE_FOR_EACH_ROOM = PACKAGES[0]
 """The folder of the package may have more entries."""
 LEFT: frozenset[frozenset[str]] = frozenset(
     {
-        frozenset({"quire.client.blocking", "quire.client.blocking_datasets"}),
         frozenset({"quire.cli.common.configuration", "quire.cli.common.options"}),
     }
 )
