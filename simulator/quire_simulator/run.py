@@ -11,7 +11,7 @@ from quire_simulator.actors.actors import Actors
 from quire_simulator.actors.readers import take_over
 from quire_simulator.faults import byzantine, replacements
 from quire_simulator.faults.nemesis import Nemesis
-from quire_simulator.invariants import bit_rot, early_answers, space
+from quire_simulator.invariants import bit_rot, loading_answers, space
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.history import RunHistory
 from quire_simulator.machine.loop import SimulationError
@@ -115,7 +115,7 @@ async def _scenes(stage: Stage) -> None:
     mix = WORKLOADS[plan.workload]
     world.slow_starts.slow = mix.slow_starts
     if mix.slow_starts or mix.replacing:
-        early_answers.EarlyAnswers(world, checker)
+        loading_answers.LoadingAnswers(world, checker)
     world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
     world.uneven = plan.uneven
     actors = Actors(stage)
@@ -147,7 +147,7 @@ async def _scenes(stage: Stage) -> None:
         await nemesis.bring_back(name)
     await checker.garbage_is_collected()
     if mix.slow_starts:
-        await early_answers.judge(stage)
+        await loading_answers.judge(stage)
     if plan.compact_ratio:
         await space.judge(stage)
     if plan.scrub_interval_s:

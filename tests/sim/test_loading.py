@@ -9,7 +9,7 @@ import pytest
 
 from quire.bookie.server import Bookie
 from quire_simulator import RunPlan, run_plan, simulate
-from quire_simulator.invariants import early_answers
+from quire_simulator.invariants import loading_answers
 from quire_simulator.invariants.checker import Checker, InvariantError
 from quire_simulator.invariants.claims import Claims
 from quire_simulator.machine.stepped_thread import SteppedThread
@@ -27,7 +27,7 @@ REFUSED = (
     "READ_ONLY to add",
 )
 
-# -- strands ----------------------------------------------------------------------------------
+# -- stepped threads --------------------------------------------------------------------------
 
 
 def test_a_strand_runs_from_pause_to_pause() -> None:
@@ -83,11 +83,11 @@ def test_a_strand_that_is_ended_does_nothing_more(begun: bool) -> None:
     strand.end()
     assert strand.done
     assert done == []
-    assert strands() == []
+    assert stepped_threads() == []
 
 
-def strands() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "strand"]
+def stepped_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "stepped"]
 
 
 # -- runs -------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Heard:
         self.verbs: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.claims: list[Claims] = []
-        wrong, begin, serve = early_answers._wrong, Claims.__init__, Bookie._serve_while_loading
+        wrong, begin, serve = loading_answers._wrong, Claims.__init__, Bookie._serve_while_loading
 
         def heard(said: Said, *, fenced: bool | None) -> InvariantError | None:
             self.verbs[said.verb] += 1
@@ -120,14 +120,14 @@ class Heard:
             end(bookie, early)  # type: ignore[arg-type]
 
         end = Bookie._end_loading
-        patch.setattr(early_answers, "_wrong", heard)
+        patch.setattr(loading_answers, "_wrong", heard)
         patch.setattr(Claims, "__init__", begun)
         patch.setattr(Bookie, "_serve_while_loading", serving)
         patch.setattr(Bookie, "_end_loading", ended)
 
     def everything(self) -> bool:
         given = self.verbs["entry"] + self.verbs["entries"]
-        served = sum(claims.served_early for claims in self.claims)
+        served = sum(claims.served_while_loading for claims in self.claims)
         refused = all(self.verbs[verb] for verb in REFUSED)
         # Bookies that served and did not come to the end of their logs were stopped, or died.
         ended = self.events["served"] > self.events["loaded"] > 0
@@ -136,18 +136,18 @@ class Heard:
 
 def test_bookies_are_read_while_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until all has been met that there is."""
-    heard, end = Heard(monkeypatch), early_answers.judge
+    heard, end = Heard(monkeypatch), loading_answers.judge
     died: list[threading.Thread] = []
 
     async def judge(stage: Stage) -> None:
-        died.extend(strands())  # of bookies that had no power any more
+        died.extend(stepped_threads())  # of bookies that had no power any more
         await end(stage)
 
-    monkeypatch.setattr(early_answers, "judge", judge)
+    monkeypatch.setattr(loading_answers, "judge", judge)
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
         result = simulate(seed, "loading")
         assert result.failure is None, (seed, result.failure)
-        assert strands() == []
+        assert stepped_threads() == []
         if heard.everything() and died:
             break
     assert died
@@ -184,7 +184,7 @@ def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_may_be_said_before_a_log_is_loaded(
     verb: str, fenced: bool | None, invariant: str | None
 ) -> None:
-    found = early_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
+    found = loading_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
     assert invariant == (found and found.invariant)
 
 

@@ -41,7 +41,7 @@ class Claims:
 
     def __init__(self) -> None:
         self.reports, self.known = {}, {}
-        self.served_early = 0
+        self.served_while_loading = 0
         """Entries that bookies gave out before they had loaded their logs."""
         self.served = lambda me, ledger_id, first, entries: None
         self.dropped = lambda me, ledger_id: None
@@ -114,7 +114,7 @@ class Claims:
         self._watch_writes(bookie_id, store)
         self._watch_reads(bookie_id, store)
         for early in store.early:
-            self._watch_early(bookie_id, early)
+            self._watch_loading(bookie_id, early)
 
     def _watch_start(self, bookie_id: str, store: Store) -> None:
         recover = store.recover
@@ -177,14 +177,14 @@ class Claims:
         store.read = noted_read  # type: ignore[method-assign, assignment]
         store.read_blocking = noted_read_blocking  # type: ignore[method-assign, assignment]
 
-    def _watch_early(self, bookie_id: str, early: EarlyReads) -> None:
+    def _watch_loading(self, bookie_id: str, early: EarlyReads) -> None:
         read = early.read
 
         async def noted_read(ledger_id: int, first: int, *how: int) -> Entries | None:
             entries = await read(ledger_id, first, *how)
             if entries is not None:
                 self.served(bookie_id, ledger_id, first, entries)
-                self.served_early += len(entries)
+                self.served_while_loading += len(entries)
             return entries
 
         early.read = noted_read  # type: ignore[method-assign, assignment]

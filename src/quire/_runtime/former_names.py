@@ -1,6 +1,7 @@
 """Public names under their former spelling, for one release.
 
-__getattr__ = former_names(__name__, {"Old": "New"})
+A name of a module: `__getattr__ = former_names(__name__, {"Old": "New"})`. A field of a dataclass
+that was in milliseconds: `@was_in_milliseconds("retention")`.
 """
 
 from __future__ import annotations

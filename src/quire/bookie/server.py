@@ -401,9 +401,6 @@ class Bookie:
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
-    def _repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
-        self._tasks.start(self._every(period_s, work))
-
     async def stop(self) -> None:
         """Withdraw, answer what is queued, seal the log. Safe to call twice."""
         self._serving = False
@@ -527,10 +524,13 @@ class Bookie:
             )
         return StartError(f"cannot listen on {where}: {error.strerror}")
 
-    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            await work()
+    def _repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(period_s)
+                await work()
+
+        self._tasks.start(run())
 
     async def _check_space(self) -> None:
         self.store.check_space()
@@ -551,14 +551,16 @@ class Bookie:
     def _on_failure(self, error: StorageError) -> None:
         paths = ", ".join(disk.path for disk in self._disks)
         self._log("storage_failed", directory=paths, error=str(error))
+        self._give_up(error)
+
+    def _give_up(self, error: QuireError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
 
     def _on_registration_lost(self, lost: asyncio.Future[KeyExistsError]) -> None:
         if not lost.cancelled():
             self._log("registration_lost", bookie=self.bookie_id, error=str(lost.result()))
-            if not self.failed.done():
-                self.failed.set_result(lost.result())
+            self._give_up(lost.result())
 
     def _on_writable_changed(self, has_room: bool) -> None:
         writable = self._tell_service()
@@ -612,5 +614,4 @@ class Bookie:
 
     def _on_retired(self, error: CookieError) -> None:
         self._log("retired", bookie=self.bookie_id, error=str(error))
-        if not self.failed.done():
-            self.failed.set_result(error)
+        self._give_up(error)

@@ -109,7 +109,7 @@ def collect_stats(
     reader: Reader,
     cache: ByteCache,
     files: SegmentFiles,
-    system_cache: LogPageCache,
+    page_cache: LogPageCache,
     budget: ReadBudget,
     writable: bool,
 ) -> StorageStats:
@@ -128,7 +128,7 @@ def collect_stats(
         groups=appender.groups,
         batches=appender.batches,
         bytes_written=appender.bytes_written,
-        log_given_back_bytes=system_cache.given_back_bytes,
+        log_given_back_bytes=page_cache.given_back_bytes,
         segments_removed=collector.removed,
         segments_to_seal=sealer.waiting,
         compactions=compactor.done,

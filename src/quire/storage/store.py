@@ -111,7 +111,7 @@ class LedgerStore(StoreEvents):
         """All ledgers, by id. To be looked at, and `last_add_confirmed` to be raised."""
         self._jobs = JobQueue(maintenance_worker)
         self._cache = ByteCache(config.footer_cache_bytes)
-        self._system_cache = LogPageCache(disk, config.log_cache_bytes)
+        self._page_cache = LogPageCache(disk, config.log_cache_bytes)
         self._files = SegmentFiles(disk, config.max_open_files)
         self._ahead = ReadAhead(self._files, self._blocking)
         self._reader = Reader(self._catalogue.segments, self._files, self._cache, self._ahead)
@@ -164,11 +164,8 @@ class LedgerStore(StoreEvents):
                 )
             self._directory_id = identity.directory_id
             writer = LogWriter(
-                self._log_worker, self._system_cache, identity.directory_id,
-                self._config.max_group_bytes,
-                lambda group: self._appender.on_written(group),
-                lambda batches, error: self._appender.on_failed(batches, error),
-                self._clock.monotonic,
+                self._log_worker, self._page_cache, identity.directory_id,
+                self._config.max_group_bytes, self._clock.monotonic,
             )  # fmt: skip
             started = start_log(
                 self._disk, identity, self._catalogue, self._config, writer, self._preallocated,
@@ -607,7 +604,7 @@ class LedgerStore(StoreEvents):
     def stats(self) -> StorageStats:
         return collect_stats(
             self._catalogue, self._appender, self._maintenance, self._reader, self._cache,
-            self._files, self._system_cache, self._budget, self.writable,
+            self._files, self._page_cache, self._budget, self.writable,
         )  # fmt: skip
 
     def directories(self) -> list[DirectoryState]:

@@ -7,9 +7,9 @@ from tests.sim.mutants import (
     bookie,
     byzantine,
     directories,
-    early_reads,
     index_cache,
     jobs,
+    loading,
     metadata,
     quorum,
     racks,
@@ -26,7 +26,7 @@ from tests.sim.mutants import (
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
-    writer, recovery, reader, quorum, bookie, storage, space, index_cache, early_reads, scrub,
+    writer, recovery, reader, quorum, bookie, storage, space, index_cache, loading, scrub,
     directories, replacements, resizing, metadata, autorecovery, jobs, byzantine, racks, streams,
 )  # fmt: skip
 

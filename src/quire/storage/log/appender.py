@@ -59,6 +59,7 @@ class Appender:
         self._config = config
         self._preallocated = preallocated
         self._writer = writer
+        writer.on_written, writer.on_failed = self.on_written, self.on_failed
         self._schedule = schedule
         self._closed = closed
         self._times = times
@@ -122,11 +123,11 @@ class Appender:
         batch.cost_bytes = cost = batch.cost()
         segment = self.current
         assert segment is not None
-        runs = segment.run_count + batch.run_count
+        runs, most = batch.run_count, self._config.max_runs_per_segment
         try:
-            if batch.run_count and not self._preallocated.space:
+            if runs and not self._preallocated.space:
                 self._check_share(segment, cost)
-            if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
+            if not segment.fits(cost) or segment.run_count + runs > most:
                 segment = self._roll(segment, cost)
         except BaseException:
             batch.records = batch.records[len(self._pending) :]
@@ -181,16 +182,17 @@ class Appender:
         their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
         wait: they go by themselves, and so do those that follow until one comes. The order of
         batches stays what it is."""
+        runs, size = batch.run_count, batch.size_bytes
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
-        segment.run_count += batch.run_count
-        segment.payload_bytes += batch.size_bytes
-        segment.live_bytes += batch.size_bytes
-        self.queued_bytes += batch.size_bytes
+        segment.run_count += runs
+        segment.payload_bytes += size
+        segment.live_bytes += size
+        self.queued_bytes += size
         if self.queued_bytes >= self._config.max_queued_bytes:
             self._was_full = True
         if not batch.patient:
-            self._in_company = self._in_company or batch.run_count > 0
+            self._in_company = self._in_company or runs > 0
         elif self._in_company and self._resting_bytes + batch.cost_bytes < PATIENT_BYTES_MAX:
             self._resting.append((batch, segment))
             self._resting_bytes += batch.cost_bytes

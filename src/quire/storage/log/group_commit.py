@@ -86,19 +86,17 @@ class LogWriter:
         cache: LogPageCache,
         directory_id: bytes,
         max_group_bytes: int,
-        written: Callable[[WrittenGroup], None],
-        failed: Callable[[Sequence[LogBatch], StorageError], None],
         monotonic: Callable[[], float],
     ) -> None:
-        """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
-        is written any more."""
         self._worker = worker
         self._cache = cache
         self._directory_id = directory_id
         self._max_group_bytes = max_group_bytes
-        self._written = written
-        self._failed = failed
         self._monotonic = monotonic
+        self.on_written: Callable[[WrittenGroup], None] = lambda group: None
+        """Posted to the event loop for each group that is synced, in order."""
+        self.on_failed: Callable[[Sequence[LogBatch], StorageError], None] = lambda *failure: None
+        """Posted to the event loop after a failure. Nothing is written after it."""
         self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
         self._segment: LogSegment | None = None
         self._end = 0
@@ -119,7 +117,7 @@ class LogWriter:
 
     def halt(self, error: StorageError) -> None:
         """The disk failed elsewhere: nothing more is written behind the group that is on its way.
-        `failed` is posted like after a failed write."""
+        `on_failed` is posted as after a failed write."""
         self._halt = error
         self._worker.wake()
 
@@ -135,7 +133,7 @@ class LogWriter:
         while not self._stopped:
             if self._halt is not None:
                 self._stopped = True
-                self._worker.post(partial(self._failed, (), self._halt))
+                self._worker.post(partial(self.on_failed, (), self._halt))
                 return
             taken = self._take()
             if taken is None:
@@ -149,7 +147,7 @@ class LogWriter:
             except BaseException as error:
                 self._fail(segment, batches, f"{type(error).__name__}: {error}")
                 raise
-            self._worker.post(partial(self._written, group))
+            self._worker.post(partial(self.on_written, group))
             self._cache.wrote(segment.name, group.end)  # Nobody waits for this.
             if self._waiting and not self.draining:
                 self._worker.wake()
@@ -222,4 +220,4 @@ class LogWriter:
             remedy="Adds in flight may or may not be stored. The directory takes no more adds; "
             "check the disk and restart the bookie",
         )
-        self._worker.post(partial(self._failed, batches, error))
+        self._worker.post(partial(self.on_failed, batches, error))

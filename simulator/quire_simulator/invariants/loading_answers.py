@@ -34,7 +34,7 @@ Asked = tuple[int, int]
 """Ledger and first entry."""
 
 
-class EarlyAnswers:
+class LoadingAnswers:
     """Hears what bookies are asked, and what they answer."""
 
     def __init__(self, world: World, checker: Checker) -> None:
