@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client import Client
+from quire import Client
 from quire.streams import Namespace
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 from tests.support.call_trace import SOURCE, CallTrace, Function
