@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quire.cli.common.groups import EXIT_ERROR, fail
-from quire.cli.common.options import flag, json_option, warn
+from quire.cli.common.groups import EXIT_ERROR, fail, warn
+from quire.cli.common.options import flag, json_option
 from quire.cli.common.output import print_json
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from quire.cli.common.groups import CONFIG_VARIABLE
-from quire.cli.common.options import warn
+from quire.cli.common.groups import CONFIG_VARIABLE, warn
 from quire.configuration.fields import IN_MILLISECONDS, keys
 from quire.configuration.layers import (
     Configuration,

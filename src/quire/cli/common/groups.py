@@ -152,6 +152,11 @@ def say(text: str) -> None:
         pass  # nobody listens
 
 
+def warn(text: str) -> None:
+    """Print one line of warning on standard error."""
+    click.echo(f"warning: {text}", err=True)
+
+
 def fail(text: str) -> None:
     say(f"error: {text}")
 

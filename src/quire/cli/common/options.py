@@ -82,11 +82,6 @@ def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Pa
     return callback
 
 
-def warn(text: str) -> None:
-    """Print one line of warning on standard error."""
-    click.echo(f"warning: {text}", err=True)
-
-
 class FiniteRange(click.FloatRange):
     """A range of numbers that excludes `nan` and `inf`."""
 

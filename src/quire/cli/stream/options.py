@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.common.options import Command, checked, password_of, warn
+from quire.cli.common.groups import warn
+from quire.cli.common.options import Command, checked, password_of
 from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
