@@ -7,13 +7,13 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking
 
 SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -35,7 +35,7 @@ demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie kille
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
 
-check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the code, documents
+check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the code, documents, generated code
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
@@ -44,6 +44,7 @@ check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the cod
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
 	@$(BIN)/python scripts/check-docs
+	@$(BIN)/python scripts/make-blocking --check
 
 format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff format . $(PYTHON_SCRIPTS)
@@ -93,6 +94,9 @@ bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alo
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto
+
+blocking: $(STAMP) ## write src/quire/blocking from the asyncio API
+	@$(BIN)/python scripts/make-blocking
 
 config-docs: $(STAMP) ## write the generated parts of the documents about configuration
 	@$(BIN)/python scripts/config-docs

@@ -42,7 +42,7 @@ from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.tree import Create
 from quire.net.network import AsyncioNetwork
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire_simulator.machine.disk import SimDisk
 from quire_simulator.machine.worker import SimWorker
 
@@ -108,7 +108,7 @@ async def fill(bookies: list[str], ledgers: int) -> int:
         writer = await client.create_ledger()
         async with writer:
             await writer.append_many([b"entry"] * 100)
-        async with await Namespace.create(client, "/streams") as team:
+        async with await open_namespace(client, "/streams", create=True) as team:
             await team.create_stream("orders")
             async with await team.open_writer("orders") as stream:
                 position = await stream.append(b"record")

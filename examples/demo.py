@@ -26,10 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from quire import blocking
 from quire.cli.common.output import diverted
 from quire.cli.common.progress import ProgressBar
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets.datasets import OWNER_KEY
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, UsageError
 from quire.testing.cluster import LocalCluster
@@ -284,7 +283,7 @@ def mean(minutes: int, flights: int) -> str:
 
 
 def tell_of_the_dead(console: Console, client: blocking.Client, killed: Killed, rows: int) -> None:
-    dataset = BlockingDatasets(client).read(DATASET)
+    dataset = client.datasets.read(DATASET)
     metadata = [client.ledger_metadata(ledger.ledger_id) for ledger in dataset.ledgers]
     held = sum(killed.bookie_id in {b for s in m.segments for b in s.ensemble} for m in metadata)
     moved = sum(len(m.segments) > 1 for m in metadata)
@@ -324,7 +323,7 @@ def run(console: Console, directory: Path, rows_wanted: int | None = None) -> bo
             "(E=3 Wq=3 Aq=2, every write fsynced) ..."
         )
         killed, write_s = write(spark, csv, rows, cluster, client)
-        size_mb = BlockingDatasets(client).read(DATASET).bytes / MB
+        size_mb = client.datasets.read(DATASET).bytes / MB
         start = time.monotonic()
         by_spark = delays_by_spark(spark, cluster.uri)
         read_s = time.monotonic() - start

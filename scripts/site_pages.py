@@ -35,6 +35,7 @@ FENCED = re.compile(r"^( *)(```).*?^ *\2[^\n]*$|`[^`\n]+`", re.MULTILINE | re.DO
 
 MODULES = {
     "python": ("Python", "quire", "What programs import from `quire`.", ("quire.errors",)),
+    "blocking": ("Python without await", "quire.blocking", "The names of `quire.blocking`.", ()),
     "streams": ("Streams in Python", "quire.streams", "What is in `quire.streams`.", ()),
     "spark": ("Spark in Python", "quire.spark", "What is in `quire.spark`.", ()),
     "testing": ("Testing", "quire.testing", "For tests of programs that use Quire.", ()),

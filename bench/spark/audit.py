@@ -19,8 +19,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from rates import measured
 
-from quire import connect
-from quire.client import blocking
+from quire import blocking, connect
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions, audit
 from quire.testing.cluster import LocalCluster

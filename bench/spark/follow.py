@@ -25,9 +25,9 @@ import trivial
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.spark import local_session
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 NAMESPACE = "/bench/follow"
@@ -131,7 +131,7 @@ def main() -> int:
                 spark.dataSource.register(source)
             with (
                 blocking.connect(cluster.uri) as client,
-                Namespace.create(client, NAMESPACE) as streams,
+                client.namespace(NAMESPACE, create=True) as streams,
             ):
                 streams.create_stream(STREAM)
                 writer = Writer(streams, options.rate)

@@ -23,11 +23,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rates import measured
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions, history, offload
 from quire.streams import RecordBatch
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 NAMESPACE = "/bench/offload"
@@ -82,7 +82,7 @@ def main() -> None:
     with (
         LocalCluster(bookies=3) as cluster,
         blocking.connect(cluster.uri) as client,
-        Namespace.create(client, NAMESPACE) as streams,
+        client.namespace(NAMESPACE, create=True) as streams,
         tempfile.TemporaryDirectory() as scratch,
     ):
         records = write(streams, given.mib << 20, given.record_bytes)

@@ -34,10 +34,8 @@ from harness.facts import machine_facts, warnings_about
 from harness.measure import take
 from harness.model import MIB, BenchmarkError, Measure, Spread, Work
 from harness.sides import ApacheCluster
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
+from quire import blocking
 from quire.spark import local_session
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 NAMESPACE = "/bench/throughput"
@@ -150,7 +148,7 @@ def ledgers(filled: Filled, count: int, size: int) -> str:
 def stream(filled: Filled, count: int, size: int) -> str:
     name = f"of-{size}"
     settings = filled.quorums | {"roll_bytes": max(MIB, count * size // LEDGERS)}
-    with Namespace.create(filled.client, NAMESPACE) as streams:
+    with filled.client.namespace(NAMESPACE, create=True) as streams:
         streams.create_stream(name, settings=settings)
         with streams.open_writer(name) as writer:
             left = count
@@ -200,7 +198,7 @@ def write_dataset(bench: Bench, filled: Filled, tasks: int) -> Sample:
     try:
         return bench.timed(count, KB, writer.save)
     finally:
-        BlockingDatasets(filled.client).drop("bench", delete_ledgers=True)
+        filled.client.datasets.drop("bench", delete_ledgers=True)
 
 
 def write_client(bench: Bench, filled: Filled) -> Sample:

@@ -3,7 +3,7 @@
     import quire
 
     async with quire.connect("sqlite:////tmp/cluster/metadata.db") as client:
-        async with await client.create_ledger() as ledger:
+        async with client.create_ledger() as ledger:
             await ledger.append(b"acknowledged means: on disk, fsynced, on a quorum")
 
 The same names without `await` are in `quire.blocking`.
@@ -19,7 +19,9 @@ from quire._runtime.lazy import lazily
 from quire.errors import QuireError
 
 if TYPE_CHECKING:
-    from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
+    from quire import blocking
+    from quire.api import Client, connect
+    from quire.client import CallerIdWriter, LedgerReader, LedgerWriter
     from quire.client.cluster.health import UnhealthyBookie
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
@@ -41,7 +43,7 @@ else:
             "BookieConfig": "quire.config:BookieConfig",
             "BookieInfo": "quire.net.control:BookieInfo",
             "CallerIdWriter": "quire.client:CallerIdWriter",
-            "Client": "quire.client:Client",
+            "Client": "quire.api:Client",
             "ClientConfig": "quire.config:ClientConfig",
             "DigestType": "quire.codec.entry.digest:DigestType",
             "Entry": "quire.codec.entry.entry:Entry",
@@ -57,8 +59,8 @@ else:
             "TlsServerConfig": "quire.config:TlsServerConfig",
             "UnhealthyBookie": "quire.client.cluster.health:UnhealthyBookie",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
-            "blocking": "quire.client.blocking",
-            "connect": "quire.client:connect",
+            "blocking": "quire.blocking",
+            "connect": "quire.api:connect",
             "load_config": "quire.configuration.load:load_config",
         },
     )

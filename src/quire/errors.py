@@ -4,6 +4,11 @@ Each class carries BookKeeper's client code (`code`, see `BKException`), so that
 the numbers can go on using them. Three questions are answered by every error: what happened and
 to what (the message), is the outcome known (`outcome_known`), and what to do (`remedy`).
 Errors of single bookies are attached as `causes`, by bookie id.
+
+Where one of Python's own errors says the same (TimeoutError, ConnectionError, ValueError,
+PermissionError, FileNotFoundError, FileExistsError, KeyError, IndexError), the class derives from
+it as well. Code of ours that catches one of those around calls that may raise a QuireError must
+therefore catch QuireError first.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ class QuireError(Exception):
             self.remedy = remedy
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = Exception.__str__(self)  # a KeyError's own form quotes the message
         if self.causes:
             text += " (" + "; ".join(f"{who}: {why}" for who, why in self.causes.items()) + ")"
         if self.remedy:
@@ -39,7 +44,7 @@ class QuireError(Exception):
         return text
 
 
-class UsageError(QuireError):
+class UsageError(QuireError, ValueError):
     """The caller asked for something that cannot be: a bad argument, a closed handle."""
 
     code = -14
@@ -60,14 +65,14 @@ class MetadataError(QuireError):
     code = -9
 
 
-class MetadataUnavailableError(MetadataError):
+class MetadataUnavailableError(MetadataError, ConnectionError):
     """The metadata store does not answer. The outcome of a write is unknown."""
 
     outcome_known = False
     remedy = "Check that the store is running and that the URI names it"
 
 
-class MetadataDeniedError(MetadataError):
+class MetadataDeniedError(MetadataError, PermissionError):
     """The metadata store does not let us: no identity was given, or one without the right."""
 
 
@@ -102,7 +107,7 @@ class MetadataTooLargeError(MetadataError):
     )
 
 
-class MetadataURIError(MetadataError):
+class MetadataURIError(MetadataError, ValueError):
     """The metadata URI cannot be used."""
 
     remedy = "Use sqlite:////absolute/file.db or zk+hierarchical://HOST:PORT/ledgers"
@@ -141,19 +146,19 @@ class VersionConflictError(MetadataError):
     code = -17
 
 
-class NoSuchLedgerError(MetadataError):
+class NoSuchLedgerError(MetadataError, KeyError):
     """No ledger of this id exists in the metadata store (never created, or deleted)."""
 
     code = -25
 
 
-class LedgerExistsError(MetadataError):
+class LedgerExistsError(MetadataError, FileExistsError):
     """A ledger of this id exists already."""
 
     code = -20
 
 
-class NoSuchKeyError(MetadataError):
+class NoSuchKeyError(MetadataError, KeyError):
     """No such node: a cookie, a dataset, a value."""
 
 
@@ -201,7 +206,7 @@ class LedgerFencedError(LedgerError):
     outcome_known = False
 
 
-class UnauthorizedError(LedgerError):
+class UnauthorizedError(LedgerError, PermissionError):
     """Wrong password (master key) for this ledger, or the connection is not authenticated."""
 
     code = -102
@@ -247,14 +252,14 @@ class WriteError(LedgerError):
     outcome_known = False
 
 
-class AddQuorumTimeoutError(WriteError):
+class AddQuorumTimeoutError(WriteError, TimeoutError):
     """An append was not acknowledged by an ack quorum within `add_quorum_timeout_s`: this writer is
     over, and the outcome of its adds in flight is unknown."""
 
     code = -21
 
 
-class EntryTooLargeError(LedgerError):
+class EntryTooLargeError(LedgerError, ValueError):
     """The entry does not fit into one frame of the protocol. Nothing was sent."""
 
     code = -14
@@ -274,7 +279,7 @@ class ReadError(LedgerError):
     outcome_known = False
 
 
-class NoSuchEntryError(ReadError):
+class NoSuchEntryError(ReadError, IndexError):
     """Every replica says that it never had this entry, or it lies beyond the ledger's end."""
 
     code = -13
@@ -297,7 +302,7 @@ class BookieError(QuireError):
     outcome_known = False
 
 
-class BookieUnavailableError(BookieError):
+class BookieUnavailableError(BookieError, ConnectionError):
     """The bookie cannot be reached, or the connection was lost."""
 
     code = -8
@@ -316,7 +321,7 @@ class TlsError(BookieUnavailableError):
     outcome_known = True
 
 
-class BookieTimeoutError(BookieError):
+class BookieTimeoutError(BookieError, TimeoutError):
     """The bookie did not answer in time."""
 
     code = -23
@@ -356,11 +361,11 @@ class ProtocolError(BookieError):
 # -- objects ----------------------------------------------------------------------------------
 
 
-class NoSuchObjectError(MetadataError):
+class NoSuchObjectError(MetadataError, FileNotFoundError):
     """No object of this name exists (never put, or deleted), or this version of it was deleted."""
 
 
-class ObjectExistsError(MetadataError):
+class ObjectExistsError(MetadataError, FileExistsError):
     """An object of this name exists already. Nothing was changed."""
 
 
@@ -378,15 +383,15 @@ class StreamError(QuireError):
     """Something about one stream."""
 
 
-class NoSuchNamespaceError(StreamError):
+class NoSuchNamespaceError(StreamError, FileNotFoundError):
     """No namespace of streams is there."""
 
 
-class NoSuchStreamError(StreamError):
+class NoSuchStreamError(StreamError, FileNotFoundError):
     """No stream of this name exists in the namespace (never created, deleted, or renamed)."""
 
 
-class StreamExistsError(StreamError):
+class StreamExistsError(StreamError, FileExistsError):
     """A stream of this name exists already."""
 
 
@@ -421,11 +426,11 @@ class StreamQuotaError(StreamError):
     """A limit of the stream or its namespace is reached. Nothing was done."""
 
 
-class RecordTooLargeError(StreamError):
+class RecordTooLargeError(StreamError, ValueError):
     """The record does not fit into one of DistributedLog's. Nothing was appended."""
 
 
-class TxidOrderError(StreamError):
+class TxidOrderError(StreamError, ValueError):
     """A txid is less than the one before it. Nothing was appended."""
 
 

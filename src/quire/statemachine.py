@@ -1,4 +1,7 @@
-"""Replicated state machines on streams: `lead`, `follow`, and a dictionary that survives.
+"""Replicated state machines on streams, and a dictionary that survives.
+
+    async with client.state_machine("/team", "accounts", Accounts(), create=True) as leader:
+        balance = await leader.execute(b"deposit 5")
 
 The worked example of a write-ahead log: `quire.streams.statemachine.state_machine` says how it is
 made.
@@ -6,7 +9,37 @@ made.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from quire._runtime.former_names import deprecated
+from quire._runtime.opening import Opening
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.statemachine import state_machine
 from quire.streams.statemachine.durable_dict import Dictionary, DurableDict
-from quire.streams.statemachine.state_machine import Follower, Leader, StateMachine, follow, lead
+from quire.streams.statemachine.state_machine import Follower, Leader, StateMachine
 
 __all__ = ["Dictionary", "DurableDict", "Follower", "Leader", "StateMachine", "follow", "lead"]
+
+ResultT = TypeVar("ResultT")
+
+
+def lead(
+    streams: Namespace,
+    name: str,
+    machine: StateMachine[ResultT],
+    *,
+    snapshot_every: int = 0,
+) -> Opening[Leader[ResultT]]:
+    """Deprecated: use `client.state_machine(namespace, name, machine, create=True)`."""
+    deprecated("quire.statemachine.lead", "client.state_machine(namespace, name, machine)")
+    return state_machine.lead(streams, name, machine, snapshot_every=snapshot_every)
+
+
+def follow(
+    streams: Namespace, name: str, machine: StateMachine[ResultT]
+) -> Opening[Follower[ResultT]]:
+    """Deprecated: use `client.state_machine(namespace, name, machine, follow=True)`."""
+    deprecated(
+        "quire.statemachine.follow", "client.state_machine(namespace, name, machine, follow=True)"
+    )
+    return state_machine.follow(streams, name, machine)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from quire.client.client import Client
+from quire.client import Client
 from quire.config import BookieConfig
 from quire.errors import ReadError
 from quire.storage.segment.segment import segment_name

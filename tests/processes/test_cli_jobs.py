@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from quire.client import blocking
-from quire.client.blocking import Client
+from quire import blocking
+from quire.blocking import Client
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
 from tests.support.waiting import wait_for

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import NoSuchObjectError, ObjectExistsError
-from quire.streams.blocking_objects import BlockingObjects
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
@@ -167,7 +166,7 @@ def test_what_a_killed_put_leaves_is_swept(quire: Quire, cluster: LocalCluster) 
         put.process.wait(TIMEOUT_S)
     assert b"killed" not in quire("object", "list").ok()
     with blocking.connect(cluster.uri) as client:
-        objects = BlockingObjects(client)
+        objects = client.objects()
         assert [orphan.name for orphan in objects.orphans(0)] == ["killed"]
         assert list(objects.orphans(3_600)) == []
         (swept,) = objects.sweep(0)
@@ -178,7 +177,7 @@ def test_what_a_killed_put_leaves_is_swept(quire: Quire, cluster: LocalCluster) 
 def test_the_blocking_twin(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(DATA)
     with blocking.connect(cluster.uri) as client:
-        objects = BlockingObjects(client, "blocking")
+        objects = client.objects("blocking")
         one = objects.put("from/bytes", DATA, metadata={"k": "v"})
         with open(tmp_path / "file", "rb") as file:
             file.seek(1_000)
@@ -204,7 +203,7 @@ def test_the_blocking_twin(cluster: LocalCluster, tmp_path: Path) -> None:
 def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
     """It is put, and read, while one of three bookies is gone."""
     with blocking.connect(cluster.uri) as client:
-        objects = BlockingObjects(client)
+        objects = client.objects()
         bookie = cluster.bookies[0]
 
         def parts() -> Iterator[bytes]:
@@ -225,7 +224,7 @@ def test_an_object_survives_a_bookie(cluster: LocalCluster) -> None:
 def test_objects_in_zookeeper() -> None:
     one = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
     with LocalCluster(bookies=1, zookeeper=True) as local, blocking.connect(local.uri) as client:
-        objects = BlockingObjects(client, "Überall")
+        objects = client.objects("Überall")
         first = objects.put("a/b", b"one", **one)
         objects.put("a", b"two", **one)
         objects.put("a/%2F/ü €", b"", metadata={"ü": "€"}, **one)

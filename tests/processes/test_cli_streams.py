@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking.background import call
 from quire.metadata.tree import Create, Put
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import TIMEOUT_S, Quire
 from tests.support.waiting import wait_for
@@ -235,7 +234,7 @@ def test_a_writer_that_was_replaced_says_what_was_acknowledged(quire: Quire) -> 
 def test_a_fencing_token(quire: Quire, cluster: LocalCluster) -> None:
     with (
         blocking.connect(cluster.uri) as client,
-        Namespace.open(client, quire.environment["QUIRE_NAMESPACE"]) as streams,
+        client.namespace(quire.environment["QUIRE_NAMESPACE"]) as streams,
         streams.open_writer("a", create=True) as writer,
     ):
         writer.append(b"one")

@@ -22,8 +22,9 @@ from quire.errors import (
     QuireError,
     StreamConditionError,
 )
-from quire.statemachine import DurableDict
 from quire.streams import AtSequence, Namespace
+from quire.streams.namespace.namespace import open_namespace
+from quire.streams.statemachine.durable_dict import open_dict
 from tests.support.processes import golden
 from tests.support.processes.golden import SETS, GoldenCluster, entries, payload
 from tests.support.waiting import wait_for
@@ -259,7 +260,7 @@ async def test_deleted_ledgers(cluster: GoldenCluster) -> None:
 
 @asynccontextmanager
 async def namespace(cluster: GoldenCluster, path: str = NAMESPACE) -> AsyncIterator[Namespace]:
-    async with quire.connect(cluster.uri) as client, await Namespace.open(client, path) as opened:
+    async with quire.connect(cluster.uri) as client, await open_namespace(client, path) as opened:
         yield opened
 
 
@@ -383,7 +384,7 @@ async def test_a_state_machine(cluster: GoldenCluster) -> None:
     for more in ({}, {"more": 1}):
         async with (
             namespace(cluster) as streams,
-            await DurableDict.open(streams, "settings") as state,
+            await open_dict(streams, "settings") as state,
         ):
             assert dict(state) == {**wanted, **more}
             await state.set("more", 1)

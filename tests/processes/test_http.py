@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.client.blocking import connect
+from quire.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.bookie import free_port

@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 import quire
 from quire.cli.main import cli
 from quire.errors import NoSuchLedgerError
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.http import Http, url_in
 
@@ -42,7 +41,7 @@ def http(cluster: LocalCluster) -> Http:
 @pytest.fixture
 def segment(client: quire.blocking.Client, request: pytest.FixtureRequest) -> int:
     """The ledger of the one segment of a stream with the name of the test."""
-    streams = Namespace.create(client, NAMESPACE)
+    streams = client.namespace(NAMESPACE, create=True)
     with streams.open_writer(request.node.name, create=True) as writer:
         writer.append(b"one")
     return streams.segments(request.node.name)[0].ledger_id

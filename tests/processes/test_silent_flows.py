@@ -19,6 +19,7 @@ import pytest
 
 import quire
 from quire._runtime.clock import SystemClock
+from quire.client.client import pool_of
 from quire.metadata import open_metadata
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.testing.cluster import BookieProcess
@@ -124,7 +125,7 @@ async def warmed(client: quire.Client) -> None:
     """Make connections to all bookies, of both protocols."""
     for bookie in (await client.bookies()).writable:
         await client.bookie_info(bookie)
-        await client.pool.ask(bookie, lambda channel: channel.probe())
+        await pool_of(client).ask(bookie, lambda channel: channel.probe())
 
 
 async def segments(client: quire.Client, ledger_id: int) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.processes import stream_program
 from tests.support.processes.stream_program import payload
@@ -149,7 +149,10 @@ async def move(writers: Writers, moves: int, chance: random.Random) -> tuple[int
 def test_a_writer_that_moves_loses_and_repeats_nothing(tmp_path: Path) -> None:
     async def main(uri: str) -> None:
         chance = random.Random(f"moves {MOVES}")
-        async with quire.connect(uri) as client, await Namespace.create(client, PATH) as streams:
+        async with (
+            quire.connect(uri) as client,
+            await open_namespace(client, PATH, create=True) as streams,
+        ):
             await streams.create_stream("s", settings={"roll_bytes": 20_000})
             seen: list[int] = []
             async with Writers(uri, "s") as writers, asyncio.TaskGroup() as group:

@@ -19,7 +19,7 @@ from quire.streams import DLSN, Record
 from quire.streams.mirror.copy import Piece, copy_ledger
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import Mirror
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.ownership.orphans import find_orphans
 from quire_simulator.world.world import World
 from tests.support.sim.cluster import BOOKIES
@@ -56,13 +56,13 @@ class Scene:
 
     async def _complete(self, client: Client) -> None:
         """What a writer has left that did not close it."""
-        async with await Namespace.open(client, SOURCE) as streams:
+        async with await open_namespace(client, SOURCE) as streams:
             await (await streams.open_writer(NAME)).close()
 
     async def _generation(self, client: Client, txid: int) -> int:
         """One writer of the stream; the next txid that may be used."""
         chance = self.chance
-        streams = await insist(lambda: Namespace.open(client, SOURCE))
+        streams = await insist(lambda: open_namespace(client, SOURCE))
         try:
             writer = await insist(lambda: streams.open_writer(NAME))
             for _ in range(chance.randrange(BATCHES)):
@@ -88,8 +88,8 @@ class Scene:
     async def mirror(self, name: str, stop: asyncio.Event) -> None:
         """One driver: on its own node, until it has copied what there is, or is overtaken."""
         client = self.world.client(name)
-        source = await insist(lambda: Namespace.open(client, SOURCE))
-        target = await insist(lambda: Namespace.open(client, COPY))
+        source = await insist(lambda: open_namespace(client, SOURCE))
+        target = await insist(lambda: open_namespace(client, COPY))
 
         async def copy(pieces: Sequence[Piece]) -> list[Piece]:
             return [await copy_ledger(client, client, piece, b"", b"") for piece in pieces]
@@ -133,7 +133,7 @@ class Scene:
     async def follow(self) -> None:
         """A reader of the copy, while it is made."""
         client = self.world.client("reader")
-        streams = await insist(lambda: Namespace.open(client, COPY))
+        streams = await insist(lambda: open_namespace(client, COPY))
         while not await insist(lambda: streams.exists(NAME)):
             await asyncio.sleep(0.1)
         start: DLSN | str = "earliest"
@@ -167,7 +167,7 @@ async def insist(ask):
 
 
 async def records_of(client: Client, path: str) -> list[Record]:
-    async with await Namespace.open(client, path) as streams:
+    async with await open_namespace(client, path) as streams:
         return [record async for record in await streams.open_reader(NAME)]
 
 
@@ -175,9 +175,9 @@ async def scenario(world: World, chance: random.Random) -> None:
     for name in BOOKIES:
         await world.start(name)
     client = world.client("last")
-    source = await Namespace.create(client, SOURCE, settings=SETTINGS)
+    source = await open_namespace(client, SOURCE, settings=SETTINGS, create=True)
     await source.create_stream(NAME)
-    await Namespace.create(client, COPY, settings=SETTINGS)
+    await open_namespace(client, COPY, settings=SETTINGS, create=True)
     scene = Scene(world, chance)
     world.metadata_failures = METADATA_FAILURES
     reading = asyncio.ensure_future(scene.follow())

@@ -690,7 +690,7 @@ NAMES_ONLY = {
     "cli/shell/cluster.py list_bookies": "names of cookies",
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a listed ledger is alive, readable or not",
-    "client/blocking.py Client.list_ledgers.collect": "ids",
+    "blocking/client.py Client.list_ledgers": "ids",
     "http/views/bookie_list.py bookie_facts": "names of cookies",
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names; values are read one by one",

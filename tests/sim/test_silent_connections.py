@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.config import ClientConfig
 from quire.replication import ReplicationLocks
 from quire.replication.repair.replica_reader import answers
@@ -78,8 +79,8 @@ def test_a_writer_goes_on_with_the_same_bookies(seed: int, deferred: bool) -> No
         assert len(metadata.segments) == 1, "no bookie had to be replaced"
         reader = await client.open_ledger(writer.ledger_id)
         assert [entry.payload async for entry in reader.read()][-1] == b"after"
-        assert client.pool.counters.links_silent >= 2
-        assert client.pool.counters.bookie_failures == 0
+        assert pool_of(client).counters.links_silent >= 2
+        assert pool_of(client).counters.bookie_failures == 0
 
     run(seed, scenario)
 
@@ -122,7 +123,7 @@ def test_an_idle_writer_keeps_its_bookies(deferred: bool) -> None:
         await in_time(writer.append(b"in the end"), 1.0)
         await writer.close()
         assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
-        assert client.pool.counters.bookie_failures == 0
+        assert pool_of(client).counters.bookie_failures == 0
 
     run(1, scenario)
 
@@ -177,7 +178,7 @@ def test_a_closed_ledger_is_read(seed: int, idle_s: float) -> None:
             return len([entry async for entry in reader.read()])
 
         assert await in_time(read()) == 100
-        assert client.pool.counters.bookie_failures == 0
+        assert pool_of(client).counters.bookie_failures == 0
 
     run(seed, scenario)
 
@@ -247,7 +248,7 @@ def test_short_time_outs_and_quarantine_conclude_nothing_from_dead_connections(s
             await in_time(writer.append(b"new"))
             await writer.close()
             assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
-        assert not client.pool.health.in_quarantine()
+        assert not pool_of(client).health.in_quarantine()
 
     run(seed, scenario, read_timeout_s=1.0, add_timeout_s=1.0, quarantine_errors=1)
 
@@ -357,8 +358,8 @@ def test_a_bookie_that_hangs_keeps_its_connection() -> None:
         await asyncio.sleep(4.5)
         world.network.cont(name)
         await asyncio.sleep(3.0)
-        assert client.pool.counters.links_silent == 0
-        assert client.pool.counters.links_examined > 0
+        assert pool_of(client).counters.links_silent == 0
+        assert pool_of(client).counters.links_examined > 0
         await writer.close()
         assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
 
@@ -369,9 +370,9 @@ def test_an_idle_connection_is_probed_once() -> None:
     async def scenario(world: World, client: Client) -> None:
         await written(client)
         await asyncio.sleep(5.0)
-        examined = client.pool.counters.links_examined
+        examined = pool_of(client).counters.links_examined
         await asyncio.sleep(LATER_S)
-        assert client.pool.counters.links_examined == examined <= 3
-        assert client.pool.counters.links_silent == 0
+        assert pool_of(client).counters.links_examined == examined <= 3
+        assert pool_of(client).counters.links_silent == 0
 
     run(1, scenario)

@@ -12,11 +12,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from quire import blocking
+from quire.blocking import Datasets, Namespace
 from quire.cli.main import cli
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
 from quire.spark import local_session, worker
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark import faults
 from tests.support.spark.workers import write_python
@@ -87,7 +86,7 @@ def client(cluster: LocalCluster) -> Iterator[blocking.Client]:
 @pytest.fixture
 def streams(client: blocking.Client, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """The NAMESPACE of the test's module."""
-    with Namespace.create(client, request.module.NAMESPACE) as opened:
+    with client.namespace(request.module.NAMESPACE, create=True) as opened:
         yield opened
 
 
@@ -100,8 +99,8 @@ def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def datasets(client: blocking.Client) -> BlockingDatasets:
-    return BlockingDatasets(client)
+def datasets(client: blocking.Client) -> Datasets:
+    return client.datasets
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pyspark
 import pytest
 
 import quire
-from quire.client import blocking
-from quire.streams.blocking import Namespace
+from quire import blocking
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.where import KEYS, RECORDS
 
@@ -104,7 +103,7 @@ def test_executors_that_are_sent_the_package(
 
 def forget(client: blocking.Client, stream: str) -> None:
     """Of a former test of this cluster, which both leave streams of the same names."""
-    with Namespace.create(client, "/streams", password=SECRET.encode()) as streams:
+    with client.namespace("/streams", password=SECRET.encode(), create=True) as streams:
         if streams.exists(stream):
             streams.delete_stream(stream)
 

@@ -25,9 +25,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from quire.client import blocking
+from quire import blocking
 from quire.spark import sweep_orphans
-from quire.streams.blocking import Namespace
 from quire.testing._process import free_ports
 from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
@@ -224,7 +223,10 @@ def split_name(name: str) -> tuple[str, str, str]:
 def lives(bookies: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lives]:
     stream = re.sub(r"\W", "-", request.node.name)
     source = f"{stream}/source"
-    with blocking.connect(bookies.uri) as client, Namespace.create(client, NAMESPACE) as streams:
+    with (
+        blocking.connect(bookies.uri) as client,
+        client.namespace(NAMESPACE, create=True) as streams,
+    ):
         streams.create_stream(stream)
         batches = BATCHES if "master" in request.fixturenames else BATCHES_ONCE
         with streams.open_writer(source, create=True) as writer:
@@ -258,7 +260,7 @@ def check(lives: Lives, total: int) -> None:
     assert sum(lives.injected.values()) == lives.planned, lives.injected
     with (
         blocking.connect(lives.cluster.uri) as client,
-        Namespace.open(client, NAMESPACE) as streams,
+        client.namespace(NAMESPACE) as streams,
     ):
         found = [int(record.payload) for record in streams.open_reader(stream)]
         assert found == list(range(total))

@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.codec.distributedlog.segment import Truncation
 from quire.spark import lag_listener
 from quire.spark.streams.lag import LagListener, StreamLag
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -101,7 +101,7 @@ def rate_per_s(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def streams(client: blocking.Client, name: str, rate_per_s: int) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
+    with client.namespace(NAMESPACE, create=True) as opened:
         roll_bytes = SEGMENT_S * rate_per_s * RECORD_BYTES
         opened.create_stream(name, settings={"roll_bytes": roll_bytes})
         yield opened

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking.background import call
 from quire.errors import NoSuchLedgerError, NoSuchStreamError, UsageError
 from quire.replication import Finding, Kind
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, audit
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.damage import (
     BOOKIE_ARGS,
@@ -165,7 +164,7 @@ def test_the_ledgers_of_streams_and_what_cannot_be_asked_for(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
 ) -> None:
     write(client, 50, SMALL)
-    with Namespace.create(client, "/team") as streams:
+    with client.namespace("/team", create=True) as streams:
         for name in ("orders", "orders/eu", "users"):
             streams.create_stream(name)
             with streams.open_writer(name) as writer:

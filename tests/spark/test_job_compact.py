@@ -12,13 +12,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from quire.blocking import Namespace
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.archive.versions import Versions
 from quire.spark.jobs.compact import CompactPreview, RecordKey, compacted
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import append, values
 

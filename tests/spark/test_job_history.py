@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from quire import blocking
+from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.cli.main import cli
-from quire.client import blocking
-from quire.client.background import call
 from quire.errors import (
     HistoryDamagedError,
     NoSuchLedgerError,
@@ -29,7 +30,6 @@ from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
 from quire.spark.jobs.history import LiveTail, _planned, history_facts
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import parse_start
 from quire.testing.cluster import LocalCluster

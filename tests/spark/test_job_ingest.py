@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import NoSuchStreamError, UsageError
 from quire.spark.jobs import ClusterOptions, follow, ingest
 from quire.spark.jobs.ingest import (
@@ -24,7 +24,6 @@ from quire.spark.jobs.ingest import (
     list_files,
     read_files,
 )
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import values as values_of
 
@@ -36,7 +35,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def options(cluster: LocalCluster, client: blocking.Client) -> ClusterOptions:
-    Namespace.create(client, NAMESPACE).close()
+    client.namespace(NAMESPACE, create=True).close()
     return ClusterOptions(cluster.uri)
 
 

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from quire import blocking
+from quire.blocking import Namespace
 from quire.cli.main import cli
-from quire.client import blocking
 from quire.errors import (
     HistoryDamagedError,
     HistoryError,
@@ -42,7 +43,6 @@ from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.history import check_history
 from quire.spark.jobs.offload import OffloadResult, StreamPreview
 from quire.streams import DLSN, StreamSegment
-from quire.streams.blocking import Namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import (
@@ -526,7 +526,7 @@ def lock_free(streams: Namespace, name: str) -> None:
     """As if the session of whoever holds the lock had ended."""
     from urllib.parse import quote
 
-    from quire.client.background import call
+    from quire.blocking.background import call
 
     tree = streams.aio.client.metadata.tree
     call(tree.delete_tree(f"{NAMESPACE}/.quire/offloads/{quote(name, safe='')}"))

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import JobError
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, history, offload
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.sessions import kill_session
 from tests.support.spark.offloads import NAMESPACE, counted_files, data_files
@@ -41,7 +40,7 @@ def test_offload_while_written_and_killed(
     manifest, one between the manifest and the truncation; a third ends. History and tail are what
     was written, and the ledgers of what was offloaded are gone."""
     target, options = tmp_path / "history", ClusterOptions(cluster.uri)
-    streams = Namespace.create(client, NAMESPACE)
+    streams = client.namespace(NAMESPACE, create=True)
     streams.create_stream(name, settings={"entry_bytes": 16_384})
     hurry, written, close = threading.Event(), threading.Event(), threading.Event()
     expected = [b"%012d" % number for number in range(RECORDS)]
@@ -95,7 +94,7 @@ def test_bookies_that_are_down(spark: SparkSession, tmp_path: Path) -> None:
     """One error that names what is missing, in bounded time; nothing is lost by it."""
     target = str(tmp_path / "history")
     with LocalCluster(bookies=3) as cluster, blocking.connect(cluster.uri) as client:
-        streams, options = Namespace.create(client, NAMESPACE), ClusterOptions(cluster.uri)
+        streams, options = client.namespace(NAMESPACE, create=True), ClusterOptions(cluster.uri)
         for name in "abc":
             append(streams, name, numbered(0, 300), segments=3)
         offload(spark, options, NAMESPACE, "a", target)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from quire.blocking import Namespace
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs import ClusterOptions, offload
 from quire.spark.jobs.archive import tables as parquet_tables
 from quire.spark.jobs.archive.manifest import HistoryFile, OffloadHistory
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.offloads import NAMESPACE, facts, facts_of_rows
 from tests.support.spark.streams import append, numbered

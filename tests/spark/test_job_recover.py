@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking.background import call
 from quire.errors import UsageError
 from quire.replication import ReplicationLocks
 from quire.spark import worker

@@ -24,9 +24,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from quire import blocking
+from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.cli.cluster.metadata import init as cluster_init
 from quire.cli.pipeline.replicate import replicate as command
-from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
@@ -43,8 +44,7 @@ from quire.errors import (
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
 from quire.spark.jobs.replicate import ReplicatePreview, ReplicateResult, replicate
-from quire.streams import Namespace as AsyncNamespace
-from quire.streams.blocking import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.waiting import wait_for
 
@@ -75,7 +75,7 @@ class Side:
         self.client = blocking.connect(cluster.uri)
 
     def namespace(self, path: str, **settings: Any) -> Namespace:
-        return Namespace.create(self.client, path, settings=settings)
+        return self.client.namespace(path, settings=settings, create=True)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def entries(side: Side, segment: StreamSegment) -> list[bytes]:
 def check_same(here: Side, there: Side, path: str) -> int:
     """Streams, settings, segments, entries; how many entries there are."""
     count = 0
-    with Namespace.open(here.client, path) as source, Namespace.open(there.client, path) as copy:
+    with here.client.namespace(path) as source, there.client.namespace(path) as copy:
         assert source.streams() == copy.streams()
         for name in source.streams():
             assert source.stream_settings(name) == copy.stream_settings(name)
@@ -153,7 +153,7 @@ def check_same(here: Side, there: Side, path: str) -> int:
 
 def check_nothing_left(there: Side, path: str) -> None:
     """No ledger of an attempt that no stream names."""
-    with Namespace.open(there.client, path) as copy:
+    with there.client.namespace(path) as copy:
         named = {s.ledger_id for name in copy.streams() for s in copy.segments(name)}
     left = [
         ledger_id
@@ -204,19 +204,19 @@ def test_once(here: Side, there: Side, path: str, run: Callable[..., ReplicateRe
     assert not first.failed
     assert check_same(here, there, path) == first.total("entries")
     check_nothing_left(there, path)
-    with Namespace.open(there.client, path) as copy:
+    with there.client.namespace(path) as copy:
         assert copy.own_settings() == {"roll_bytes": 64 * 1024}
         with pytest.raises(QuireError, match="ended"):
             copy.open_writer("ended")
     again = run()
     assert (again.total("segments"), again.total("entries")) == (0, 0)
-    with Namespace.open(here.client, path) as streams:
+    with here.client.namespace(path) as streams:
         write(streams, "deep/plain", 1_000, 300)
     more = run(streams="deep/*")
     assert [one.stream for one in more.streams] == ["deep/plain"]
     assert more.total("segments") >= 2
     check_same(here, there, path)
-    with Namespace.open(there.client, path) as copy:
+    with there.client.namespace(path) as copy:
         # It goes on where the source was: producers and tokens are known.
         writer = copy.open_writer("marked")
         assert writer.producer("p").last_sequence == 19
@@ -260,7 +260,7 @@ def test_what_is_being_written(
     with here.namespace(path) as streams, streams.open_writer("s", create=True) as writer:
         writer.append_many([b"%d" % n for n in range(100)])
         assert run().total("lag_records") == 0
-        with Namespace.open(there.client, path) as copy:
+        with there.client.namespace(path) as copy:
             assert [r.payload for r in copy.open_reader("s")] == [b"%d" % n for n in range(100)]
             assert run().total("entries") == 0
             writer.append(b"more")
@@ -281,7 +281,7 @@ def test_what_is_given_up(
         run()
         streams.truncate("s", DLSN(3, 1, 0))
         run()
-        with Namespace.open(there.client, path) as copy:
+        with there.client.namespace(path) as copy:
             assert next(iter(copy.open_reader("s"))).position.lssn == 3
         # What goes before it was copied is no matter, if what is given up is not kept.
         write(streams, "s", 500, 500)
@@ -290,7 +290,7 @@ def test_what_is_given_up(
         with pytest.raises(StreamGapError, match="before they were copied"):
             run(truncation=False)
         run()
-        with Namespace.open(there.client, path) as copy:
+        with there.client.namespace(path) as copy:
             found = [list(side.open_reader("s")) for side in (streams, copy)]
         assert found[0] == found[1]
         assert found[0]
@@ -374,7 +374,7 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         assert done.return_value is None, done.output
         [one] = json.loads(done.stdout)["streams"]
         assert (one["stream"], one["segments"], one["lag_records"]) == ("s", 2, 0)
-        with Namespace.open(there.client, f"{path}/copy") as copy:
+        with there.client.namespace(f"{path}/copy") as copy:
             assert copy.stream_settings("s").write_quorum == 2
             write(copy, "s", 0, 10)
         write(streams, "t", 0, 10)
@@ -398,7 +398,7 @@ def test_a_dry_run_says_what_a_run_does(
         writer.append_many([b"%d" % n for n in range(100)])
         live, plan = planned().streams
         with pytest.raises(NoSuchNamespaceError):
-            Namespace.open(there.client, path)
+            there.client.namespace(path)
         done = run().streams
         assert (live.new, live.segments, live.in_progress, live.records) == (True, 0, True, 100)
         assert (plan.new, plan.in_progress, plan.records) == (True, False, 201)
@@ -409,7 +409,7 @@ def test_a_dry_run_says_what_a_run_does(
         assert not any(one.new or one.in_progress for one in again.streams)
         writer.append(b"more")
         streams.truncate("s", DLSN(2, 0, 0))
-        with Namespace.open(there.client, path) as copy:
+        with there.client.namespace(path) as copy:
             before = copy.segments("s")
             live, plan = planned().streams
             assert live.in_progress
@@ -437,7 +437,7 @@ def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, pa
         told = json.loads(invoke(spark, here, path, *to, "--json").stdout)
         assert (told["dry_run"], told["segments"]) == (True, 2)
         there.namespace(path).close()
-        with Namespace.open(there.client, path) as strange:
+        with there.client.namespace(path) as strange:
             write(strange, "s", 0, 10)
         refused = invoke(spark, here, path, *to)
         assert refused.return_value == 1
@@ -493,7 +493,7 @@ class Source:
 
     def __init__(self, side: Side, path: str, name: str, settings: dict[str, Any]) -> None:
         self._side, self._path, self._name = side, path, name
-        with Namespace.open(side.client, path) as streams:
+        with side.client.namespace(path) as streams:
             streams.create_stream(name, settings=settings)
         self._stop = threading.Event()
         self.count = 0
@@ -504,7 +504,7 @@ class Source:
     def _write(self) -> None:
         try:
             with (
-                Namespace.open(self._side.client, self._path) as streams,
+                self._side.client.namespace(self._path) as streams,
                 streams.open_writer(self._name) as writer,
             ):
                 while not self._stop.wait(0.02):
@@ -533,7 +533,7 @@ class Reader:
         )
 
     async def _read(self, side: Side, path: str, name: str) -> None:
-        async with await AsyncNamespace.open(side.client.aio, path) as streams:
+        async with await open_namespace(side.client.aio, path) as streams:
             async for record in await streams.open_reader(name, follow=True):
                 self.numbers.append(int(record.payload.split()[0]))
 
@@ -657,7 +657,7 @@ def replace_dead(cluster: LocalCluster) -> None:
 def counted(side: Side, path: str) -> int:
     """Completed segments of the copies."""
     try:
-        with Namespace.open(side.client, path) as copy:
+        with side.client.namespace(path) as copy:
             segments = [s for name in copy.streams() for s in copy.segments(name)]
     except StreamError:
         return 0
@@ -665,7 +665,7 @@ def counted(side: Side, path: str) -> int:
 
 
 def arrived(here: Side, there: Side, path: str) -> bool:
-    with Namespace.open(here.client, path) as source, Namespace.open(there.client, path) as copy:
+    with here.client.namespace(path) as source, there.client.namespace(path) as copy:
         return all(
             [plain(s) for s in source.segments(name)] == [plain(s) for s in copy.segments(name)]
             for name in source.streams()

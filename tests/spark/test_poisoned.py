@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from quire.client import Client, blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking import Namespace
+from quire.blocking.background import call
+from quire.client import Client
 from quire.errors import MetadataError
 from quire.metadata.tree import Put
 from quire.replication import LedgerMove
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.jobs.audit import stream_ledgers
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import append, numbered
 
@@ -29,7 +30,7 @@ PATH = "/spark/poisoned"
 @pytest.fixture
 def poisoned(client: blocking.Client) -> Iterator[Namespace]:
     """Three streams; the segment of the second cannot be understood."""
-    with Namespace.create(client, PATH) as streams:
+    with client.namespace(PATH, create=True) as streams:
         for name in ("apple", "melon", "pear"):
             append(streams, name, numbered(0, 10))
         tree = client.aio.metadata.tree

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, Row, SparkSession
 
-from quire.client import blocking
+from quire import blocking
 from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import data_source, message_of

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import StreamGapError
 from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.spark.streams import query as stream_query
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE as NAMESPACE
 from tests.support.spark.streams import append, batches, numbered, rows, stream_reader, values

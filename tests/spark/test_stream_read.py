@@ -15,7 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
@@ -26,7 +27,6 @@ from quire.errors import (
 from quire.spark import worker
 from quire.spark.streams.plan import StreamPartition
 from quire.streams import DLSN, AtSequence, AtTxid, Record
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import (
     NAMESPACE,
@@ -243,7 +243,7 @@ def test_counting_needs_no_bookie(tmp_path: Path) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         settings = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
         with blocking.connect(cluster.uri) as client:
-            streams = Namespace.create(client, NAMESPACE, settings=settings)
+            streams = client.namespace(NAMESPACE, settings=settings, create=True)
             append(streams, "orders", numbered(0, 40_000), segments=3)
             streams.close()
         cluster.bookies[0].kill()
@@ -383,7 +383,7 @@ def test_bookies_die_while_tasks_read(tmp_path: Path) -> None:
     with LocalCluster(bookies=3, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,
-            Namespace.create(client, NAMESPACE) as streams,
+            client.namespace(NAMESPACE, create=True) as streams,
         ):
             append(streams, "orders", numbered(0, 30_000, 1_000), segments=2)
         reader = batch_reader(cluster.uri, stream="orders", columns="value")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from quire.blocking import Namespace
 from quire.errors import StreamGapError
 from quire.spark.streams.source import QuireStreamSource
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE as NAMESPACE
 from tests.support.spark.streams import append, batches, numbered, stream_reader

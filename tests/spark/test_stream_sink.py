@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import QuireError
 from quire.spark import sweep_orphans
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.faults import Faults
 from tests.support.spark.streams import data_source, message_of

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace, StreamWriter
 from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
@@ -28,7 +29,6 @@ from quire.spark.streams import query as stream_query
 from quire.spark.streams.source import QuireStreamSource
 from quire.spark.streams.view import StreamView
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace, StreamWriter
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import (
     NAMESPACE,
@@ -389,7 +389,7 @@ def test_checkpoints_of_something_else(
 ) -> None:
     append(streams, name, numbered(0, 10))
     append(streams, f"{name}-2", numbered(0, 10))
-    with Namespace.create(client, "/spark/others") as others:
+    with client.namespace("/spark/others", create=True) as others:
         if not others.exists(name):
             append(others, name, numbered(0, 10))
     running = query(stream=name)
@@ -497,7 +497,7 @@ def test_bookies_die_while_it_follows(tmp_path: Path, monkeypatch: pytest.Monkey
     with LocalCluster(bookies=4, directory=tmp_path) as cluster:
         with (
             blocking.connect(cluster.uri) as client,
-            Namespace.create(client, NAMESPACE) as streams,
+            client.namespace(NAMESPACE, create=True) as streams,
             streams.open_writer("orders", create=True) as writer,
         ):
             running = Query(cluster.uri, stream="orders")
@@ -517,7 +517,7 @@ def test_bookies_die_while_it_follows(tmp_path: Path, monkeypatch: pytest.Monkey
         assert running.values == numbered(0, 500)
         with (
             blocking.connect(cluster.uri) as client,
-            Namespace.open(client, NAMESPACE) as streams,
+            client.namespace(NAMESPACE) as streams,
         ):
             writer = streams.open_writer("orders")
             writer.append(b"in a segment that stays open")

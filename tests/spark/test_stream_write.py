@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.errors import QuireError
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import data_source, message_of
 
@@ -261,7 +261,7 @@ def test_who_opens_the_stream_meanwhile_wins(
     def intrude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with (
             blocking.connect(uri) as other,
-            Namespace.open(other, NAMESPACE) as opened,
+            other.namespace(NAMESPACE) as opened,
             opened.open_writer(stream) as writer,
         ):
             writer.append(b"-1")

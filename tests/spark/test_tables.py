@@ -12,14 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking import Namespace
+from quire.blocking.background import call
 from quire.errors import UsageError
 from quire.metadata.tree import Put
 from quire.spark import worker
 from quire.spark.tables import SCHEMAS, TableOptions, TablePartition, TableReader, table_schema
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import Row, append, batches, message_of, numbered, source
 from tests.support.waiting import wait_for
@@ -32,7 +32,7 @@ Read = Callable[..., DataFrameReader]
 @pytest.fixture
 def streams(client: blocking.Client, name: str) -> Iterator[Namespace]:
     """A namespace of the test's own."""
-    with Namespace.create(client, f"/tables/{name}") as opened:
+    with client.namespace(f"/tables/{name}", create=True) as opened:
         yield opened
 
 

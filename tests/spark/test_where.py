@@ -14,11 +14,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from quire.client import blocking
+from quire import blocking
+from quire.blocking import Namespace
 from quire.spark import package_zip
 from quire.spark.options import ENV_METADATA, ENV_PASSWORD
 from quire.spark.streams.options import StreamReadOptions
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.spark.streams import NAMESPACE, append, message_of, numbered, values
 
@@ -114,7 +114,7 @@ def test_a_statement_of_sql_needs_no_secret(
     spark: SparkSession, cluster: LocalCluster, client: blocking.Client
 ) -> None:
     """Spark redacts options, and Quire's errors have none: what is left is the statement itself."""
-    with Namespace.create(client, "/secret", password=SECRET.encode()) as opened:
+    with client.namespace("/secret", password=SECRET.encode(), create=True) as opened:
         append(opened, "s", numbered(0, 3))
     statement = (
         "CREATE OR REPLACE TEMPORARY VIEW secrets USING quire OPTIONS "
@@ -126,5 +126,5 @@ def test_a_statement_of_sql_needs_no_secret(
     plans: Callable[[], Any] = frame._jdf.queryExecution().toString
     assert SECRET not in str(plans())
     spark.catalog.dropTempView("secrets")
-    with Namespace.open(client, "/secret", password=SECRET.encode()) as opened:
+    with client.namespace("/secret", password=SECRET.encode()) as opened:
         opened.delete_stream("s")  # or the tables of all namespaces need a password

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
+from quire import blocking
+from quire.blocking import Datasets
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire.spark import sweep_orphans
@@ -50,7 +50,7 @@ def owned(client: blocking.Client, name: str) -> set[int]:
     return found
 
 
-def held(datasets: BlockingDatasets, name: str) -> set[int]:
+def held(datasets: Datasets, name: str) -> set[int]:
     return {ledger.ledger_id for ledger in datasets.read(name).ledgers}
 
 
@@ -59,7 +59,7 @@ def held(datasets: BlockingDatasets, name: str) -> set[int]:
 
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_what_is_written_is_read_back(
-    spark: SparkSession, read: Read, save: Save, datasets: BlockingDatasets, name: str,
+    spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str,
     partitions: int,
 ) -> None:  # fmt: skip
     frame = frame_of(spark, 20_000, partitions)
@@ -74,7 +74,7 @@ def test_what_is_written_is_read_back(
 
 
 def test_rows_of_a_partition_keep_their_order(
-    spark: SparkSession, read: Read, save: Save, datasets: BlockingDatasets, name: str
+    spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str
 ) -> None:
     """The dataset lists the ledgers in the order of the partitions; their ids come in the order in
     which the tasks happened to create them."""
@@ -90,7 +90,7 @@ def test_rows_of_a_partition_keep_their_order(
 
 
 def test_ledgers_say_what_they_belong_to(
-    spark: SparkSession, save: Save, client: blocking.Client, datasets: BlockingDatasets, name: str
+    spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     save(
         frame_of(spark, 100, 2), txnId="t1", ensemble=2, writeQuorum=2, ackQuorum=1, digest="hmac",
@@ -113,7 +113,7 @@ def test_ledgers_say_what_they_belong_to(
 
 
 def test_empty_partitions_write_no_ledger(
-    spark: SparkSession, read: Read, save: Save, datasets: BlockingDatasets, name: str
+    spark: SparkSession, read: Read, save: Save, datasets: Datasets, name: str
 ) -> None:
     save(spark.range(0, 40, 1, 4).filter("id < 10").selectExpr("cast(id AS string) AS value"))
     assert len(datasets.read(name).ledgers) == 1
@@ -148,7 +148,7 @@ def test_values_of_all_sizes(spark: SparkSession, read: Read, save: Save, name: 
 
 def test_append_and_overwrite(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str,
+    datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
     a, b, c = (frame_of(spark, 500, 2, first) for first in (0, 10_000, 20_000))
     save(a)
@@ -222,7 +222,7 @@ def test_spark_shows_the_message(
 
 
 def test_a_null_is_refused(
-    spark: SparkSession, save: Save, client: blocking.Client, datasets: BlockingDatasets, name: str
+    spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     frame = spark.range(1000).selectExpr("if(id = 700, null, cast(id AS string)) AS value")
     with pytest.raises(PySparkException, match="a value is null, and an entry cannot be"):
@@ -232,7 +232,7 @@ def test_a_null_is_refused(
 
 
 def test_an_entry_that_is_too_large_is_refused(
-    spark: SparkSession, save: Save, client: blocking.Client, datasets: BlockingDatasets, name: str
+    spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     frame = spark.sql("SELECT repeat('x', 6000000) AS value")
     with pytest.raises(PySparkException, match="does not fit into one frame"):
@@ -251,13 +251,13 @@ def sweep(client: blocking.Client, name: str, left: set[int]) -> None:
     wait_for(is_clean, "the sweep of what cancelled tasks left")
 
 
-def assert_nothing_is_published(datasets: BlockingDatasets, name: str) -> None:
+def assert_nothing_is_published(datasets: Datasets, name: str) -> None:
     with pytest.raises(NoSuchKeyError):
         datasets.read(name)
     assert name not in datasets.list_datasets()
 
 
-def assert_nothing_is_left(client: blocking.Client, datasets: BlockingDatasets, name: str) -> None:
+def assert_nothing_is_left(client: blocking.Client, datasets: Datasets, name: str) -> None:
     assert_nothing_is_published(datasets, name)
     assert owned(client, name) == set()
 
@@ -267,7 +267,7 @@ def assert_nothing_is_left(client: blocking.Client, datasets: BlockingDatasets, 
 
 def test_the_input_of_a_task_fails_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str,
+    datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -286,7 +286,7 @@ def test_the_input_of_a_task_fails_once(
 @pytest.mark.parametrize("fault", ["task raises", "worker dies"])
 def test_a_task_fails_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str, fault: str,
+    datasets: Datasets, name: str, fault: str,
 ) -> None:  # fmt: skip
     """The dataset has every row once; what the first attempts wrote is swept at the commit."""
     frame = frame_of(spark, 60_000, 4)
@@ -300,7 +300,7 @@ def test_a_task_fails_once(
 
 
 def test_a_job_that_fails_publishes_nothing(
-    spark: SparkSession, save: Save, client: blocking.Client, datasets: BlockingDatasets, name: str
+    spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     with pytest.raises(PySparkException, match="every attempt of the task raises"):
         save(frame_of(spark, 40_000, 4), format="quire_faulty", fault="all tasks raise")
@@ -310,7 +310,7 @@ def test_a_job_that_fails_publishes_nothing(
 
 def test_a_failed_job_does_not_touch_what_is_there(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str,
+    datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
     before = frame_of(spark, 500, 2)
     save(before)
@@ -325,7 +325,7 @@ def test_a_failed_job_does_not_touch_what_is_there(
 
 
 def test_the_commit_fails_before_it_publishes(
-    spark: SparkSession, save: Save, client: blocking.Client, datasets: BlockingDatasets, name: str
+    spark: SparkSession, save: Save, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     with pytest.raises(PySparkException, match="injected: before publication"):
         save(frame_of(spark, 1000, 3), format="quire_faulty", fault="before publication")
@@ -335,7 +335,7 @@ def test_the_commit_fails_before_it_publishes(
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_the_commit_fails_after_it_published(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str, mode: str,
+    datasets: Datasets, name: str, mode: str,
 ) -> None:  # fmt: skip
     """Spark calls `abort` with the same messages: it must not take away what is published."""
     old, new = frame_of(spark, 200, 2), frame_of(spark, 1000, 3, 5000)
@@ -352,7 +352,7 @@ def test_the_commit_fails_after_it_published(
 
 def test_the_answer_of_the_publication_is_lost(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str,
+    datasets: Datasets, name: str,
 ) -> None:  # fmt: skip
     frame = frame_of(spark, 1000, 3)
     save(frame, format="quire_faulty", fault="lost answer")
@@ -366,7 +366,7 @@ def test_the_answer_of_the_publication_is_lost(
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_transaction_is_written_once(
     spark: SparkSession, read: Read, save: Save, client: blocking.Client,
-    datasets: BlockingDatasets, name: str, mode: str,
+    datasets: Datasets, name: str, mode: str,
 ) -> None:  # fmt: skip
     first, other = frame_of(spark, 500, 2), frame_of(spark, 500, 2, 10_000)
     save(first, mode, txnId="2026-11-03")

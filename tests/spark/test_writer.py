@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
+from quire import blocking
+from quire.blocking import Datasets
 from quire.client.datasets.datasets import OWNER_KEY
 from quire.errors import MetadataUnavailableError, NoSuchKeyError
 from quire.spark import sweep_orphans
@@ -62,9 +62,7 @@ def start(cluster: LocalCluster, client: blocking.Client, name: str) -> Start:
 
 
 @pytest.fixture
-def values(
-    client: blocking.Client, datasets: BlockingDatasets, name: str
-) -> Callable[[], list[bytes]]:
+def values(client: blocking.Client, datasets: Datasets, name: str) -> Callable[[], list[bytes]]:
     """What a reader of the dataset sees."""
 
     def read() -> list[bytes]:
@@ -113,7 +111,7 @@ def test_nothing_is_seen_before_the_commit(
 
 
 def test_abort_deletes_what_is_not_published(
-    start: Start, client: blocking.Client, datasets: BlockingDatasets, name: str
+    start: Start, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     driver = start().task([b"a"]).task([b"b"], 1)
     driver.messages.append(None)  # a task that failed
@@ -130,9 +128,7 @@ def test_abort_after_commit_keeps_what_is_published(start: Start, values: Values
     assert values() == [b"a"]
 
 
-def test_commit_after_abort_publishes_no_holes(
-    start: Start, datasets: BlockingDatasets, name: str
-) -> None:
+def test_commit_after_abort_publishes_no_holes(start: Start, datasets: Datasets, name: str) -> None:
     driver = start().task([b"a"])
     driver.abort()
     with pytest.raises(Exception, match="was deleted before it could be published"):
@@ -189,14 +185,14 @@ def test_the_commit_cannot_reach_the_store(
     """The publication is made, no answer comes, the driver gives up; nothing is lost by the abort
     that follows."""
     driver = start().task([b"a"])
-    publish = BlockingDatasets.publish
+    publish = Datasets.publish
 
-    def lost(self: BlockingDatasets, *arguments: object, **options: object) -> None:
+    def lost(self: Datasets, *arguments: object, **options: object) -> None:
         publish(self, *arguments, **options)
         raise MetadataUnavailableError("the answer is lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(BlockingDatasets, "publish", lost)
+        patch.setattr(Datasets, "publish", lost)
         with pytest.raises(MetadataUnavailableError):
             driver.commit()
     driver.abort()
@@ -215,7 +211,7 @@ def test_the_cleaning_up_fails(
         raise MetadataUnavailableError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(BlockingDatasets, "discard", fails)
+        patch.setattr(Datasets, "discard", fails)
         driver.commit()
     assert values() == [b"new"]
     assert exists(client, old.ledgers[0])
@@ -237,7 +233,7 @@ def test_the_sweep_spares_young_and_foreign_ledgers(
 
 
 def test_replaced_ledgers_of_others_are_kept(
-    start: Start, values: Values, client: blocking.Client, datasets: BlockingDatasets, name: str
+    start: Start, values: Values, client: blocking.Client, datasets: Datasets, name: str
 ) -> None:
     """A ledger that was published by hand was not written for the dataset."""
     from quire.client.datasets.datasets import DatasetLedger

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import DataFrameReader, SparkSession
 
-from quire.client import blocking
-from quire.client.blocking_datasets import BlockingDatasets
+from quire import blocking
+from quire.blocking import Datasets
 from quire.client.datasets.datasets import DatasetLedger
 from quire.errors import NoSuchKeyError
 from quire.testing.cluster import LocalCluster
@@ -38,7 +38,7 @@ def test_write_read_overwrite(
     assert not before & set(client.list_ledgers())
 
 
-def test_large_datasets_fit(client: blocking.Client, datasets: BlockingDatasets) -> None:
+def test_large_datasets_fit(client: blocking.Client, datasets: Datasets) -> None:
     """More than ZooKeeper takes in one value: 1 MB."""
     ids = []
     for _ in range(3):

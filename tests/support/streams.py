@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from quire.client import Client
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.read.records import Record
 from quire_simulator.world.world import World
 
@@ -38,7 +38,7 @@ async def bench(world: World) -> AsyncIterator[Bench]:
     for name in world.disks:
         await world.start(name)
     async with world.client("client") as client:
-        streams = await Namespace.create(client, "/acme/test")
+        streams = await open_namespace(client, "/acme/test", create=True)
         async with streams:
             yield Bench(world, client, streams)
     for name in list(world.bookies):

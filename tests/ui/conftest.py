@@ -16,7 +16,7 @@ import quire
 from quire.core.placement.tables import with_location
 from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.processes.cli import Quire
 from tests.support.processes.wanted import WANTED as PROCESSES_WANT
@@ -88,7 +88,7 @@ async def _fill(cluster: LocalCluster) -> int:
         large = await client.create_ledger(ledger_id=LARGE_ID)
         async with large:
             await large.append(b"entry")
-        async with await Namespace.create(client, TEAM) as team:
+        async with await open_namespace(client, TEAM, create=True) as team:
             for name in (STREAM, "others", HOSTILE_NAME):
                 await team.create_stream(name)
             async with await team.open_writer(STREAM) as writer:

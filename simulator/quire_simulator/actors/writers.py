@@ -32,7 +32,7 @@ CANCELLED = 0.1
 async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
     ensemble, write_quorum, ack_quorum = plan.shape
     own_ids, deferred = plan.kind == "own ids", plan.kind == "deferred"
-    handle: LedgerWriter | CallerIdWriter = await client.create_ledger(  # type: ignore[call-overload]
+    handle: LedgerWriter | CallerIdWriter = await client.create_ledger(
         ensemble_size=ensemble,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,

@@ -7,8 +7,9 @@ import random
 
 from quire.client import Client
 from quire.errors import QuireError, StreamGapError
-from quire.statemachine import Leader, follow, lead
+from quire.statemachine import Leader
 from quire.streams import Namespace
+from quire.streams.statemachine.state_machine import follow, lead
 from quire_simulator.streams.machine import Commands, HashChain, State
 from quire_simulator.streams.plans import StreamerPlan, StreamPlan
 from quire_simulator.streams.stage import StreamStage

@@ -49,7 +49,7 @@ async def read_view(
     "raise" without."""
     if not batches:
         try:
-            async with aclosing(reader.__aiter__()) as records:  # type: ignore[type-var]
+            async with aclosing(aiter(reader)) as records:
                 async for record in records:
                     stage.saw(facts, view, record)
         except StreamGapError as error:

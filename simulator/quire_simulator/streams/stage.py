@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from quire._runtime.opening import opening
 from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import PARTITION, StreamPaths
@@ -14,7 +15,7 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
 from quire.streams import Namespace, Record
-from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE
+from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, open_namespace
 from quire.streams.objects.format import BUCKET_KEY
 from quire.streams.read.positions import oldest_position
 from quire.streams.write.segments import APPLICATION
@@ -93,6 +94,7 @@ class StreamStage:
         node = task.node
         create = client.create_ledger
 
+        @opening
         async def create_ledger(**how: Any) -> Any:
             handle = await create(**how)
             self.makers[handle.ledger_id] = node
@@ -101,7 +103,7 @@ class StreamStage:
             return handle
 
         client.create_ledger = create_ledger  # type: ignore[method-assign]
-        return await self.insist(lambda: Namespace.create(client, NAMESPACE))
+        return await self.insist(lambda: open_namespace(client, NAMESPACE, create=True))
 
     async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
         """Do it again while it fails."""

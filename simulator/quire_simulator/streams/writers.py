@@ -347,7 +347,9 @@ class StreamWriterActor:
         try:
             async with asyncio.timeout(patience_s):
                 return await work
-        except TimeoutError:
+        except TimeoutError as late:
+            if isinstance(late, QuireError):
+                raise
             self._cancelled += sent
             return None
         except REFUSALS:

@@ -1,4 +1,4 @@
-"""Public names under their former spelling, for one release.
+"""Public names under their former spelling or at their former place, for one release.
 
 A name of a module: `__getattr__ = former_names(__name__, {"Old": "New"})`. A field of a dataclass
 that was in milliseconds: `@was_in_milliseconds("retention")`.
@@ -10,6 +10,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -42,6 +43,45 @@ def former_names(
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get
+
+
+def moved(
+    module: str, homes: Mapping[str, str], instead: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module whose names moved, and are kept for one release.
+
+    A home is MODULE:NAME. Each use warns, and names what to use `instead`.
+    """
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(
+            f"{module} is deprecated and will be removed in the next release. Use {instead} "
+            "instead",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        home, _, attribute = homes[name].partition(":")
+        found: object = getattr(import_module(home), attribute)
+        return found
+
+    return get, lambda: sorted(homes)
+
+
+def deprecated(old: str, new: str, *, depth: int = 3) -> None:
+    """Warn that `old` is deprecated, at the line of whoever called the function that calls this.
+
+    Args:
+        old: The old spelling.
+        new: What to write instead.
+        depth: The number of frames from here to the line that the warning names.
+    """
+    warnings.warn(
+        f"{old} is deprecated and will be removed in the next release. Use {new} instead",
+        DeprecationWarning,
+        stacklevel=depth,
+    )
 
 
 def warn_renamed(old: str, new: str, *, level: int = 3) -> None:

@@ -50,7 +50,7 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
     """MetadataUnavailableError, soon, where the store does not answer; also where everything, from
     here on, takes longer than `answer_timeout_s` (None: no bound)."""
     from quire.client import Client
-    from quire.errors import MetadataUnavailableError
+    from quire.errors import MetadataUnavailableError, QuireError
     from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
 
@@ -68,6 +68,8 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
             await store.instance_id()
         async with asyncio.timeout_at(deadline):
             yield client
+    except QuireError:
+        raise
     except TimeoutError:
         raise MetadataUnavailableError(
             f"the metadata store {uri} does not answer in time", remedy=REMEDY

@@ -1,8 +1,11 @@
-"""The ledger client: asyncio first, with a blocking twin of the same names in `blocking`."""
+"""The ledger client, for asyncio. The same names without `await` are in `quire.blocking`."""
 
-from quire.client.client import Client, connect
+from quire.client.client import LedgerClient, connect
 from quire.client.read.reader import LedgerReader
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import LedgerWriter
 
-__all__ = ["CallerIdWriter", "Client", "LedgerReader", "LedgerWriter", "connect"]
+Client = LedgerClient
+"""The name in the rooms that are built on ledgers. `quire.Client` extends it."""
+
+__all__ = ["CallerIdWriter", "Client", "LedgerClient", "LedgerReader", "LedgerWriter", "connect"]

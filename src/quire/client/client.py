@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.former_names import deprecated
 from quire._runtime.metrics import exposition
+from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
 from quire.client.checks import check_config, check_format, check_new_ledger
@@ -34,6 +36,7 @@ from quire.errors import (
     BookieTimeoutError,
     ClientClosedError,
     NoSuchEntryError,
+    QuireError,
     UnauthorizedError,
     UsageError,
 )
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
+C = TypeVar("C", bound="LedgerClient")
 
 DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
@@ -54,12 +58,12 @@ DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
 
 
-class Client:
-    """A connection to one cluster, made by `quire.connect`. One per process is enough; it belongs
-    to the event loop that made it.
+class LedgerClient:
+    """A connection to one cluster, for its ledgers. `quire.Client` adds what is built on them.
 
-    Time, randomness and the network are handed in (`clock`, `rng`, `network`), so that the
-    simulator runs this very code.
+    One per process is enough; it belongs to the event loop that made it. Time, randomness
+    and the network are handed in (`clock`, `rng`, `network`), so that the simulator runs this very
+    code.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Client:
     # -- ledgers ------------------------------------------------------------------------------
 
     @overload
-    async def create_ledger(
+    def create_ledger(
         self,
         *,
         ensemble_size: int = ...,
@@ -105,10 +109,10 @@ class Client:
         ledger_id: int | None = ...,
         deferred_sync: bool = ...,
         caller_ids: Literal[False] = ...,
-    ) -> LedgerWriter: ...
+    ) -> Opening[LedgerWriter]: ...
 
     @overload
-    async def create_ledger(
+    def create_ledger(
         self,
         *,
         ensemble_size: int = ...,
@@ -120,8 +124,24 @@ class Client:
         ledger_id: int | None = ...,
         deferred_sync: bool = ...,
         caller_ids: Literal[True],
-    ) -> CallerIdWriter: ...
+    ) -> Opening[CallerIdWriter]: ...
 
+    @overload
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: bool,
+    ) -> Opening[LedgerWriter | CallerIdWriter]: ...
+
+    @opening
     async def create_ledger(
         self,
         *,
@@ -187,6 +207,7 @@ class Client:
                 deferred_sync=deferred_sync,
             )
 
+    @opening
     async def open_ledger(
         self,
         ledger_id: int,
@@ -337,6 +358,8 @@ class Client:
         try:
             async with asyncio.timeout(limit):
                 return await self._pool.ask_control(bookie_id, call)
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"
@@ -369,9 +392,9 @@ class Client:
 
     @property
     def pool(self) -> BookiePool:
-        """The connections to bookies, for the rooms above: they ask single ones."""
-        self._check_open()
-        return self._pool
+        """Deprecated: the connections to bookies are no part of the public API."""
+        deprecated("Client.pool", "the methods of Client, such as `bookie_info` and `suspects`")
+        return pool_of(self)
 
     @property
     def datasets(self) -> Datasets:
@@ -391,7 +414,7 @@ class Client:
         await self._tasks.close()
         await self.metadata.close()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -428,7 +451,22 @@ class Client:
             raise UsageError(str(error)) from None
 
 
-class connect:
+def pool_of(client: LedgerClient) -> BookiePool:
+    """The connections of a client to bookies, for the rooms above that ask single bookies.
+
+    This is internal to Quire. Raises ClientClosedError."""
+    client._check_open()
+    return client._pool
+
+
+@opening
+async def connect(
+    uri: str,
+    *,
+    config: ClientConfig | None = None,
+    zookeeper: ZooKeeperOptions | None = None,
+    tracer: Tracer | None = None,
+) -> LedgerClient:
     """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
 
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
@@ -437,43 +475,23 @@ class connect:
     (docs/observability.md). Raises MetadataURIError, MetadataUnavailableError,
     MetadataDeniedError, ClusterNotInitialisedError.
     """
+    return await connected(LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer)
 
-    def __init__(
-        self,
-        uri: str,
-        *,
-        config: ClientConfig | None = None,
-        zookeeper: ZooKeeperOptions | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self._uri = uri
-        self._config = config
-        self._zookeeper = zookeeper
-        self._tracer = tracer
-        self._client: Client | None = None
 
-    async def _connect(self) -> Client:
-        check_config(self._config or ClientConfig())
-        metadata = await open_metadata(self._uri, zookeeper=self._zookeeper)
-        try:
-            await metadata.instance_id()
-            return Client(metadata, config=self._config, tracer=self._tracer)
-        except BaseException:
-            await metadata.close()
-            raise
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
+async def connected(
+    kind: type[C],
+    uri: str,
+    *,
+    config: ClientConfig | None,
+    zookeeper: ZooKeeperOptions | None,
+    tracer: Tracer | None,
+) -> C:
+    """Return a client of the given class. See `connect`."""
+    check_config(config or ClientConfig())
+    metadata = await open_metadata(uri, zookeeper=zookeeper)
+    try:
+        await metadata.instance_id()
+        return kind(metadata, config=config, tracer=tracer)
+    except BaseException:
+        await metadata.close()
+        raise

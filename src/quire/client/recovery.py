@@ -131,19 +131,21 @@ class LedgerRecovery:
         try:
             async with asyncio.timeout(self._config.recovery_timeout_s):
                 return await self._run()
-        except TimeoutError as error:
-            raise RecoveryError(
-                f"ledger {self.ledger_id} was not recovered within "
-                f"{self._config.recovery_timeout_s:g} s",
-                ledger_id=self.ledger_id,
-                remedy="Nothing is lost; open it again",
-            ) from error
         except ReadError as error:
             raise RecoveryError(
                 f"ledger {self.ledger_id} cannot be recovered now: {error.args[0]}",
                 ledger_id=self.ledger_id,
                 causes=error.causes,
                 remedy="Bring its bookies back and open it again; nothing is lost",
+            ) from error
+        except QuireError:
+            raise
+        except TimeoutError as error:
+            raise RecoveryError(
+                f"ledger {self.ledger_id} was not recovered within "
+                f"{self._config.recovery_timeout_s:g} s",
+                ledger_id=self.ledger_id,
+                remedy="Nothing is lost; open it again",
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:
@@ -522,8 +524,8 @@ async def _accepts(
             except NoEntryAnswer:
                 pass
             return True
-    except TimeoutError:
-        failed[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
     except QuireError as error:
         failed[bookie] = error
+    except TimeoutError:
+        failed[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
     return False

@@ -21,7 +21,7 @@ from quire.codec.wire import v3
 from quire.codec.wire.messages_pb2 import Response
 from quire.codec.wire.v2 import CONNECTION_REFUSED, LENGTH, Code
 from quire.config import ClientConfig
-from quire.errors import BookieUnavailableError, TlsError
+from quire.errors import BookieUnavailableError, QuireError, TlsError
 from quire.net.link import refusal
 from quire.net.network import Network
 from quire.net.tls import client_tls
@@ -68,6 +68,8 @@ class Dialer:
                     await self._network.connect(host, port, lambda: protocol)
                 else:
                     await self._secure(self._tls.current(), who, host, port, protocol)
+        except QuireError:
+            raise
         except TimeoutError as error:
             raise BookieUnavailableError(
                 f"{who} did not accept a connection within {self._timeout_s:g} s"

@@ -225,10 +225,10 @@ class GivenOptions:
             return default
         try:
             return parse(text.strip())
-        except ValueError as error:
-            raise UsageError(f"option '{name}': {error}") from None
         except UsageError as error:
             raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
+        except ValueError as error:
+            raise UsageError(f"option '{name}': {error}") from None
 
     def metadata(self, environ: Mapping[str, str]) -> str:
         uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
-from quire.client.blocking_datasets import BlockingDatasets
 from quire.errors import UsageError
 from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
@@ -196,7 +195,7 @@ def sweep_orphans(
         raise UsageError("a ledger is of a dataset or of a stream: name one of them")
     deleted: list[int] = []
     if stream is None:
-        deleted += BlockingDatasets(client).sweep_orphans(older_than_s, name=dataset)
+        deleted += client.datasets.sweep_orphans(older_than_s, name=dataset)
     if dataset is None:
         deleted += call(_sweep_streams(client.aio, older_than_s, stream))
     return sorted(deleted)

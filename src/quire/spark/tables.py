@@ -40,8 +40,8 @@ from pyspark.sql.types import (
 )
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     BookieError,
     ClientClosedError,
@@ -58,6 +58,7 @@ from quire.spark.streams.options import TableOptions
 from quire.spark.streams.query import lag
 from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace, Truncation
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.walk import namespaces
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 
@@ -375,7 +376,7 @@ def _of_each(
         paths = [options.namespace] if options.namespace else await namespaces(client)
         for path in paths:
             try:
-                streams = await Namespace.open(client, path, password=options.password)
+                streams = await open_namespace(client, path, password=options.password)
             except UNAVAILABLE:
                 raise
             except QuireError as error:

@@ -1,14 +1,12 @@
 """What is built on ledgers: streams and their namespaces, objects, the replicated state machine.
 
-    from quire.streams import Namespace
-
-    async with await Namespace.open(client, "/streams") as streams:
-        async with await streams.open_writer("orders", create=True) as writer:
+    async with client.namespace("/streams", create=True) as streams:
+        async with streams.open_writer("orders", create=True) as writer:
             await writer.append(b"acknowledged means: on disk, fsynced, on a quorum")
-        async for record in await streams.open_reader("orders"):
+        async for record in streams.open_reader("orders"):
             print(record.sequence, record.payload)
 
-The same names without `await` are in `quire.streams.blocking`.
+The same names without `await` are in `quire.blocking`.
 """
 
 from quire.codec.distributedlog.dlsn import DLSN

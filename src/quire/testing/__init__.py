@@ -2,14 +2,34 @@
 
     from quire.testing import LocalCluster
 
-    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
-        ...  # connect to cluster.metadata_uri
+    with LocalCluster(bookies=3) as cluster:
+        ...  # connect to cluster.uri
 
-pytest finds the fixtures in `pytest_plugin` by itself wherever Quire is installed.
+pytest finds the fixtures by itself wherever Quire is installed: `quire_cluster`,
+`quire_blocking_client`, and with pytest-asyncio `quire_client`. docs/testing.md shows them.
 """
 
 from __future__ import annotations
 
-from quire.testing.cluster import LocalCluster
+from typing import TYPE_CHECKING
 
-__all__ = ["LocalCluster"]
+from quire._runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from quire.testing._process import ServerProcess
+    from quire.testing.cluster import BookieProcess, LocalCluster
+else:
+    # pytest loads the plugin in each run, so nothing else is imported before it is used.
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "BookieProcess": "quire.testing.cluster:BookieProcess",
+            "LocalCluster": "quire.testing.cluster:LocalCluster",
+            "ServerProcess": "quire.testing._process:ServerProcess",
+            "quire_blocking_client": "quire.testing.pytest_plugin:quire_blocking_client",
+            "quire_client": "quire.testing.pytest_plugin:quire_client",
+            "quire_cluster": "quire.testing.pytest_plugin:quire_cluster",
+        },
+    )
+
+__all__ = ["BookieProcess", "LocalCluster", "ServerProcess"]

@@ -6,6 +6,8 @@
         cluster.bookies[0].kill()
         cluster.bookies[0].start()
 
+`async with` works as well: the processes are then started and ended in a thread.
+
 Every process is ended when the block is left, also by an error, and when this process ends in any
 way. A directory that is used again gives the same cluster with its data: which ports it has is in
 its `cluster.json`.
@@ -324,6 +326,24 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    async def __aenter__(self) -> LocalCluster:
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])  # the thread cannot be cancelled
+            await asyncio.to_thread(self.stop)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
 
 
 # -- the directory ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ installed.
             ledger.append(b"an entry")
 
     async def test_it(quire_client):  # with pytest-asyncio
-        async with await quire_client.create_ledger() as ledger:
+        async with quire_client.create_ledger() as ledger:
             await ledger.append(b"an entry")
 
 Everything is imported when a fixture is first asked for: a test run that asks for none pays
@@ -26,8 +26,8 @@ except ImportError:
     asyncio_fixture = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from quire.client import Client
-    from quire.client.blocking import Client as BlockingClient
+    from quire.api import Client
+    from quire.blocking import Client as BlockingClient
     from quire.testing.cluster import LocalCluster
 
 SESSION_BOOKIES = 3
@@ -48,7 +48,7 @@ def quire_cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def quire_blocking_client(quire_cluster: LocalCluster) -> Iterator[BlockingClient]:
     """A `quire.blocking` client of `quire_cluster`."""
-    from quire.client import blocking
+    from quire import blocking
 
     with blocking.connect(quire_cluster.uri) as client:
         yield client
@@ -59,7 +59,7 @@ if asyncio_fixture is not None:
     @asyncio_fixture
     async def quire_client(quire_cluster: LocalCluster) -> AsyncIterator[Client]:
         """A `quire.Client` of `quire_cluster`, on the event loop of the test."""
-        from quire.client import connect
+        from quire.api import connect
 
         async with connect(quire_cluster.uri) as client:
             yield client

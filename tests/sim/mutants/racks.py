@@ -35,7 +35,7 @@ def a_lost_bookie_is_replaced_from_anywhere(patch: pytest.MonkeyPatch) -> None:
         fragment,
         "choose_replacements",
         (
-            "chosen = await client.pool.pick(wanted)",
+            "chosen = await pool_of(client).pick(wanted)",
             "others = sorted(set((await client.bookies()).writable) - wanted.barred)\n"
             "    chosen = dict(zip(indexes, others))",
         ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import quire
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.client.write.caller_ids import CallerIdWriter
 from quire.client.write.writer import WriteHandle
 from quire.codec.entry.digest import DigestType

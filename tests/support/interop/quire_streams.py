@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import quire
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.read.positions import EARLIEST, AtTxid, Start
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Record, RecordBatch
@@ -52,14 +52,16 @@ class QuireStreams:
         async def make() -> Namespace:
             client = await quire.connect(uri)
             given = {"txids": "given", **settings}
-            return await Namespace.create(client, path, settings=given, password=password)
+            return await open_namespace(
+                client, path, settings=given, password=password, create=True
+            )
 
         return cls(run(make()))
 
     @classmethod
     def open(cls, uri: str, path: str) -> QuireStreams:
         async def open_() -> Namespace:
-            return await Namespace.open(await quire.connect(uri), path)
+            return await open_namespace(await quire.connect(uri), path)
 
         return cls(run(open_()))
 

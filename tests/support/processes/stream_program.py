@@ -14,7 +14,7 @@ import sys
 
 import quire
 from quire.errors import QuireError
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 
 PRODUCER = "numbers"
 
@@ -29,7 +29,7 @@ def say(*words: object) -> None:
 
 
 async def main(uri: str, path: str, stream: str, piece: int, last: int) -> None:
-    async with quire.connect(uri) as client, await Namespace.open(client, path) as streams:
+    async with quire.connect(uri) as client, await open_namespace(client, path) as streams:
         try:
             writer = await streams.open_writer(stream)
             producer = await writer.producer(PRODUCER)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quire.client import Client, blocking
-from quire.client.background import call
+from quire import blocking
+from quire.blocking.background import call
+from quire.client import Client
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
 from quire.metadata.ledgers.update import update_ledger

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from quire.blocking import Namespace
 from quire.spark.jobs import ClusterOptions
 from quire.spark.jobs.archive.manifest import DATA, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file
 from quire.streams import DLSN
-from quire.streams.blocking import Namespace
 
 NAMESPACE = "/spark/offload"
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
 
+from quire.blocking import Namespace
 from quire.spark.source import QuireDataSource
 from quire.spark.streams.source import QuireStreamSource
-from quire.streams.blocking import Namespace
 
 NAMESPACE = "/spark/tests"
 

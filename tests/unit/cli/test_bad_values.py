@@ -26,7 +26,7 @@ from quire.errors import TlsConfigError, UsageError
 from quire.http.routes.cluster import ClusterRoutes
 from quire.http.routes.quire_api import QuireRoutes
 from quire.metadata.sqlite.store import SqliteStore
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.bookies.fake_bookies import FakeCluster, simulated
 
@@ -312,7 +312,7 @@ def test_a_namespace_is_not_made_with_what_cannot_be(path: str, settings: dict[s
         async with cluster.client() as client:
             assert isinstance(client, Client)
             with pytest.raises(UsageError):
-                await Namespace.create(client, path, settings=settings)
+                await open_namespace(client, path, settings=settings, create=True)
             assert await client.metadata.tree.children("/") == []
 
     simulated(main)

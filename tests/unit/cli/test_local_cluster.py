@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import quire
+from quire import testing
 from quire.errors import StartError
 from quire.testing.cluster import LocalCluster
 
@@ -17,3 +22,43 @@ def test_no_empty_metadata_file_beside_bookies_that_have_data(tmp_path: Path) ->
     with pytest.raises(StartError, match=r"metadata.db is missing, but bookie-1 beside it has"):
         LocalCluster(3, tmp_path).start()
     assert not (tmp_path / "metadata.db").exists()
+
+
+def test_the_package_offers_what_tests_need() -> None:
+    fixtures = ("quire_cluster", "quire_blocking_client", "quire_client")
+    for name in (*testing.__all__, *fixtures):
+        assert getattr(testing, name) is not None
+    assert {*testing.__all__, *fixtures} <= set(dir(testing))
+
+
+def test_the_plugin_costs_a_run_without_fixtures_nothing() -> None:
+    """pytest loads it wherever Quire is installed."""
+    code = (
+        "import sys, quire.testing.pytest_plugin\n"
+        "print(*[m for m in sys.modules if m.startswith(('quire.client', 'quire.testing.c'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+async def test_a_cluster_is_entered_with_asyncio() -> None:
+    async with testing.LocalCluster(bookies=1) as cluster:
+        (bookie,) = cluster.bookies
+        assert bookie.alive
+        async with quire.connect(cluster.uri) as client:
+            assert (await client.bookies()).writable.keys() == {bookie.id}
+        directory = cluster.directory
+    assert not bookie.alive
+    assert not directory.exists()
+
+
+@pytest.mark.slow
+async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    cluster = testing.LocalCluster(bookies=1)
+    task = asyncio.create_task(cluster.__aenter__())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cluster.bookies == []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from quire._runtime.tasks import TaskSet
+from quire.client.client import pool_of
 from quire.client.cluster.health import BookieHealth, Misbehaviour, UnhealthyBookie
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
@@ -85,7 +86,7 @@ def test_a_bookie_in_quarantine_is_chosen_where_nothing_else_is_left() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
-            client.pool.health.misbehaved("b1", Misbehaviour.BAD_DIGEST, 1, 1)
+            pool_of(client).health.misbehaved("b1", Misbehaviour.BAD_DIGEST, 1, 1)
             for _ in range(10):
                 writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
                 assert "b1" not in writer.metadata.last_segment.ensemble
@@ -120,7 +121,7 @@ def test_a_bookie_that_was_overtaken_is_asked_behind_others_for_a_minute() -> No
             for entry in range(30):
                 await reader.read_entry(entry)
             assert len(slow.asked) == 1
-            assert client.pool.health.slow("b1")
+            assert pool_of(client).health.slow("b1")
             assert client.suspects() == []
             await asyncio.sleep(CONFIG.slow_bookie_s)
             slow.says = None
@@ -169,7 +170,7 @@ def test_what_each_kind_looks_like() -> None:
             }  # fmt: skip
             assert named["b1"].last_ledger == LEDGER
             assert named["b1"].last_entry in range(1, 5)
-            quarantined = {b for b in cluster.bookies if client.pool.health.quarantined(b)}
+            quarantined = {b for b in cluster.bookies if pool_of(client).health.quarantined(b)}
             assert quarantined == {"b0", "b1"}  # b2 may never have had them
 
     simulated(main)
@@ -187,7 +188,7 @@ def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None
                     await reader.read_entry(entry)
                 [suspect] = await until(client.suspects)
                 assert (suspect.bookie, suspect.kind) == ("b0", kind)
-                assert client.pool.health.quarantined("b0") is (kind is Misbehaviour.DROPPED)
+                assert pool_of(client).health.quarantined("b0") is (kind is Misbehaviour.DROPPED)
 
     simulated(main)
 
@@ -222,7 +223,7 @@ def test_a_replica_that_lags_is_not_missing(
             await asyncio.sleep(60)
             assert len(late.asked) == asked + 1, "it is asked once more, and for one entry"
             assert (client.suspects(), reported) == ([], [])
-            assert client.pool.health.lagged == 1
+            assert pool_of(client).health.lagged == 1
 
     with caplog.at_level(logging.INFO, "quire.client"):
         simulated(main)
@@ -261,7 +262,7 @@ def test_a_bookie_that_does_not_answer_the_second_time_is_not_judged() -> None:
             gone.says = gone.silent
             await asyncio.sleep(60)
             assert client.suspects() == []
-            assert client.pool.health.lagged == 0
+            assert pool_of(client).health.lagged == 0
 
     simulated(main)
 
@@ -284,7 +285,7 @@ def test_a_bookie_that_was_replaced_owes_nothing() -> None:
                 await reader.read_entry(entry)
             await asyncio.sleep(60)
             assert client.suspects() == []
-            assert not client.pool.health.quarantined("b0")
+            assert not pool_of(client).health.quarantined("b0")
 
     simulated(main)
 
@@ -338,7 +339,7 @@ def test_a_lac_that_goes_back() -> None:
                 return LacAnswer(b"", cluster.entry(last))
 
         async with cluster.client() as client:
-            pool = client.pool
+            pool = pool_of(client)
             assert isinstance(pool, FakePool)
 
             async def control(bookie: str, adds_of: int | None = None) -> Control:
@@ -464,7 +465,7 @@ def test_a_report_that_fails_disturbs_nobody_and_is_made_again() -> None:
                 return reported
 
             await until(read, poll_s=1.0)
-            assert client.pool.health.unreported == 2
+            assert pool_of(client).health.unreported == 2
             assert reported == ["b0"]
 
     simulated(main)

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
+from quire.client.client import pool_of
 from quire.client.cluster.health import Misbehaviour
 from quire.client.observability.logs import JsonFormatter, log_event
 from quire.client.observability.tracing import Tracing
@@ -385,7 +386,7 @@ def test_a_bookie_that_is_wrong_is_an_event_with_ledger_and_entry(
     async def main() -> None:
         cluster = await FakeCluster.made(1)
         async with cluster.client() as client:
-            client.pool.health.misbehaved("b0", Misbehaviour.BAD_DIGEST, LEDGER, 3)
+            pool_of(client).health.misbehaved("b0", Misbehaviour.BAD_DIGEST, LEDGER, 3)
 
     simulated(main)
     wrong, avoided = events(caplog)

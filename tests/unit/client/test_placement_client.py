@@ -17,6 +17,7 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement
@@ -251,7 +252,7 @@ async def test_too_few_racks(cluster: Cluster) -> None:
 async def test_too_few_bookies_without_locations(cluster: Cluster) -> None:
     await cluster.add("b1", "b2")
     async with cluster.client(wait_s=SHORT_S) as client:
-        client.pool.mark_failed("b1")
+        pool_of(client).mark_failed("b1")
         with pytest.raises(
             NotEnoughBookiesError, match=r"2 are writable: b1 \(failed 0 s ago\), b2"
         ):
@@ -268,7 +269,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT
         # Who is gone stands where it stood.
         await cluster.remove("b3")
-        await until(lambda: "b3" not in client.pool.bookies.writable)
+        await until(lambda: "b3" not in pool_of(client).bookies.writable)
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT
         assert client.placement.location("b3") == "/b"
         resting = client.placement.view(frozenset({"b2"}))
@@ -319,7 +320,7 @@ async def test_the_order_of_reads(cluster: Cluster) -> None:
     table = {"b1": "/x/1", "b2": "/y/1", "b3": "/y/2", "b4": "/z/1"}
     async with cluster.client(table, policy="region-aware", own_location="/y/1") as client:
         await ensemble(client)
-        pool, all_of_them = client.pool, ["b1", "b2", "b3", "b4"]
+        pool, all_of_them = pool_of(client), ["b1", "b2", "b3", "b4"]
         assert pool.read_order(all_of_them) == ["b2", "b1", "b3", "b4"]
         assert pool.read_order(all_of_them, near="b4") == ["b4", "b2", "b1", "b3"]
         pool.health.overtaken("b2")
@@ -409,7 +410,7 @@ async def test_a_policy_that_does_not_work(cluster: Cluster, chosen: object, why
     await cluster.add("b1", "b2")
     async with cluster.client() as client:
         placement = client.placement
-        await until(lambda: len(client.pool.bookies.writable) == 2)
+        await until(lambda: len(pool_of(client).bookies.writable) == 2)
         placement.policy = Broken(chosen)  # type: ignore[assignment]
         placement.config = PlacementConfig(policy="broken")
         with pytest.raises(UsageError, match=f"placement policy 'broken' {why}"):

@@ -9,7 +9,8 @@ import pytest
 
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.streams import Namespace, StreamSegment
+from quire.streams import StreamSegment
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.read.segment_list import SegmentList
 from quire_simulator.world.world import World
@@ -81,7 +82,7 @@ def test_a_look_at_the_segments_that_is_given_up_is_not_lost() -> None:
     """Whoever waits for the next change would wait until the list is read without one."""
 
     async def scene(client: Client) -> None:
-        async with await Namespace.create(client, "/acme/test") as streams:
+        async with await open_namespace(client, "/acme/test", create=True) as streams:
             writer = await streams.open_writer("orders", create=True)
             metadata = streams.metadata("orders")
             async with SegmentList(metadata) as listed:

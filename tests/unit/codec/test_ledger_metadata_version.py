@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.client import Client
+from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
 from quire.errors import UsageError

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from quire.client import LedgerWriter
+from quire.client.client import pool_of
 from quire.client.write.add_session import Member
 from quire.client.write.flush import FLUSHES_ALONE
 from quire.codec.wire.v2 import Code, add_response
@@ -122,10 +123,10 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
         for writer in former:
             writer.submit(b"second")
         client._shared.flush.at_end(look)
-        adds = client.pool.counters.adds, client.pool.counters.add_bytes
+        adds = pool_of(client).counters.adds, pool_of(client).counters.add_bytes
         await sent(later)
-        assert client.pool.counters.adds - adds[0] == len(writers)
-        assert client.pool.counters.add_bytes - adds[1] == len(writers) * len(b"second")
+        assert pool_of(client).counters.adds - adds[0] == len(writers)
+        assert pool_of(client).counters.add_bytes - adds[1] == len(writers) * len(b"second")
         for end in network.ends.values():
             assert len(end.writes) == 1
             assert [ledger for ledger, _ in end._unanswered] == [w.ledger_id for w in writers]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client import LedgerWriter
+from quire.client.client import pool_of
 from quire.client.write.ensemble_changes import REJOIN_DELAY_S
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.metadata.ledger_metadata_format import encode
@@ -74,7 +75,7 @@ def test_a_writer_without_room_goes_on_with_fewer_bookies_and_closes() -> None:
             await asyncio.sleep(10 * REJOIN_DELAY_S)
             assert await writer.append(payload(20)) == 20
             assert not other.entries
-            assert client.pool.counters.ensemble_changes_without_room == 1
+            assert pool_of(client).counters.ensemble_changes_without_room == 1
             assert await writer.close() == 20
         stored = await cluster.stored()
         assert (stored.closed, len(stored.segments)) == (True, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.client import Client
+from quire.client import Client
 from quire.codec.entry.entry import Entry
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import ClientConfig

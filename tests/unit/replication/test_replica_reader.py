@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.core.replicas import Bad, Copies, Kind
 from quire.errors import BookieTimeoutError, BookieUnavailableError
 from quire.net.channel import BookieChannel
@@ -49,7 +50,7 @@ async def reading(cluster: FakeCluster, client: Client) -> list[Copies | Bad]:
 
 def stale(cluster: FakeCluster, client: Client, count: int) -> None:
     for _ in range(count):
-        client.pool._channels.add(Stale(cluster["b0"]))
+        pool_of(client)._channels.add(Stale(cluster["b0"]))
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (5, 3, 2)])
@@ -65,7 +66,7 @@ def test_connections_from_before_a_restart_do_not_hide_the_bookie(
         await cluster.ledger(shape, range(5))
         async with cluster.client() as client:
             if failed_before:
-                client.pool.mark_failed("b0")
+                pool_of(client).mark_failed("b0")
             stale(cluster, client, count)
             found = await reading(cluster, client)
             assert all(isinstance(part, Copies) for part in found), found
@@ -137,7 +138,7 @@ def test_while_a_bookie_sends_it_has_more_time(
                 await asyncio.sleep(answers_after * limit)
                 return "here"
 
-            monkeypatch.setattr(client.pool, "received_bytes", received_bytes)
+            monkeypatch.setattr(pool_of(client), "received_bytes", received_bytes)
             reader = ReplicaReader(client, LEDGER, await cluster.stored(), cluster.codec, "b0")
             if ends_after == answers_after:
                 assert await reader._in_time(ask) == "here"

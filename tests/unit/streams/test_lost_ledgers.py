@@ -16,6 +16,7 @@ from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.views.stream_statistics import stream_statistics
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
@@ -43,7 +44,7 @@ async def looked(client: Client) -> LostLedgers:
 
 
 async def stream_of(client: Client, name: str, segments: int = 3) -> Namespace:
-    streams = await Namespace.create(client, NAMESPACE)
+    streams = await open_namespace(client, NAMESPACE, create=True)
     await streams.create_stream(name)
     for n in range(segments):
         async with await streams.open_writer(name) as writer:

@@ -16,6 +16,7 @@ from quire.errors import LedgerOwnedError, NoSuchLedgerError
 from quire.http.server.error_responses import error_body, status_of
 from quire.metadata.tree import Create, Put
 from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.objects.format import head_key
 from quire.streams.objects.objects import Objects
 from quire.streams.ownership.owners import find_claims, refuse_owned
@@ -44,7 +45,7 @@ async def plain(client: Client, custom: dict[str, bytes] | None = None) -> int:
 
 
 async def stream(client: Client, name: str = "orders") -> Namespace:
-    streams = await Namespace.create(client, NAMESPACE)
+    streams = await open_namespace(client, NAMESPACE, create=True)
     await streams.create_stream(name)
     async with await streams.open_writer(name) as writer:
         await writer.append(b"one")

@@ -8,15 +8,16 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import StreamDamagedError, StreamFencedError, UsageError
-from quire.statemachine import Dictionary, DurableDict, follow, lead
+from quire.statemachine import Dictionary
 from quire.streams.objects.objects import Objects
-from quire.streams.statemachine.state_machine import BUCKET
+from quire.streams.statemachine.durable_dict import open_dict
+from quire.streams.statemachine.state_machine import BUCKET, follow, lead
 from tests.support.streams import Bench, run
 
 
 def test_what_was_executed_survives() -> None:
     async def scene(b: Bench) -> None:
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             await d.set("a", 1)
             await d.set("b", [1, {"c": None}])
             assert await d.delete("a")
@@ -24,7 +25,7 @@ def test_what_was_executed_survives() -> None:
             assert await d.compare_and_set("n", None, 1)
             assert not await d.compare_and_set("n", 7, 2)
             assert dict(d) == {"b": [1, {"c": None}], "n": 1}
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             assert dict(d) == {"b": [1, {"c": None}], "n": 1}
             assert d.leader.applied == 6
 
@@ -33,9 +34,9 @@ def test_what_was_executed_survives() -> None:
 
 def test_a_new_leader_ends_the_old_one() -> None:
     async def scene(b: Bench) -> None:
-        old = await DurableDict.open(b.streams, "d")
+        old = await open_dict(b.streams, "d")
         await asyncio.gather(*[old.set(str(k), k) for k in range(100)])
-        new = await DurableDict.open(b.streams, "d")
+        new = await open_dict(b.streams, "d")
         assert dict(new) == {str(k): k for k in range(100)}
         with pytest.raises(StreamFencedError):
             await old.set("zombie", 1)
@@ -53,13 +54,13 @@ def test_a_new_leader_ends_the_old_one() -> None:
 def test_a_snapshot_stands_for_what_is_truncated() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
-        async with await DurableDict.open(b.streams, "d", snapshot_every=50) as d:
+        async with await open_dict(b.streams, "d", snapshot_every=50) as d:
             for k in range(400):
                 await d.set(str(k % 20), k)
             expected = dict(d)
         segments = await b.streams.segments("d")
         assert segments[0].lssn > 1  # the beginning is gone
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             assert dict(d) == expected
             assert d.leader.applied == 400
 
@@ -68,14 +69,14 @@ def test_a_snapshot_stands_for_what_is_truncated() -> None:
 
 def test_a_snapshot_of_a_former_stream_is_refused() -> None:
     async def scene(b: Bench) -> None:
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             await d.set("old", 1)
             await d.leader.snapshot()
         await b.streams.delete_stream("d")
         await b.streams.create_stream("d")
         with pytest.raises(StreamDamagedError, match=r"the snapshot of state machine d .* deleted"):
-            await DurableDict.open(b.streams, "d")
-        async with await DurableDict.open(b.streams, "another") as d:
+            await open_dict(b.streams, "d")
+        async with await open_dict(b.streams, "another") as d:
             assert dict(d) == {}
 
     run(scene)
@@ -83,18 +84,18 @@ def test_a_snapshot_of_a_former_stream_is_refused() -> None:
 
 def test_a_snapshot_whose_ledger_was_deleted() -> None:
     async def scene(b: Bench) -> None:
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             await d.set("a", 1)
             await d.leader.snapshot()
             snapshot = await Objects(b.client, BUCKET).info("acme/test/d")
             await b.client.delete_ledger(snapshot.ledger_id)
             await d.set("b", 2)
         # The log still has all commands: the segment was being written when they were given up.
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             assert dict(d) == {"a": 1, "b": 2}
         await b.streams.truncate("d", DLSN(2, 0, 0))
         with pytest.raises(StreamDamagedError, match=r"cannot be restored: .* its ledger \d+ was"):
-            await DurableDict.open(b.streams, "d")
+            await open_dict(b.streams, "d")
 
     run(scene)
 
@@ -104,7 +105,7 @@ def test_followers_agree_and_skip_to_a_snapshot() -> None:
         await b.streams.create_stream("d", settings={"roll_bytes": 500, "entry_bytes": 1_024})
         machine = Dictionary()
         async with await follow(b.streams, "d", machine) as follower:
-            d = await DurableDict.open(b.streams, "d")
+            d = await open_dict(b.streams, "d")
             for k in range(40):
                 await d.set(str(k), k)
             await follower.wait_applied(40)
@@ -152,14 +153,14 @@ def test_errors_of_the_machine_go_to_the_caller_and_stop_nothing() -> None:
 
 def test_a_caller_that_gives_up_changes_nothing_of_the_order() -> None:
     async def scene(b: Bench) -> None:
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             task = asyncio.ensure_future(d.set("a", 1))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()
             await d.set("b", 2)
             found = dict(d)
-        async with await DurableDict.open(b.streams, "d") as d:
+        async with await open_dict(b.streams, "d") as d:
             assert dict(d) == found
 
     run(scene)
@@ -174,7 +175,7 @@ def test_a_name_that_no_snapshot_could_have_is_refused_before_a_stream_is_made(
 ) -> None:
     async def scene(b: Bench) -> None:
         with pytest.raises(UsageError):
-            await DurableDict.open(b.streams, name, **more)
+            await open_dict(b.streams, name, **more)
         if not more:
             with pytest.raises(UsageError):
                 await follow(b.streams, name, Dictionary())

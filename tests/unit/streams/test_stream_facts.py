@@ -11,7 +11,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.walk import namespaces
 from quire.streams.ownership import orphans
 from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
@@ -119,8 +119,8 @@ def test_a_lost_ledger_is_told() -> None:
 def test_namespaces_are_found_wherever_they_are() -> None:
     async def scene(made: Bench) -> None:
         await written(made, "a/b")
-        await Namespace.create(made.client, "/acme/test/inner")
-        await Namespace.create(made.client, "/other")
+        await open_namespace(made.client, "/acme/test/inner", create=True)
+        await open_namespace(made.client, "/other", create=True)
         tree = made.client.metadata.tree
         binding = NamespaceBinding.of_one("localhost:2181", "/ledgers").to_bytes()
         await tree.make_path("/java/streams", binding)

@@ -22,7 +22,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
@@ -440,16 +440,18 @@ def test_names() -> None:
         with pytest.raises(NoSuchStreamError):
             await b.streams.open_writer("c/d")
         with pytest.raises(NoSuchNamespaceError):
-            await Namespace.open(b.client, "/nobody")
+            await open_namespace(b.client, "/nobody")
 
     run(scene)
 
 
 def test_settings_are_inherited() -> None:
     async def scene(b: Bench) -> None:
-        tenant = await Namespace.create(b.client, "/acme", settings={"ack_quorum": 3})
+        tenant = await open_namespace(b.client, "/acme", settings={"ack_quorum": 3}, create=True)
         await tenant.close()
-        again = await Namespace.create(b.client, "/acme/test", settings={"streams_max": 1})
+        again = await open_namespace(
+            b.client, "/acme/test", settings={"streams_max": 1}, create=True
+        )
         await again.create_stream("s", settings={"compression": "lz4"})
         found = await again.stream_settings("s")
         assert (found.ack_quorum, found.streams_max, found.compression) == (3, 1, "lz4")
@@ -557,7 +559,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(writer_task, "BUFFERED_BYTES_MAX", 5_000)
 
     async def scene(b: Bench) -> None:
-        streams = await Namespace.open(b.client, "/acme/test")
+        streams = await open_namespace(b.client, "/acme/test")
         writers = [await streams.open_writer(f"s{k}", create=True) for k in range(10)]
         most = 0
 

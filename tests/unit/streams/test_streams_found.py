@@ -21,13 +21,14 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.tree import Create, Delete, Operation, Put
-from quire.statemachine import Dictionary, DurableDict, follow
+from quire.statemachine import Dictionary
 from quire.streams.namespace import namespace
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, remove, truncate
 from quire.streams.read.records import Gap
-from quire.streams.statemachine.state_machine import BUCKET, Objects
+from quire.streams.statemachine.durable_dict import open_dict
+from quire.streams.statemachine.state_machine import BUCKET, Objects, follow
 from quire.streams.write.segments import Segments
 from quire.streams.write.takeover import take_over
 from tests.support.streams import Bench, run
@@ -502,7 +503,7 @@ def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
         b.client.create_ledger = create_ledger  # type: ignore[method-assign]
         named = set()
         for number in range(20):
-            streams = await Namespace.open(b.client, b.streams.path)
+            streams = await open_namespace(b.client, b.streams.path)
             await streams.open_writer(f"s{number}", create=True)
             await asyncio.sleep(0.002 * number)
             await streams.close()
@@ -519,13 +520,13 @@ def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
 def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
-        old = await DurableDict.open(b.streams, "d")
+        old = await open_dict(b.streams, "d")
         await old.set("a", 1)
         real = old.leader.confirm
 
         async def confirm() -> None:  # and then it sleeps, while another takes over
             await real()
-            async with await DurableDict.open(b.streams, "d") as new:
+            async with await open_dict(b.streams, "d") as new:
                 for number in range(20):
                     await new.set("b", number)
                 await new.leader.snapshot()
@@ -533,7 +534,7 @@ def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
         old.leader.confirm = confirm  # type: ignore[method-assign]
         with pytest.raises(StreamFencedError):
             await old.leader.snapshot()
-        async with await DurableDict.open(b.streams, "d") as again:
+        async with await open_dict(b.streams, "d") as again:
             assert dict(again) == {"a": 1, "b": 19}
 
     run(scene)
@@ -544,7 +545,7 @@ def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
-        leader = await DurableDict.open(b.streams, "d")
+        leader = await open_dict(b.streams, "d")
         for number in range(20):
             await leader.set(str(number), number)
         real = b.streams.open_reader
@@ -571,7 +572,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
-        leader = await DurableDict.open(b.streams, "d")
+        leader = await open_dict(b.streams, "d")
         machine = Dictionary()
         await leader.set("a", 1)
         follower = await follow(b.streams, "d", machine)
@@ -586,7 +587,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
         await follower.close()
 
     async def fill_dictionary(b: Bench) -> None:
-        async with await DurableDict.open(b.streams, "d") as again:
+        async with await open_dict(b.streams, "d") as again:
             for number in range(30):
                 await again.set("b", number)
             await b.streams.truncate("d", DLSN(1, 1 << 30, 0))
@@ -597,7 +598,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
 def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
-        leader = await DurableDict.open(b.streams, "d")
+        leader = await open_dict(b.streams, "d")
         for number in range(10):
             await leader.set("a", number)
         await leader.leader.snapshot()

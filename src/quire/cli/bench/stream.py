@@ -16,7 +16,7 @@ from contextlib import aclosing, asynccontextmanager
 from quire.cli.bench.core import Load, RoundResult, Shape
 from quire.client import Client
 from quire.errors import StreamError
-from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace, open_namespace
 from quire.streams.read.positions import LATEST
 from quire.streams.read.records import RecordBatch
 from quire.streams.write.writer import StreamWriter
@@ -40,7 +40,9 @@ async def namespace(
         "ack_quorum": shape.ack_quorum,
         "digest": shape.digest,
     }
-    async with await Namespace.create(client, path, settings={**quorums, **settings}) as made:
+    async with await open_namespace(
+        client, path, settings={**quorums, **settings}, create=True
+    ) as made:
         try:
             yield made
         finally:

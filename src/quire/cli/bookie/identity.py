@@ -56,11 +56,11 @@ def held(directory: str) -> Iterator[RealDisk]:
 @contextmanager
 def errors_of(directory: str) -> Iterator[None]:
     """Turn errors of the operating system into errors that name the directory."""
-    from quire.errors import StorageError
+    from quire.errors import QuireError, StorageError
 
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, QuireError):
         raise  # whoever reads the output has enough of it
     except OSError as error:
         raise StorageError(

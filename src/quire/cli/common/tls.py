@@ -11,7 +11,8 @@ import click
 from quire.cli.common.options import Command, composed, file_option, flag, kept, wanted_placement
 
 if TYPE_CHECKING:
-    from quire.client.client import connect as Connecting
+    from quire._runtime.opening import Opening
+    from quire.client import Client
     from quire.config import ClientConfig
     from quire.configuration.layers import Configuration, Layer
 
@@ -167,7 +168,7 @@ def client_config(**limits: Any) -> ClientConfig:
     return replace(configured(options).client(), **limits)
 
 
-def connect(uri: str, **limits: Any) -> Connecting:
+def connect(uri: str, **limits: Any) -> Opening[Client]:
     """`quire.connect` with that configuration."""
     import quire
 

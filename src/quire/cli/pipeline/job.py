@@ -200,7 +200,7 @@ def told(
     thread. The job neither waits for it nor fails with it; a store that cannot be reached is tried
     again.
     """
-    from quire.client.background import call
+    from quire.blocking.background import call
 
     async def begin() -> asyncio.Task[None]:
         return asyncio.create_task(_tell(uri, config, kind, target, far))

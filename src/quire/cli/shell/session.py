@@ -18,7 +18,8 @@ from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
 from quire.cli.common.tls import connect
 
 if TYPE_CHECKING:
-    from quire.client.client import connect as Connecting
+    from quire._runtime.opening import Opening
+    from quire.client import Client
     from quire.metadata.interface import BookieAddress, MetadataStore
 
 UNKNOWN = "Unknown"
@@ -55,7 +56,7 @@ class Shell:
             raise click.UsageError(str(error)) from None
         return self.uri
 
-    def client(self, **limits: Any) -> Connecting:
+    def client(self, **limits: Any) -> Opening[Client]:
         """A client of the cluster; `click.UsageError`."""
         return connect(self.cluster(), **limits)
 

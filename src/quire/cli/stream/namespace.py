@@ -36,10 +36,10 @@ async def create(uri: str, path: str, values: Values) -> None:
 
     check_new_path(path, uri)
     import quire
-    from quire.streams import Namespace
+    from quire.streams.namespace.namespace import open_namespace
 
     async with quire.connect(uri) as client:
-        await (await Namespace.create(client, path, settings=values)).close()
+        await (await open_namespace(client, path, settings=values, create=True)).close()
     say(f"namespace {path} is there")
 
 

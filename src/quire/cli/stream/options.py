@@ -212,12 +212,12 @@ async def namespace(
 ) -> AsyncIterator[Namespace]:
     """With `make` the default namespace is made where it is missing: its name cannot be a typing
     error."""
-    from quire.streams import Namespace
+    from quire.streams.namespace.namespace import open_namespace
 
     async with connect(uri) as client:
         if make and path == DEFAULT_NAMESPACE:
-            opened = await Namespace.create(client, path, password=password)
+            opened = await open_namespace(client, path, password=password, create=True)
         else:
-            opened = await Namespace.open(client, path, password=password)
+            opened = await open_namespace(client, path, password=password)
         async with opened:
             yield opened

@@ -183,6 +183,8 @@ class BookiePool:
             async with asyncio.timeout(limit):
                 found = await self.ask_control(bookie_id, lambda channel: channel.bookie_info())
                 return found.free_bytes
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"

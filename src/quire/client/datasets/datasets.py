@@ -1,6 +1,6 @@
 """Datasets: named sets of ledgers, published in one compare-and-swap.
 
-    datasets = Datasets(client.metadata)
+    datasets = client.datasets
     await datasets.publish("flights", [DatasetLedger(7, 0, 99, 100, 5120)], txn="2026-11-03")
     for ledger in (await datasets.read("flights")).ledgers: ...
 
@@ -13,7 +13,7 @@ publishes, the sweep deletes. Therefore ledgers are *condemned* first, by a comp
 same head that a publication swaps: a condemned ledger cannot be published any more, and one that is
 published cannot be condemned.
 
-The blocking twin is `quire.client.blocking_datasets.BlockingDatasets`.
+The blocking form is `quire.blocking.Datasets`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.opening import Ready
 from quire._runtime.tasks import each
 from quire.client.datasets.format import (
     CONDEMNED_MAX,
@@ -111,8 +112,8 @@ class Sweep:
     """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
 
 
-class Datasets:
-    """The datasets of one cluster: `Datasets(client.metadata)`.
+class Datasets(Ready):
+    """The datasets of one cluster: `client.datasets`.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
     the outcome of a change is unknown then.

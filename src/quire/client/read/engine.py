@@ -409,11 +409,11 @@ class ReadEngine:
         try:
             async with asyncio.timeout(limit):
                 answers = await self._pool.ask_many(bookie, self._codec.ledger_id, entries)
-        except TimeoutError:
-            errors[bookie] = BookieTimeoutError(f"no answer within {limit:g} s")
-            return
         except QuireError as error:
             errors[bookie] = error
+            return
+        except TimeoutError:
+            errors[bookie] = BookieTimeoutError(f"no answer within {limit:g} s")
             return
         for entry, answer in zip(entries, answers):
             if isinstance(answer, QuireError):

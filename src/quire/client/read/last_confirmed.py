@@ -105,11 +105,11 @@ async def _ask(
         pool.health.misbehaved(bookie, misbehaviour_of(error), codec.ledger_id, -1)
         result.errors[bookie] = DigestError(str(error), ledger_id=codec.ledger_id)
         return False
-    except TimeoutError:
-        result.errors[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
-        return False
     except QuireError as error:
         result.errors[bookie] = error
+        return False
+    except TimeoutError:
+        result.errors[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
         return False
     return True
 

@@ -34,6 +34,9 @@ class LedgerReader:
     cancel-safe. Use as `async with`, or call `close`.
     """
 
+    ledger_id: int
+    """The id of the ledger."""
+
     def __init__(
         self,
         *,
@@ -68,6 +71,7 @@ class LedgerReader:
 
     @property
     def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
         return self.metadata.custom
 
     @property
@@ -83,7 +87,8 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes in total once the ledger is closed (advisory), else 0."""
+        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
+        Advisory."""
         return self.metadata.length
 
     async def refresh(self) -> int:

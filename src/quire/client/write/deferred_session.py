@@ -137,13 +137,13 @@ class DeferredSession(AddSession):
             async with asyncio.timeout(limit):
                 await channel.force(self.ledger_id)
             return True
+        except QuireError as failed:
+            error = failed
         except TimeoutError:
             error = BookieTimeoutError(
                 f"bookie {member.bookie_id} left a force of ledger {self.ledger_id} unanswered "
                 f"for {limit:g} s"
             )
-        except QuireError as failed:
-            error = failed
         self.on_failure(member, error)
         return False
 

@@ -67,6 +67,11 @@ class WriteHandle:
     """A ledger that is open for writing: wait, force, close. Subclasses add how entries are handed
     over."""
 
+    ledger_id: int
+    """The id of the ledger."""
+    deferred_sync: bool
+    """Whether entries are acknowledged before they are durable."""
+
     def __init__(self, **how: Unpack[HowToWrite]) -> None:
         ledger_id, config, password = how["ledger_id"], how["config"], how["password"]
         self.ledger_id = ledger_id
@@ -111,10 +116,12 @@ class WriteHandle:
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The metadata of the ledger, as this writer last knew it."""
         return self._metadata.value
 
     @property
     def custom(self) -> Mapping[str, bytes]:
+        """The metadata that the application stored with the ledger."""
         return self._metadata.value.custom
 
     @property
@@ -130,11 +137,12 @@ class WriteHandle:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries that were given an id."""
+        """The payload bytes of the ledger: of all entries that were given an id."""
         return self._session.pipeline.length + self._batch_bytes
 
     @property
     def closed(self) -> bool:
+        """Whether this handle can append no more."""
         return self._closing is not None or self._session.failure is not None
 
     # -- waiting ------------------------------------------------------------------------------
@@ -414,9 +422,14 @@ class LedgerWriter(WriteHandle):
         """Append entries with consecutive ids and wait until all are acknowledged; the id of the
         last one (`last_add_pushed` if there are none). Errors and cancellation as for `append`;
         on an error a prefix of them may be in the ledger."""
+        last = await self.submit_many(payloads)
+        return await self._session.wait_for(last) if len(payloads) else last
+
+    async def submit_many(self, payloads: Sequence[Buffer]) -> int:
+        """As `append_many`, without waiting for the acknowledgement: `wait` and `flush` do. Waits
+        only while `ClientConfig.max_unacked_bytes` are unacknowledged."""
         session = self._session
-        first = self.last_add_pushed
-        last = first
+        last = self.last_add_pushed
         for chunk in self._chunks(payloads):
             if session.full:
                 await session.room()
@@ -424,9 +437,7 @@ class LedgerWriter(WriteHandle):
                 raise self._closed_error()
             self._send_batch()
             last = session.push(chunk)
-        if last == first:
-            return last
-        return await session.wait_for(last)
+        return last
 
     def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
         """Pieces of about `max_batch_bytes`, after checking every payload: all or none is sent."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.errors import MetadataUnavailableError
+from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.routes.cluster import Connect
 from quire.http.routes.jobs import Jobs
 from quire.http.server.api import Call, Route
@@ -84,6 +84,8 @@ class DashboardRoutes:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 yield await self._connect()
+        except QuireError:
+            raise
         except TimeoutError:
             raise MetadataUnavailableError(
                 f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",

@@ -24,7 +24,7 @@ from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.replication.moves.recover import check_known
 from quire.streams import Namespace
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.ownership.owners import missed
 
 PREFIX = "/api/v1/quire"
@@ -181,7 +181,7 @@ class QuireRoutes:
 
     async def _namespace(self, call: Call) -> Namespace:
         path = namespace_path(call.query.get("namespace", DEFAULT_NAMESPACE))
-        return await Namespace.open(await self._connect(), path)
+        return await open_namespace(await self._connect(), path)
 
     async def streams(self, call: Call) -> dict[str, Any]:
         async with await self._namespace(call) as opened:

@@ -12,6 +12,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, Metric, exposition
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
+from quire.client.client import pool_of
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -69,7 +70,7 @@ class LazyClient:
         return await (await self()).metadata.instance_id()
 
     def metrics(self) -> Iterable[Metric]:
-        return self._client.pool.metrics() if self._client is not None else ()
+        return pool_of(self._client).metrics() if self._client is not None else ()
 
     async def close(self) -> None:
         if self._connecting is not None:

@@ -221,6 +221,11 @@ class HttpServer:
             call = route.check(request.match_info, list(request.query.items()), body)
             async with asyncio.timeout(self.options.request_timeout_s):
                 value = await route.handler(call)
+        except QuireError as error:
+            status = status_of(error)
+            self.failed += status >= 500
+            self.refused += status < 500
+            return _json(error_body(error), status)
         except TimeoutError:
             self.failed += 1
             late = f"no answer within {self.options.request_timeout_s:g} s"
@@ -228,11 +233,6 @@ class HttpServer:
             return self._refuse(
                 RefusedRequest(504, late, "Look what became of it"), outcome_known=known
             )
-        except QuireError as error:
-            status = status_of(error)
-            self.failed += status >= 500
-            self.refused += status < 500
-            return _json(error_body(error), status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self.failed += 1
             self._log("http_failed", path=request.path, error=f"{type(error).__name__}: {error}")

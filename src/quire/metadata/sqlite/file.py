@@ -507,6 +507,8 @@ class SqliteFile:
             raise ours from error
 
     def _in_our_words(self, error: Exception) -> Exception:
+        if isinstance(error, QuireError):
+            return error
         if isinstance(error, sqlite3.Error):
             ours: Exception = _translate(self.path, error, self._busy_timeout_ms)
         elif isinstance(error, OSError):

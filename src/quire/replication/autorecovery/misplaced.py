@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments
 from quire.core.placement import Wanted
@@ -56,7 +57,7 @@ def better_members(
                 return None
             gone = {index: ensemble[index] for index in indexes}
             wanted = Wanted.replacing(ensemble, gone, *quorums)
-            chosen = client.pool.pick_now(wanted)
+            chosen = pool_of(client).pick_now(wanted)
             changed = tuple(chosen.get(index, bookie) for index, bookie in enumerate(ensemble))
             if len(chosen) == count and client.placement.adherence(changed, *quorums):
                 return chosen

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
@@ -428,15 +429,15 @@ class ReplicationWorker:
         for bookie in sorted(named.intersection(bookies)):
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._client.pool.ask_control(
+                    await pool_of(self._client).ask_control(
                         bookie, lambda channel: channel.force(ledger_id)
                     )
             except NoEntryAnswer:
                 pass  # and nothing of it need be there, or the look had found that
-            except TimeoutError:
-                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
             except QuireError as error:
                 return f"bookie {bookie} did not sync what it has: {error.args[0]}"
+            except TimeoutError:
+                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
         return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.core.fragments import Fragment, entry_bytes, replaced_in, stored_by, with_segments
@@ -83,7 +84,7 @@ async def choose_replacements(
         ledger.metadata.ack_quorum,
         frozenset(lost),
     )
-    chosen = await client.pool.pick(wanted)
+    chosen = await pool_of(client).pick(wanted)
     if len(chosen) < len(indexes):
         raise client.placement.too_few(wanted)
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.client.read.last_confirmed import read_last_confirmed
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
@@ -49,7 +50,7 @@ async def open_for_repair(
         if ask:
             try:
                 timeout_s = client.config.read_timeout_s
-                known = await read_last_confirmed(value, codec, client.pool, timeout_s)
+                known = await read_last_confirmed(value, codec, pool_of(client), timeout_s)
                 lac = max(lac, known.lac)
             except ReadError:
                 pass

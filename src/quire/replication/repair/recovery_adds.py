@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.entry import META, AddEncoder
 from quire.codec.wire.v2 import Buffer, Flag
@@ -46,7 +47,7 @@ class RecoveryAdds:
     ) -> None:
         """Every entry carries the LAC of the opened ledger. `in_place`: the bookie is a member that
         should have these entries, and takes them while it is read-only, too."""
-        self._pool = client.pool
+        self._pool = pool_of(client)
         self._timeout_s = client.config.add_timeout_s
         self._codec = ledger.codec
         self._bookie = bookie

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from quire._runtime.retry import Backoff, Retry
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LAST_ENTRY
@@ -293,7 +294,7 @@ class ReplicaReader:
                 if not await busy.pause():
                     raise Unreachable("the bookie is too busy to answer") from error
             except (BookieTimeoutError, BookieUnavailableError) as error:
-                pool = self._client.pool
+                pool = pool_of(self._client)
                 given_up = isinstance(error, BookieTimeoutError) and pool.failed_lately(self.bookie)
                 if attempts.are_used_up(error) or given_up:
                     pool.mark_failed(self.bookie)
@@ -302,7 +303,7 @@ class ReplicaReader:
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something
         comes from the bookie it has more time: large answers come one behind the other."""
-        pool, limit = self._client.pool, self._client.config.read_timeout_s
+        pool, limit = pool_of(self._client), self._client.config.read_timeout_s
 
         loop, left = asyncio.get_running_loop(), PATIENCE_ROUNDS
         before = pool.received_bytes(self.bookie)
@@ -322,6 +323,8 @@ class ReplicaReader:
         try:
             async with asyncio.timeout(None) as bound:
                 return await ask(await pool.channel(self.bookie))
+        except QuireError:
+            raise
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {self.bookie}: no answer within {limit:g} s"
@@ -341,16 +344,16 @@ async def answers(client: Client, bookie: str) -> str:
     while True:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
-                await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
-        except TimeoutError:
-            limit_s = client.config.read_timeout_s
-            error: QuireError = BookieTimeoutError(f"no answer within {limit_s:g} s")
+                await (await pool_of(client).channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
         except (BookieTimeoutError, BookieUnavailableError) as lost:
-            error = lost
+            error: QuireError = lost
         except QuireError:
             return ""
+        except TimeoutError:
+            limit_s = client.config.read_timeout_s
+            error = BookieTimeoutError(f"no answer within {limit_s:g} s")
         else:
             return ""
         if attempts.are_used_up(error):
-            anew = await client.pool.answers_anew(bookie, client.config.read_timeout_s)
+            anew = await pool_of(client).answers_anew(bookie, client.config.read_timeout_s)
             return "" if anew else str(error.args[0])

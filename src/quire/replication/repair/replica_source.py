@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from quire.client import Client
+from quire.client.client import pool_of
 from quire.core.append.quorum import write_set
 from quire.core.replicas import Copies
 from quire.errors import ReadError
@@ -68,7 +69,7 @@ class ReplicaSource:
 
     def _orders(self, ensemble: Sequence[str], wrong: Collection[str]) -> list[list[str]]:
         """In which order bookies are asked for an entry, by its id modulo the length of this."""
-        pool, metadata = self._client.pool, self._ledger.metadata
+        pool, metadata = pool_of(self._client), self._ledger.metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         self._turn += 1
         orders = []

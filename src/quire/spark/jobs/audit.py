@@ -18,8 +18,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
@@ -31,7 +31,8 @@ from quire.replication import Audit, Finding
 from quire.replication.audit import pieces as audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
-from quire.streams import Namespace, StreamSegment
+from quire.streams import StreamSegment
+from quire.streams.namespace.namespace import open_namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,7 +220,7 @@ async def stream_ledgers(
     """Return the ledgers of the matching streams of `namespace`, and the streams that could not be
     read, with the reasons. Raises NoSuchStreamError if none matches."""
     unread: list[str] = []
-    async with await Namespace.open(client, namespace, password=password) as streams:
+    async with await open_namespace(client, namespace, password=password) as streams:
         names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
         if not names:
             raise NoSuchStreamError(f"no stream of {namespace} matches {pattern!r}")

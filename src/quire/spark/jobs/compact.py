@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire._runtime.former_names import former_names
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
-from quire.errors import MetadataError, StreamGapError, UsageError
+from quire.errors import MetadataError, QuireError, StreamGapError, UsageError
 from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
 from quire.spark.streams.offsets import StreamOffset
 from quire.spark.streams.plan import lay_out
 from quire.spark.streams.view import StreamView, lost
-from quire.streams import DLSN, Namespace
+from quire.streams import DLSN
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish.published import read_published
 from quire.streams.publish.publishing import BatchKey
 
@@ -239,7 +240,7 @@ class CompactSource:
         """Another one, if the stream was deleted and made again."""
 
     async def _life(self, aio: Client) -> str:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, self.namespace, password=self.cluster.password
         ) as streams:
             metadata = streams.metadata(self.stream)
@@ -256,7 +257,7 @@ class CompactSource:
             return call(self._span(client.aio, since))
 
     async def _span(self, aio: Client, since: StreamOffset | None) -> CompactSpan:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, self.namespace, password=self.cluster.password
         ) as streams:
             view = StreamView(streams, self.stream)
@@ -463,7 +464,7 @@ def _records(source: CompactSource, target: str, txn: str) -> int:
     with source.cluster.client() as client:
 
         async def count(aio: Client) -> int:
-            async with await Namespace.open(
+            async with await open_namespace(
                 aio, source.namespace, password=source.cluster.password
             ) as streams:
                 return sum(
@@ -477,7 +478,7 @@ def _records(source: CompactSource, target: str, txn: str) -> int:
 
 def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
     async def look(aio: Client) -> list[tuple[str, int, int]]:
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, source.namespace, password=source.cluster.password
         ) as streams:
             metadata = streams.metadata(target)
@@ -489,6 +490,8 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
     with source.cluster.client() as client:
         try:
             return call(look(client.aio))
+        except QuireError:
+            raise
         except (KeyError, ValueError) as error:
             raise MetadataError(f"what stream {target} remembers cannot be read: {error}") from None
 

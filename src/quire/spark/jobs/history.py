@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.archive.manifest import DATA, HistoryFile, Manifest, OffloadHistory
 from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import COLUMNS, RecordColumns
 from quire.streams.read.positions import Start, parse_start
 
@@ -178,7 +179,7 @@ async def _planned(
 ) -> _Plan:
     from quire.spark.streams.view import StreamView, lost
 
-    async with await Namespace.open(client, namespace, password=cluster.password) as streams:
+    async with await open_namespace(client, namespace, password=cluster.password) as streams:
         view = StreamView(streams, found.stream)
         try:
             for look in range(LOOKS_MAX):
@@ -285,7 +286,7 @@ async def _facts(
 ) -> HistoryFacts:
     from quire.streams.read.positions import oldest_position
 
-    async with await Namespace.open(client, namespace, password=cluster.password) as streams:
+    async with await open_namespace(client, namespace, password=cluster.password) as streams:
         segments = await streams.segments(found.stream)
         manifest = await _manifest(client, streams, found)
     oldest = oldest_position(segments)

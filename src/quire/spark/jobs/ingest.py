@@ -20,11 +20,11 @@ from quire import blocking
 from quire._runtime.former_names import former_names
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import JobError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, ProgressCallback, silent, watched
-from quire.streams import Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import BatchKey
 
@@ -191,7 +191,7 @@ def _published(
 
     async def look(aio: Client) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
-        async with await Namespace.open(
+        async with await open_namespace(
             aio, target.namespace, password=cluster.password
         ) as streams:
             there = set(await streams.streams())
@@ -256,7 +256,7 @@ def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: In
     if target.create and target.namespace == NAMESPACE:
 
         async def make(aio: Client) -> None:
-            async with await Namespace.create(aio, NAMESPACE, password=cluster.password):
+            async with await open_namespace(aio, NAMESPACE, password=cluster.password, create=True):
                 pass
 
         call(make(client.aio))
@@ -268,7 +268,7 @@ async def _make_sure(
     """That the streams are there: a query that waits for files would not tell."""
     from quire.spark.streams.sink import make_sure
 
-    async with await Namespace.open(aio, target.namespace, password=cluster.password) as streams:
+    async with await open_namespace(aio, target.namespace, password=cluster.password) as streams:
         for name in names:
             if not any(sign in name for sign in "*?["):
                 await make_sure(streams, name, target.create)

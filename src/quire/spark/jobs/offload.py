@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from quire._runtime.tasks import TaskSet, each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
@@ -51,7 +51,8 @@ from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, SegmentPart, wr
 from quire.spark.jobs.archive.store import ArchiveDirectory
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 from quire.spark.streams.plan import lay_out
-from quire.streams import DLSN, Gap, Namespace, StreamSegment
+from quire.streams import DLSN, Gap, StreamSegment
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, truncate, would_free
 from quire.streams.read.positions import oldest_position
@@ -299,7 +300,7 @@ async def _names(
 ) -> tuple[list[str], bool]:
     """The streams that are meant; whether it is one that was named."""
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
-    async with await Namespace.open(client, namespace, password=cluster.password) as opened:
+    async with await open_namespace(client, namespace, password=cluster.password) as opened:
         # A name may look like a pattern, and then it is the name.
         named = [
             text
@@ -339,7 +340,7 @@ def _run_of(
 
     async def opened() -> _Run:
         streams = await stack.enter_async_context(
-            await Namespace.open(client, namespace, password=cluster.password)
+            await open_namespace(client, namespace, password=cluster.password)
         )
         stack.push_async_callback(tasks.close)
         if locked:

@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import MetadataError, MetadataUnavailableError
 from quire.replication import (
     Budget,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.replication import Budget, Finding, Kind, Repaired, ReplicationLocks, repair_ledger
 from quire.spark.jobs.tasks import ClusterOptions, Piece, ProgressCallback, run_pieces, silent
 

@@ -22,8 +22,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.config import ClientConfig
 from quire.errors import (
     NoSuchKeyError,
@@ -47,7 +47,7 @@ from quire.streams.mirror.check import (
 from quire.streams.mirror.lag import Lag
 from quire.streams.mirror.leftovers import Leftovers
 from quire.streams.mirror.mirror import PASSING, Mirror
-from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.namespace import namespace_path, open_namespace
 from quire.streams.namespace.settings import current_names
 from quire.streams.namespace.truncation import would_free
 from quire.streams.read.positions import oldest_position
@@ -197,7 +197,7 @@ class ReplicateEnd:
     path: str
 
     async def open(self) -> Namespace:
-        return await Namespace.open(self.client, self.path, password=self.password)
+        return await open_namespace(self.client, self.path, password=self.password)
 
 
 async def check_ends(source: ReplicateEnd, target: ReplicateEnd) -> None:
@@ -286,10 +286,9 @@ class _Job:
             return await self._target.open()
         except NoSuchNamespaceError:
             given = {**source.given_settings, **self._settings}
-            return await Namespace.create(
+            return await open_namespace(
                 self._target.client, self._target.path, settings=given,
-                password=self._target.password,
-            )  # fmt: skip
+                password=self._target.password, create=True)  # fmt: skip
 
     # -- streams ------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire import errors
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.errors import JobError, QuireError
 from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams.mirror.copy import Piece, copy_ledger

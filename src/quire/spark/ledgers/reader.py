@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
 from quire import EntryRun, QuireError, blocking
-from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.read import arrow
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
@@ -127,7 +126,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     def _extents(self, client: blocking.Client) -> Iterator[WeightedRange]:
         options, bounds = self._options, self._bounds
         if options.dataset is not None:
-            for part in BlockingDatasets(client).read(options.dataset).ledgers:
+            for part in client.datasets.read(options.dataset).ledgers:
                 if bounds.has_ledger(part.ledger_id):
                     yield WeightedRange(Range(part.ledger_id, part.first, part.last), part.bytes)
             return

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from quire import LedgerWriter, blocking
-from quire.client.background import call
-from quire.client.blocking_datasets import BlockingDatasets
+from quire.blocking import Datasets
+from quire.blocking.background import call
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
@@ -63,7 +63,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.txn = options.txn_id or f"job:{self.job}"
         with worker.writing(options) as client:
             self._done = options.txn_id is not None and (
-                BlockingDatasets(client).find_transaction(options.dataset, self.txn) is not None
+                client.datasets.find_transaction(options.dataset, self.txn) is not None
             )
 
     # -- on the workers -----------------------------------------------------------------------
@@ -119,7 +119,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
             return
         written = _written(messages)
         with worker.writing(self._options) as client:
-            datasets = BlockingDatasets(client)
+            datasets = client.datasets
             published = self.publish(datasets, written)
             try:
                 self._clean_up(datasets, published, written, messages)
@@ -130,7 +130,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
                     error,
                 )
 
-    def publish(self, datasets: BlockingDatasets, written: Sequence[LedgerMessage]) -> Publication:
+    def publish(self, datasets: Datasets, written: Sequence[LedgerMessage]) -> Publication:
         return datasets.publish(
             self._options.dataset,
             [
@@ -148,7 +148,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         name = self._options.dataset
         try:
             with worker.writing(self._options) as client:
-                datasets = BlockingDatasets(client)
+                datasets = client.datasets
                 written = _written(messages)
                 datasets.discard(name, _ids(written))
                 self._sweep(datasets, written, messages)
@@ -157,7 +157,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def _clean_up(
         self,
-        datasets: BlockingDatasets,
+        datasets: Datasets,
         published: Publication,
         written: Sequence[LedgerMessage],
         messages: Sequence[WriterCommitMessage | None],
@@ -172,7 +172,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def _sweep(
         self,
-        datasets: BlockingDatasets,
+        datasets: Datasets,
         written: Sequence[LedgerMessage],
         messages: Sequence[WriterCommitMessage | None],
     ) -> None:

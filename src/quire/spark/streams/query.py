@@ -28,6 +28,7 @@ from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
 from quire.spark.streams.plan import StreamSplit
 from quire.spark.streams.view import CountedPosition, StreamView, another_stream, lost
 from quire.streams import EARLIEST, Namespace
+from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
 """How long an idle query waits for news before Spark is told that there is none."""
@@ -87,7 +88,7 @@ class StreamQuery:
 
     async def open(self) -> None:
         options = self._options
-        self._streams = await Namespace.open(
+        self._streams = await open_namespace(
             self.client, options.namespace, password=options.password
         )
         self._cluster = await self.client.metadata.instance_id()

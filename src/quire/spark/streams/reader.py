@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 from quire import QuireError, blocking
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column
@@ -45,6 +45,7 @@ from quire.spark.streams.plan import StreamPartition, StreamSplit, partitions
 from quire.spark.streams.query import stream_names
 from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.arrow import COLUMNS, NULLABLE, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema
 from quire.streams.read.positions import Start
@@ -273,7 +274,7 @@ class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
 
     async def _laid(self, client: Any) -> list[list[StreamSplit]]:
         options = self._options
-        async with await Namespace.open(
+        async with await open_namespace(
             client, options.namespace, password=options.password
         ) as streams:
             names = [n for n in await stream_names(streams, options) if self._bounds.has_stream(n)]

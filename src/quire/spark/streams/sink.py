@@ -21,13 +21,14 @@ from pyspark.sql.types import IntegralType, StringType, StructType
 
 from quire import blocking
 from quire._runtime.suggest import did_you_mean
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
 from quire.spark.ledgers.writer import payloads, task, value_column
 from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
+from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.publish import publishing
@@ -107,7 +108,7 @@ class WritePlan:
 
 
 async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
-    return await Namespace.open(client, options.namespace, password=options.password)
+    return await open_namespace(client, options.namespace, password=options.password)
 
 
 async def check_streams(

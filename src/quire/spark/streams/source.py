@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quire import QuireError
-from quire.client.background import call
+from quire.blocking.background import call
 from quire.spark import worker
 from quire.spark.streams.offsets import Offsets
 from quire.spark.streams.options import StreamReadOptions

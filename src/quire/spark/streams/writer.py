@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 
 from quire import blocking
 from quire._runtime.tasks import each
+from quire.blocking.background import call
 from quire.client import Client
-from quire.client.background import call
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
 from quire.spark.streams.sink import (

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from quire._runtime.former_names import deprecated
+from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.codec.distributedlog.binding import NamespaceBinding
@@ -48,7 +50,7 @@ from quire.streams.namespace.truncation import (
     would_retain,
 )
 from quire.streams.read.positions import EARLIEST, Start, find
-from quire.streams.read.reader import StreamReader
+from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.lock import StreamLock
 from quire.streams.write.segments import Segments
@@ -68,8 +70,13 @@ BINDING_PREFIX = b"1\nBKDL\n"
 
 
 class Namespace:
-    """Made by `create` or `open`. It belongs to its client's event loop; `close` ends the writers
-    that were opened through it and are still open (they are abandoned)."""
+    """A namespace of streams. Made by `Client.namespace`.
+
+    It belongs to its client's event loop. `close` ends the writers that were opened through it and
+    are still open (they are abandoned)."""
+
+    path: str
+    """The path of the namespace, such as "/team/orders"."""
 
     def __init__(
         self, client: Client, path: str, values: Mapping[str, Any], password: bytes
@@ -87,51 +94,23 @@ class Namespace:
     # -- namespaces ---------------------------------------------------------------------------
 
     @classmethod
-    async def create(
+    def create(
         cls,
         client: Client,
         path: str,
         *,
         settings: Mapping[str, Any] | None = None,
         password: bytes = b"",
-    ) -> Namespace:
-        """Make a namespace, or open the one that is there: then `settings` are added to its own.
-        On ZooKeeper it is bound to the client's cluster, which Java's tools go by."""
-        path = namespace_path(path)
-        check_new_path(path, client.metadata.uri)
-        settings = current_names(settings or {})
-        check_values(settings)
-        tree = client.metadata.tree
-        if settings:
-            above = await _inherited(client, path)
-            DEFAULTS.with_values({**above, **settings})  # before anything is made
-        await tree.make_path(path)
-        binding = _binding(client)
-        node = await tree.read(path)
-        if binding and not node.value:
-            try:
-                await tree.commit(Put(path, binding, node.version))
-            except VersionConflictError:
-                pass  # somebody else made it in the same moment
-        await tree.make_path(f"{path}/{SETTINGS_NODE}")
-        if settings:
-            above = await _inherited(client, path.rpartition("/")[0])
-            await _add_settings(client, f"{path}/{SETTINGS_NODE}", settings, above)
-        return await cls.open(client, path, password=password)
+    ) -> Opening[Namespace]:
+        """Deprecated: use `client.namespace(path, create=True)`."""
+        deprecated("Namespace.create(client, path)", "client.namespace(path, create=True)")
+        return open_namespace(client, path, create=True, settings=settings, password=password)
 
     @classmethod
-    async def open(cls, client: Client, path: str, *, password: bytes = b"") -> Namespace:
-        """NoSuchNamespaceError. A namespace that Java made is opened as well, unless it is
-        federated or bound to another cluster than the client's (UsageError). `password`: of the
-        ledgers of its streams."""
-        path = namespace_path(path)
-        tree = client.metadata.tree
-        bound = await _check_binding(client, path)
-        if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
-            raise NoSuchNamespaceError(
-                f"there is no namespace {path}", remedy="Make it: quire namespace create " + path
-            )
-        return cls(client, path, await _inherited(client, path), password)
+    def open(cls, client: Client, path: str, *, password: bytes = b"") -> Opening[Namespace]:
+        """Deprecated: use `client.namespace(path)`."""
+        deprecated("Namespace.open(client, path)", "client.namespace(path)")
+        return open_namespace(client, path, password=password)
 
     @property
     def settings(self) -> StreamSettings:
@@ -156,6 +135,7 @@ class Namespace:
         self._values = await _inherited(self.client, self.path)
 
     async def close(self) -> None:
+        """Abandon the writers that are open, and release their locks."""
         writers = dict(self._writers)
         for writer in writers:
             writer.abandon()
@@ -211,6 +191,7 @@ class Namespace:
         return [f"{above}/{n}" if above else n for n in names if not is_reserved(n)]
 
     async def exists(self, name: str) -> bool:
+        """Whether there is a stream of this name."""
         return await self.metadata(name).exists()
 
     async def stream_settings(self, name: str) -> StreamSettings:
@@ -299,6 +280,7 @@ class Namespace:
 
     # -- reading and writing ------------------------------------------------------------------
 
+    @opening
     async def open_writer(
         self, name: str, *, create: bool = False, lock: float | None = None
     ) -> StreamWriter:
@@ -355,7 +337,7 @@ class Namespace:
         if lock is not None:
             self._tasks.start(lock.release())
 
-    async def open_reader(
+    def open_reader(
         self,
         name: str,
         *,
@@ -363,15 +345,21 @@ class Namespace:
         end: DLSN | None = None,
         follow: bool = False,
         on_gap: str = "raise",
-    ) -> StreamReader:
+    ) -> OpeningReader:
         """A reader from `start` on: to before `end`, or to what is acknowledged when it gets there;
-        with `follow`, on and on. NoSuchStreamError."""
-        metadata = self.metadata(name)
-        await metadata.require()
-        return StreamReader(
-            self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
-            password=self.password,
-        )  # fmt: skip
+        with `follow`, on and on. NoSuchStreamError.
+
+        `async for record in streams.open_reader(name)` reads without a handle of its own."""
+
+        async def opened() -> StreamReader:
+            metadata = self.metadata(name)
+            await metadata.require()
+            return StreamReader(
+                self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
+                password=self.password,
+            )  # fmt: skip
+
+        return OpeningReader(opened, "open_reader")
 
     async def find(self, name: str, start: Start) -> DLSN:
         """The position that `start` means now."""
@@ -416,6 +404,57 @@ class Namespace:
         return StreamMetadata(
             self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
         )
+
+
+@opening
+async def open_namespace(
+    client: Client,
+    path: str,
+    *,
+    create: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    password: bytes = b"",
+) -> Namespace:
+    """Open a namespace. See `quire.Client.namespace`."""
+    path = namespace_path(path)
+    if create:
+        await _make(client, path, current_names(settings or {}))
+    elif settings:
+        raise UsageError(
+            "settings are given to a namespace when it is created",
+            remedy="Say create=True, or use `configure` on the open namespace",
+        )
+    tree = client.metadata.tree
+    bound = await _check_binding(client, path)
+    if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
+        raise NoSuchNamespaceError(
+            f"there is no namespace {path}",
+            remedy=f"Make it: quire namespace create {path} (in Python, open it with create=True)",
+        )
+    return Namespace(client, path, await _inherited(client, path), password)
+
+
+async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
+    """Make a namespace, unless it exists, and add the settings to its own. On ZooKeeper it is bound
+    to the client's cluster, so that Java's tools find it."""
+    check_new_path(path, client.metadata.uri)
+    check_values(settings)
+    tree = client.metadata.tree
+    if settings:
+        above = await _inherited(client, path)
+        DEFAULTS.with_values({**above, **settings})  # before anything is made
+    await tree.make_path(path)
+    binding = _binding(client)
+    node = await tree.read(path)
+    if binding and not node.value:
+        try:
+            await tree.commit(Put(path, binding, node.version))
+        except VersionConflictError:
+            pass  # somebody else made it in the same moment
+    await tree.make_path(f"{path}/{SETTINGS_NODE}")
+    if settings:
+        above = await _inherited(client, path.rpartition("/")[0])
+        await _add_settings(client, f"{path}/{SETTINGS_NODE}", settings, above)
 
 
 def namespace_path(path: str) -> str:

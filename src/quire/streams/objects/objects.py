@@ -1,9 +1,9 @@
 """Objects: immutable blobs under a name, each in one sealed ledger, published in one
 compare-and-swap.
 
-    objects = Objects(client)
+    objects = client.objects()
     await objects.put("jobs/42/checkpoint-7", data)
-    async with await objects.get("jobs/42/checkpoint-7") as found:
+    async with objects.get("jobs/42/checkpoint-7") as found:
         data = await found.read_all()
 
 A reader sees a whole object or none: the ledger is written and closed first, and the head that
@@ -19,7 +19,7 @@ sees the other: the object of a put that succeeded has its ledger. (One case is 
 limit of sweeps: a put that replaces sleeps right before its swap, while its ledger is swept and the
 name is deleted and put again until its head has the same version.)
 
-The blocking twin is `quire.streams.blocking_objects.BlockingObjects`.
+The blocking form is `quire.blocking.Objects`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
+from quire._runtime.opening import Ready, opening
 from quire._runtime.tasks import each
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
@@ -100,12 +101,15 @@ class Orphan:
     """0 where it was never closed."""
 
 
-class Objects:
+class Objects(Ready):
     """The objects of one bucket of a cluster.
 
     All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
     the outcome of a change is unknown then.
     """
+
+    bucket: str
+    """The name of the bucket."""
 
     def __init__(
         self, client: Client, bucket: str = DEFAULT_BUCKET, *, clock: Clock | None = None
@@ -251,6 +255,7 @@ class Objects:
             )
         return head
 
+    @opening
     async def get(self, name: str) -> ObjectReader:
         """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Cancel-safe.
         The reader stays with this version, see there."""

@@ -20,6 +20,9 @@ class ObjectReader:
     `gc_interval_s`), and then raise NoSuchObjectError. They never give bytes of another version.
     """
 
+    info: ObjectInfo
+    """What is known of this version."""
+
     def __init__(self, info: ObjectInfo, ledger: LedgerReader) -> None:
         self.info = info
         self._ledger = ledger

@@ -16,7 +16,7 @@ from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.datasets.datasets import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.errors import LedgerOwnedError, NoSuchLedgerError, UnreadableMetadataError
+from quire.errors import LedgerOwnedError, NoSuchLedgerError, QuireError, UnreadableMetadataError
 from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
 from quire.streams.ownership.named_ledgers import (
     Owner,
@@ -252,6 +252,8 @@ async def _by_all_records(
                 for one in record:
                     if one.ledger_id in ledger_ids:
                         found.setdefault(one.ledger_id, []).append(OwnerClaim(one.owner, one.part))
+    except QuireError:
+        raise
     except TimeoutError:
         doubt = f"not all streams and datasets could be checked within {limit_s:g} s"
         doubts.append(OwnerClaim(Owner("owner", "unknown"), doubt=doubt))

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from types import TracebackType
+from typing import Self
 
+from quire._runtime.opening import Opening
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_TXID
@@ -47,6 +50,11 @@ class StreamReader:
     delivered is delivered the next time.
     """
 
+    name: str
+    """The name of the stream."""
+    ended: bool
+    """Whether the end of the stream was reached, so that nothing will ever follow."""
+
     def __init__(
         self,
         client: Client,
@@ -72,7 +80,7 @@ class StreamReader:
         self._life: str | None = None
         """The life that the position belongs to."""
         self.ended = False
-        """The end of the stream was reached: nothing will ever follow."""
+        self._closed = False
 
     @property
     def position(self) -> DLSN | None:
@@ -82,7 +90,7 @@ class StreamReader:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncGenerator[Record, None]:
         async with aclosing(self.batches()) as batches:
             async for batch in batches:
                 if isinstance(batch, RecordBatch):
@@ -100,6 +108,8 @@ class StreamReader:
 
     async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
         """The records of one entry at a time, with gaps among them if asked for."""
+        if self._closed:
+            raise UsageError(f"the reader of stream {self.name} is closed")
         async with SegmentList(self._metadata, self._life) as listed:
             self._life = listed.life
             if self._position is None:
@@ -129,6 +139,21 @@ class StreamReader:
                         yield batch
                 if self._at_the_end(segment):
                     return
+
+    def close(self) -> None:
+        """Nothing is held on bookies; reads that begin after this raise UsageError."""
+        self._closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _done(self) -> bool:
         return self.ended or (self._end is not None and self._at >= self._end)
@@ -268,6 +293,15 @@ class StreamReader:
                 return None
             await asyncio.sleep(MISSING_DELAY_S)
         return Gap("lost", self._at, segment.first_dlsn.next_segment())
+
+
+class OpeningReader(Opening[StreamReader]):
+    """The result of `Namespace.open_reader`. Iterating over it opens the reader and reads."""
+
+    async def __aiter__(self) -> AsyncGenerator[Record, None]:
+        async with self as reader, aclosing(aiter(reader)) as records:
+            async for record in records:
+                yield record
 
 
 def _is_ended(segments: Sequence[StreamSegment]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire._runtime.opening import Ready
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
@@ -29,13 +30,16 @@ def check_subscription_name(name: str) -> str:
     return name
 
 
-class Subscription:
+class Subscription(Ready):
     """The stored position of a named reader.
 
     Any number of processes may share it; the position only moves forward. A subscription belongs to
     the stream that it is first used with. If that stream is deleted or renamed, and another stream
     gets its name, all calls raise NoSuchStreamError.
     """
+
+    name: str
+    """The name of the reader."""
 
     def __init__(self, metadata: StreamMetadata, name: str) -> None:
         self.name = check_subscription_name(name)

@@ -1,6 +1,6 @@
 """A dictionary that survives: the smallest useful replicated state machine.
 
-    async with await DurableDict.open(streams, "settings") as settings:
+    async with client.durable_dict("/team", "settings", create=True) as settings:
         await settings.set("colour", "blue")
         settings["colour"]
 
@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from quire._runtime.former_names import deprecated
+from quire._runtime.opening import Opening, opening
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
@@ -49,21 +51,29 @@ class Dictionary:
 
 
 class DurableDict(Mapping[str, Any]):
-    """See the module. Calls that change it raise as `Leader.execute` does."""
+    """A dictionary that survives. Made by `Client.durable_dict`.
+
+    Reading is from memory. Calls that change it are durable when they return, and raise what
+    `Leader.execute` raises. Use as `async with`, or call `close`.
+    """
+
+    leader: Leader[bool]
+    """The leader of the state machine behind it."""
 
     def __init__(self, machine: Dictionary, leader: Leader[bool]) -> None:
         self._machine = machine
         self.leader = leader
 
     @classmethod
-    async def open(
+    def open(
         cls, streams: Namespace, name: str, *, snapshot_every: int = SNAPSHOT_EVERY
-    ) -> DurableDict:
-        """As it was left; whoever had it open can change it no more."""
-        machine = Dictionary()
-        return cls(machine, await lead(streams, name, machine, snapshot_every=snapshot_every))
+    ) -> Opening[DurableDict]:
+        """Deprecated: use `client.durable_dict(namespace, name)`."""
+        deprecated("DurableDict.open(streams, name)", "client.durable_dict(namespace, name)")
+        return open_dict(streams, name, snapshot_every=snapshot_every)
 
     async def set(self, key: str, value: Any) -> None:
+        """Set a value. It is durable on return."""
         await self._execute("set", key, value)
 
     async def delete(self, key: str) -> bool:
@@ -87,6 +97,7 @@ class DurableDict(Mapping[str, Any]):
         return len(self._machine.items)
 
     async def close(self) -> None:
+        """Wait for the changes under way, and give up the dictionary."""
         await self.leader.close()
 
     async def __aenter__(self) -> Self:
@@ -99,3 +110,13 @@ class DurableDict(Mapping[str, Any]):
         trace: TracebackType | None,
     ) -> None:
         await self.leader.__aexit__(kind, error, trace)
+
+
+@opening
+async def open_dict(
+    streams: Namespace, name: str, *, create: bool = True, snapshot_every: int = SNAPSHOT_EVERY
+) -> DurableDict:
+    """Open a dictionary as it was left. See `quire.Client.durable_dict`."""
+    machine = Dictionary()
+    leader = await lead(streams, name, machine, snapshot_every=snapshot_every, create=create)
+    return DurableDict(machine, leader)

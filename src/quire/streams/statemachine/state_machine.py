@@ -1,12 +1,12 @@
 """Replicated state machines: a log of commands in a stream, and snapshots as objects.
 
-    async with await lead(streams, "accounts", Accounts()) as leader:
+    async with client.state_machine("/team", "accounts", Accounts(), create=True) as leader:
         balance = await leader.execute(b"deposit 5")
 
-There is one leader. Whoever calls `lead` becomes it: the leader before is fenced by the stream, so
-that none of its commands is accepted any more, and all that were are applied here first. Commands
-are applied in the order of the log, once they are durable, and on every follower in the same order:
-machines that decide by nothing but their commands stay equal.
+There is one leader: the last one that opened the machine. The leader before it is fenced by the
+stream, so that none of its commands is accepted any more, and all that were are applied here first.
+Commands are applied in the order of the log, once they are durable, and on every follower in the
+same order: machines that decide by nothing but their commands stay equal.
 
 A snapshot keeps the state together with the position behind the last command that made it; what
 lies before the position is then truncated. It is an object: seen whole or not at all.
@@ -21,6 +21,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from quire._runtime.opening import opening
 from quire._runtime.tasks import TaskSet
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
@@ -75,17 +76,31 @@ class StateMachine(Protocol[ResultT_co]):
 class _Replica(Generic[ResultT]):
     """A machine, and how far it has come along the log."""
 
+    name: str
+    """The name of the stream that holds the commands."""
+    machine: StateMachine[ResultT]
+    """The machine itself."""
+    applied: int
+    """The number of commands so far, those that a snapshot stands for included."""
+
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         self.name = name
         self.machine = machine
         self.applied = 0
-        """Commands so far, those that a snapshot stands for included."""
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
         # Check the name of the snapshots now, not at the first snapshot.
         self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
+        self._tasks = TaskSet()
+        self.owns_streams = False
+        """Whether the namespace was opened for this replica, and is closed with it."""
+
+    async def _end(self) -> None:
+        await self._tasks.close()
+        if self.owns_streams:
+            await self._streams.close()
 
     async def _restore(self) -> None:
         for attempt in range(RESTORE_ATTEMPTS):
@@ -149,7 +164,9 @@ class _Replica(Generic[ResultT]):
 
 
 class Leader(_Replica[ResultT]):
-    """The one that takes commands. Made by `lead`. Use as `async with`, or call `close`."""
+    """The replica that takes commands. Made by `Client.state_machine`.
+
+    Use as `async with`, or call `close`."""
 
     def __init__(
         self,
@@ -166,13 +183,12 @@ class Leader(_Replica[ResultT]):
         self._snapshot_at = 0
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
         self._more = asyncio.Event()
-        self._tasks = TaskSet()
         self._writer: StreamWriter
         self._busy = asyncio.Lock()
         """Held while a snapshot is taken, against a second one."""
 
-    async def _begin(self) -> None:
-        self._writer = await self._streams.open_writer(self.name, create=True)
+    async def _begin(self, create: bool) -> None:
+        self._writer = await self._streams.open_writer(self.name, create=create)
         try:
             await self._restore()
             async with aclosing(self._replay(follow=False)) as steps:
@@ -231,7 +247,7 @@ class Leader(_Replica[ResultT]):
                 await asyncio.wait([self._waiting[-1][2]])
             await self._writer.close()
         finally:
-            await self._tasks.close()
+            await self._end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,7 +262,7 @@ class Leader(_Replica[ResultT]):
             await self.close()
         else:
             self._writer.abandon()
-            await self._tasks.close()
+            await self._end()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -304,14 +320,16 @@ class Leader(_Replica[ResultT]):
 
 
 class Follower(_Replica[ResultT]):
-    """Applies what leaders have executed, as it comes. Made by `follow`."""
+    """A replica that applies what leaders have executed, as it comes. Made by
+    `Client.state_machine(follow=True)`."""
+
+    failure: QuireError | None
+    """The error that ended it, if one did."""
 
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         super().__init__(streams, name, machine)
-        self.failure: QuireError | None = None
-        """What ended it."""
+        self.failure = None
         self._moved = asyncio.Condition()
-        self._tasks = TaskSet()
 
     async def _begin(self) -> None:
         await self._restore()
@@ -355,7 +373,8 @@ class Follower(_Replica[ResultT]):
             raise self.failure
 
     async def close(self) -> None:
-        await self._tasks.close()
+        """Stop following."""
+        await self._end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -374,22 +393,25 @@ def _position(snapshot: ObjectInfo) -> DLSN:
     return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 
+@opening
 async def lead(
     streams: Namespace,
     name: str,
     machine: StateMachine[ResultT],
     *,
     snapshot_every: int = 0,
+    create: bool = True,
 ) -> Leader[ResultT]:
     """Become the leader: fence the one before, bring `machine` (a fresh one) to where it was, and
-    take commands. The stream is made where there is none. `snapshot_every`: so many commands.
+    take commands. With `create` a missing stream is made. `snapshot_every`: so many commands.
 
     Raises what `Namespace.open_writer` and reading raise; then nothing is lost, call it again."""
     leader = Leader(streams, name, machine, snapshot_every=snapshot_every)
-    await leader._begin()
+    await leader._begin(create)
     return leader
 
 
+@opening
 async def follow(
     streams: Namespace, name: str, machine: StateMachine[ResultT]
 ) -> Follower[ResultT]:

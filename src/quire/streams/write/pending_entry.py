@@ -110,10 +110,12 @@ class Appended(Sequence[DLSN]):
 
     @property
     def first(self) -> DLSN:
+        """The position of the first record."""
         return self[0]
 
     @property
     def last(self) -> DLSN:
+        """The position of the last record."""
         return self[-1]
 
     async def wait(self) -> None:

@@ -49,6 +49,11 @@ class StreamWriter:
     Use as `async with`: leaving the block closes it.
     """
 
+    name: str
+    """The name of the stream."""
+    settings: StreamSettings
+    """The settings of the stream when it was opened."""
+
     def __init__(
         self,
         segments: Segments,
@@ -88,6 +93,7 @@ class StreamWriter:
 
     @property
     def closed(self) -> bool:
+        """Whether this handle can append no more."""
         return self._writer_task.closing or self._writer_task.failure is not None
 
     # -- appending ----------------------------------------------------------------------------
@@ -331,6 +337,9 @@ class Producer:
     """Appends the records of one producer, which numbers them (from 0 on, ascending): a record
     whose number is not above the last one that the stream has is left out. What it was before a
     crash, of the producer or of the writer, the stream knows."""
+
+    producer_id: str
+    """The name of the producer."""
 
     def __init__(self, writer: StreamWriter, producer_id: str) -> None:
         self.producer_id = producer_id

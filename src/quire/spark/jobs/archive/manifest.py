@@ -200,6 +200,8 @@ class Manifest:
                 ),
                 files=tuple(map(HistoryFile.from_json, value["files"])),
             )
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryDamagedError(f"{where} is no manifest: {error!r}") from error
 

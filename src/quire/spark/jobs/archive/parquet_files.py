@@ -22,6 +22,7 @@ from quire.errors import (
     HistoryDamagedError,
     HistoryError,
     NoSuchLedgerError,
+    QuireError,
     StreamDamagedError,
     StreamGapError,
 )
@@ -308,6 +309,8 @@ def _write(
                 writer.write_batch(batch, row_group_size=BATCH_ROWS)
             writer.add_key_value_metadata({"quire.digests": str(digest.texts())})
         return told.size_bytes, told.crc
+    except QuireError:
+        raise
     except OSError as error:
         raise HistoryError(
             f"file {name} of stream {history.stream} cannot be written: {error}"

@@ -19,7 +19,7 @@ from typing import Any
 import crc32c
 
 from quire.client.read.arrow import import_pyarrow
-from quire.errors import HistoryError, UsageError
+from quire.errors import HistoryError, QuireError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")
 HADOOP_SCHEMES = {"s3": "s3a"}
@@ -182,6 +182,8 @@ def _open(uri: str) -> tuple[Any, str]:
 def _told(store: ArchiveDirectory, name: str) -> Iterator[None]:
     try:
         yield
+    except QuireError:
+        raise
     except OSError as error:
         raise HistoryError(f"{store.uri}/{name}: {error}") from error
 

@@ -1,5 +1,7 @@
-"""One event loop in a background thread, for the blocking twins: all handles of a process share it,
-so that they work inside a running loop too (Jupyter). After a fork the child gets one of its own.
+"""The event loop that runs the calls of the blocking API, in a background thread.
+
+All blocking handles of a process share this loop, so they also work inside a running loop
+(Jupyter). After a fork the child gets a loop of its own.
 """
 
 from __future__ import annotations
@@ -7,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import UsageError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,12 +53,15 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 _background: _Background | None = None
 _starting = threading.Lock()
+_reopening = threading.RLock()
 
 
 def _forget_loop() -> None:
-    global _background, _starting
+    """A child has none of its parent's threads, and nobody who would give a lock back."""
+    global _background, _starting, _reopening
     _background = None
     _starting = threading.Lock()
+    _reopening = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_loop)
@@ -69,3 +75,17 @@ def call(work: Coroutine[Any, Any, T]) -> T:
             if _background is None:
                 _background = _Background()
     return _background.call(work)
+
+
+def run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function on the thread of the background loop, and wait for its result."""
+
+    async def work() -> T:
+        return function(*args, **kwargs)
+
+    return call(work())
+
+
+def reopening() -> threading.RLock:
+    """The lock under which handles are opened again after a fork."""
+    return _reopening

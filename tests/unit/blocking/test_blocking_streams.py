@@ -1,67 +1,32 @@
-"""The blocking twins of streams: against three bookies on the event loop that they use, and against
-the asyncio classes, name by name."""
+"""The blocking forms of namespaces, streams and subscriptions."""
 
 from __future__ import annotations
 
-import inspect
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
-from itertools import count, islice
-from pathlib import Path
+from itertools import islice
 
 import pytest
 
-import quire.streams
-from quire.client import blocking
-from quire.client.background import call
+from quire import blocking
 from quire.errors import StreamClosedError, StreamFencedError, StreamGapError, UsageError
-from quire.metadata import open_metadata
 from quire.streams import DLSN, LATEST, AtSequence, Gap, RecordBatch
-from quire.streams import blocking as twin
-from quire.streams.namespace import namespace as asynchronous
-from quire.streams.read import reader as reading
-from quire.streams.read import subscriptions
-from quire.streams.write import writer as writing
-from tests.support.bookies.bookie import running_bookie
 
-BOOKIES = 3
 WAIT_S = 30.0
-NAMES = count()
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[blocking.Client]:
-    uri = f"memory://stream-blocking-{next(NAMES)}"
-    stack = AsyncExitStack()
-
-    async def start() -> None:
-        store = await open_metadata(uri)
-        stack.push_async_callback(store.close)
-        await store.initialise()
-        for number in range(BOOKIES):
-            bookie = running_bookie(tmp_path / str(number), metadata=await open_metadata(uri))
-            await stack.enter_async_context(bookie)
-
-    call(start())
-    try:
-        with blocking.connect(uri) as client:
-            yield client
-    finally:
-        call(stack.aclose())
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[twin.Namespace]:
-    with twin.Namespace.create(client, "/test") as streams:
+def streams(client: blocking.Client) -> Iterator[blocking.Namespace]:
+    with client.namespace("/test", create=True) as streams:
         yield streams
 
 
-def payloads(streams: twin.Namespace, name: str) -> list[bytes]:
+def payloads(streams: blocking.Namespace, name: str) -> list[bytes]:
     return [record.payload for record in streams.open_reader(name)]
 
 
-def test_what_is_appended_is_read(streams: twin.Namespace) -> None:
+def test_what_is_appended_is_read(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         first = writer.append(b"one")
         positions = writer.append_many([b"two", b"three"])
@@ -78,7 +43,7 @@ def test_what_is_appended_is_read(streams: twin.Namespace) -> None:
         writer.append(b"late")
 
 
-def test_an_error_in_the_block_abandons_the_writer(streams: twin.Namespace) -> None:
+def test_an_error_in_the_block_abandons_the_writer(streams: blocking.Namespace) -> None:
     writer = streams.open_writer("a", create=True)
     writer.append(b"one")
     with pytest.raises(ZeroDivisionError), writer:
@@ -90,7 +55,7 @@ def test_an_error_in_the_block_abandons_the_writer(streams: twin.Namespace) -> N
     assert payloads(streams, "a") == [b"one", b"two"]
 
 
-def test_the_old_writer_is_out(streams: twin.Namespace) -> None:
+def test_the_old_writer_is_out(streams: blocking.Namespace) -> None:
     old = streams.open_writer("a", create=True)
     old.append(b"one")
     with streams.open_writer("a") as new:
@@ -102,7 +67,7 @@ def test_the_old_writer_is_out(streams: twin.Namespace) -> None:
     assert payloads(streams, "a") == [b"one", b"two"]
 
 
-def test_a_reader_goes_on_where_it_stopped(streams: twin.Namespace) -> None:
+def test_a_reader_goes_on_where_it_stopped(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         writer.append_many([b"%d" % number for number in range(10)])
     reader = streams.open_reader("a")
@@ -115,7 +80,7 @@ def test_a_reader_goes_on_where_it_stopped(streams: twin.Namespace) -> None:
     assert [len(batch) for batch in batches if isinstance(batch, RecordBatch)] == [3]
 
 
-def test_following_waits_for_another_thread(streams: twin.Namespace) -> None:
+def test_following_waits_for_another_thread(streams: blocking.Namespace) -> None:
     streams.create_stream("a")
     found: list[bytes] = []
     seen = threading.Semaphore(0)
@@ -137,7 +102,7 @@ def test_following_waits_for_another_thread(streams: twin.Namespace) -> None:
     assert found == [b"0", b"1", b"2"]
 
 
-def test_truncation_and_gaps(streams: twin.Namespace) -> None:
+def test_truncation_and_gaps(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         writer.append(b"one")
         writer.roll()
@@ -151,7 +116,7 @@ def test_truncation_and_gaps(streams: twin.Namespace) -> None:
     assert (type(gap), type(batch)) == (Gap, RecordBatch)
 
 
-def test_producers_and_tokens(streams: twin.Namespace) -> None:
+def test_producers_and_tokens(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         producer = writer.producer("p")
         assert producer.last_sequence == -1
@@ -164,7 +129,7 @@ def test_producers_and_tokens(streams: twin.Namespace) -> None:
     assert payloads(streams, "a") == [b"one", b"two", b"three"]
 
 
-def test_settings_and_names(client: blocking.Client, streams: twin.Namespace) -> None:
+def test_settings_and_names(client: blocking.Client, streams: blocking.Namespace) -> None:
     streams.configure({"roll_bytes": 1_000})
     streams.create_stream("a", settings={"compression": "lz4"})
     assert streams.own_settings() == streams.given_settings == {"roll_bytes": 1_000}
@@ -181,11 +146,11 @@ def test_settings_and_names(client: blocking.Client, streams: twin.Namespace) ->
     streams.rename_stream("a", "b")
     assert streams.streams("b") == ["b"]
     streams.delete_stream("b")
-    with twin.Namespace.open(client, "/test") as again:
+    with client.namespace("/test") as again:
         assert (again.path, again.streams()) == ("/test", [])
 
 
-def test_subscriptions(streams: twin.Namespace) -> None:
+def test_subscriptions(streams: blocking.Namespace) -> None:
     with streams.open_writer("a", create=True) as writer:
         position = writer.append(b"one")
     subscription = streams.subscription("a", "s")
@@ -200,14 +165,19 @@ def test_subscriptions(streams: twin.Namespace) -> None:
 
 
 def test_writers_and_readers_belong_to_their_process(
-    streams: twin.Namespace, monkeypatch: pytest.MonkeyPatch
+    streams: blocking.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = streams.open_writer("a", create=True)
     producer = writer.producer("p")
     reader = streams.open_reader("a")
-    monkeypatch.setattr(twin.os, "getpid", lambda: -1)
-    for use in (writer.flush, lambda: producer.append(b"x", 0), lambda: list(reader)):
-        with pytest.raises(UsageError, match="stream a belongs to process"):
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    uses = {
+        "the writer of stream a": writer.flush,
+        "producer p": lambda: producer.append(b"x", 0),
+        "the reader of stream a": lambda: list(reader),
+    }
+    for what, use in uses.items():
+        with pytest.raises(UsageError, match=f"{what} belongs to process"):
             use()
     writer.abandon()  # does nothing: it is not ours
     monkeypatch.undo()
@@ -215,36 +185,12 @@ def test_writers_and_readers_belong_to_their_process(
     writer.close()
 
 
-# -- the names --------------------------------------------------------------------------------
-
-TWINS = [
-    (asynchronous.Namespace, twin.Namespace),
-    (writing.StreamWriter, twin.StreamWriter),
-    (writing.Producer, twin.Producer),
-    (reading.StreamReader, twin.StreamReader),
-    (subscriptions.Subscription, twin.Subscription),
-]
-ONLY_ASYNC = {"metadata", "submit_many", "on_end", "buffered_bytes", "one_by_one"}
-"""What has no use, or no meaning, between threads."""
-
-
-@pytest.mark.parametrize(("kind", "blocks"), TWINS, ids=lambda kind: kind.__name__)
-def test_the_twin_has_all_names_with_the_same_parameters(
-    kind: type[object], blocks: type[object]
-) -> None:
-    names = {name for name in vars(kind) if not name.startswith("_")} - ONLY_ASYNC
-    assert names <= set(dir(blocks))
-    for name in names:
-        ours, theirs = getattr(blocks, name), getattr(kind, name)
-        if inspect.isfunction(theirs):
-            parameters = inspect.signature(theirs).parameters
-            found = inspect.signature(ours).parameters
-            assert [(p.name, p.kind, p.default) for p in found.values()] == [
-                (p.name, p.kind, p.default) for p in parameters.values()
-            ], name
-
-
-def test_the_public_names_are_there() -> None:
-    for name in quire.streams.__all__:
-        assert getattr(quire.streams, name).__doc__ or isinstance(getattr(quire.streams, name), str)
-    assert set(quire.streams.__all__) >= {blocks.__name__ for _, blocks in TWINS}
+def test_what_was_submitted_is_waited_for(streams: blocking.Namespace) -> None:
+    with streams.open_writer("a", create=True) as writer:
+        appended = writer.submit_many([b"one", b"two"])
+        appended.wait()
+        assert list(appended) == [appended.first, appended.last] == [DLSN(1, 0, 0), DLSN(1, 0, 1)]
+        assert len(appended) == 2
+        three = writer.submit_many([b"three"])
+        assert writer.flush() == three.last > appended.last
+    assert payloads(streams, "a") == [b"one", b"two", b"three"]

@@ -1,0 +1,128 @@
+"""The result of a factory: await it for the handle, or enter it with `async with`.
+
+    ledger = await client.create_ledger()
+
+    async with client.create_ledger() as ledger:
+        ...
+
+Nothing happens before that, so a result that is neither awaited nor entered does nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
+
+P = ParamSpec("P")
+
+
+class AsyncHandle(Protocol):
+    """A handle that can be used as `async with`."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+
+
+T_co = TypeVar("T_co", bound=AsyncHandle, covariant=True)
+H = TypeVar("H", bound=AsyncHandle)
+
+
+class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
+    """A handle that is opened when it is awaited or entered.
+
+    It is a coroutine as well, so tasks and timeouts accept it. It can be used once.
+    """
+
+    def __init__(self, open_it: Callable[[], Coroutine[Any, Any, T_co]], name: str) -> None:
+        self.__qualname__ = self.__name__ = name
+        self._open = open_it
+        self._work: Coroutine[Any, Any, T_co] | None = None
+        self._handle: T_co | None = None
+
+    def _begun(self) -> Coroutine[Any, Any, T_co]:
+        if self._work is None:
+            self._work = self._open()
+        return self._work
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self._begun().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._begun().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._begun().throw(*error)
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.close()
+
+    async def __aenter__(self) -> T_co:
+        handle = await self._begun()
+        self._handle = handle
+        await handle.__aenter__()
+        return handle
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        handle = self._handle
+        assert handle is not None
+        return await handle.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{self.__dict__.get('__name__')}() gives a handle that is not open yet, so it has "
+                f"no {name!r}. Use `await` or `async with` first",
+                name=name,
+                obj=self,
+            )
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}() to be awaited or entered>"
+
+
+def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Opening[H]]:
+    """Make a coroutine function that returns a handle give an `Opening` of it."""
+
+    @functools.wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[H]:
+        return Opening(functools.partial(function, *args, **kwargs), function.__name__)
+
+    return opened
+
+
+class Ready:
+    """A handle that needs no opening, so that `await` and `async with` give it as it is.
+
+    A caller does not have to remember which factories wait for something and which do not.
+    """
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        yield from ()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None

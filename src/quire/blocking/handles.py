@@ -1,0 +1,159 @@
+"""What the generated classes of the blocking API have in common.
+
+A blocking handle holds the asyncio handle that does the work, and calls it on the background loop.
+After a fork a handle either opens its counterpart again in the child, or belongs to the process
+that made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+)
+from types import TracebackType
+from typing import ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+
+from quire._runtime.opening import AsyncHandle
+from quire.blocking.background import call, reopening
+from quire.codec.entry.entry import Entry, EntryRun
+from quire.codec.wire.v2 import Buffer
+from quire.errors import UsageError
+
+T = TypeVar("T")
+A = TypeVar("A")
+H = TypeVar("H", bound=AsyncHandle)
+
+FILE_READ_BYTES = 1024 * 1024
+"""The number of bytes that are read from a file at a time."""
+
+
+class Handle(Generic[A]):
+    """A blocking handle: the asyncio handle behind it, and what becomes of it in a child."""
+
+    _what: ClassVar[str] = "the handle"
+    """What the handle is, for messages. Formatted with the asyncio handle."""
+
+    def __init__(self, opened: A, again: Callable[[], A] | None = None) -> None:
+        """`again` opens the asyncio handle again in a child process; None: it cannot be."""
+        self._opened = opened
+        self._again = again
+        self._pid = os.getpid()
+        self._left = False
+
+    @property
+    def aio(self) -> A:
+        """The asyncio handle behind this one, of this process."""
+        if self._pid != os.getpid():
+            if self._again is None:
+                raise UsageError(
+                    f"{self._what.format(self._opened)} belongs to process {self._pid}",
+                    remedy="Open one in this process",
+                )
+            with reopening():
+                if self._pid != os.getpid() and not self._left:
+                    self._opened = self._again()
+                    self._pid = os.getpid()
+        return self._opened
+
+    def _leave(self) -> bool:
+        """Note that the handle is closed. Whether there is something to close in this process."""
+        self._left = True
+        return self._pid == os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._what.format(self._opened)}>"
+
+
+class ContextHandle(Handle[H]):
+    """A handle that can be used as `with`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._leave():
+            call(self._opened.__aexit__(kind, error, trace))
+
+
+# -- iterating --------------------------------------------------------------------------------
+
+
+class _End:
+    pass
+
+
+_END = _End()
+
+
+def iterate(items: AsyncIterator[T]) -> Iterator[T]:
+    """Iterate over an asynchronous iterator, one item a call. It is closed when this one is."""
+    try:
+        while not isinstance(item := call(_next(items)), _End):
+            yield item
+    finally:
+        if isinstance(items, AsyncGenerator):
+            call(items.aclose())
+
+
+async def _next(items: AsyncIterator[T]) -> T | _End:
+    return await anext(items, _END)
+
+
+async def collected(items: AsyncIterator[T]) -> list[T]:
+    """All items at once."""
+    return [item async for item in items]
+
+
+def entries_of(ledger_id: int, runs: Iterator[EntryRun]) -> Iterator[Entry]:
+    """The entries of runs, one by one, without a call for each of them."""
+    for run in runs:
+        entry_id = run.first
+        for payload, length in zip(run.payloads(), run.ledger_lengths):
+            yield Entry(ledger_id, entry_id, length, payload)
+            entry_id += 1
+
+
+# -- sources of objects -----------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReadableFile(Protocol):
+    """A file that is open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+Source = Buffer | ReadableFile | Iterable[Buffer]
+"""The bytes of an object: a buffer, an open file (the rest of it), or an iterable of buffers."""
+
+
+def pieces_of(source: Source) -> Buffer | AsyncGenerator[Buffer, None]:
+    """The source as the asyncio API takes it. A thread reads files and iterables, so that the event
+    loop goes on meanwhile."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return source
+    if isinstance(source, ReadableFile):
+        return _pieces_of_file(source)
+    return _pieces_of_iterable(source)
+
+
+async def _pieces_of_file(file: ReadableFile) -> AsyncGenerator[bytes, None]:
+    while piece := await asyncio.to_thread(file.read, FILE_READ_BYTES):
+        yield piece
+
+
+async def _pieces_of_iterable(source: Iterable[Buffer]) -> AsyncGenerator[Buffer, None]:
+    upcoming = iter(source)
+    while (piece := await asyncio.to_thread(next, upcoming, None)) is not None:
+        yield piece

@@ -1,0 +1,199 @@
+"""The blocking forms of ledgers, objects, datasets and state machines, and of the client."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import threading
+
+import pytest
+
+from quire import blocking
+from quire.client.datasets.datasets import DatasetLedger
+from quire.errors import (
+    ClientClosedError,
+    LedgerClosedError,
+    NoSuchNamespaceError,
+    StreamFencedError,
+    UsageError,
+)
+from quire.statemachine import Dictionary
+
+WAIT_S = 30.0
+
+
+def test_ledgers(client: blocking.Client) -> None:
+    with client.create_ledger(custom={"a": b"b"}) as writer:
+        assert isinstance(writer, blocking.LedgerWriter)
+        assert writer.append(b"0") == 0
+        assert writer.append_many([b"1", b"2"]) == 2
+        assert writer.submit(b"3") == 3
+        writer.room()
+        assert writer.flush() == writer.wait(3) == writer.force() == writer.last_add_confirmed == 3
+        assert (writer.length, writer.custom, writer.closed) == (4, {"a": b"b"}, False)
+    assert writer.closed
+    with client.open_ledger(writer.ledger_id) as reader:
+        assert [entry.payload for entry in reader.read()] == [b"0", b"1", b"2", b"3"]
+        assert [entry.entry_id for entry in reader.tail(2)] == [2, 3]
+        assert [entry.payload for entry in reader.read_unconfirmed(1, 2)] == [b"1", b"2"]
+        assert (reader.read_last().payload, reader.read_entry(1).ledger_length) == (b"3", 2)
+        assert reader.wait_confirmed(3) == reader.refresh() == 3
+    with pytest.raises(UsageError, match="closed"):
+        list(reader.read())
+    assert client.list_ledgers() == [writer.ledger_id]
+    assert client.ledger_metadata(writer.ledger_id).closed
+    assert len(client.bookies().writable) == 3
+    assert client.suspects() == []
+    assert "quire_client_adds_total 4" in client.metrics()
+    client.delete_ledger(writer.ledger_id)
+
+
+def test_own_entry_ids(client: blocking.Client) -> None:
+    with client.create_ledger(caller_ids=True) as writer:
+        assert isinstance(writer, blocking.CallerIdWriter)
+        writer.submit_at(1, b"one")
+        assert writer.held_entry_ids == [1]
+        assert writer.append_at(0, b"zero") == 0
+        assert writer.flush() == 1
+
+
+def test_an_error_in_the_block_abandons_the_ledger(client: blocking.Client) -> None:
+    with pytest.raises(ZeroDivisionError), client.create_ledger() as writer:
+        raise ZeroDivisionError
+    with pytest.raises(LedgerClosedError):
+        writer.append(b"late")
+    assert client.open_ledger(writer.ledger_id, recover=True).ledger_closed
+
+
+def test_an_iteration_that_is_left_is_closed(client: blocking.Client) -> None:
+    with client.create_ledger() as writer:
+        writer.append_many([b"x"] * 10)
+        writer.append(b"says that the ten before it are acknowledged")
+        reader = client.open_ledger(writer.ledger_id)
+        tail = reader.tail(0)
+        assert next(tail).entry_id == 0
+        tail.close()  # type: ignore[attr-defined]
+        with pytest.raises(StopIteration):
+            next(tail)
+    assert not reader.aio._tails
+
+
+def test_objects(client: blocking.Client) -> None:
+    objects = client.objects("models")
+    for name, source in {
+        "buffer": b"bytes",
+        "file": io.BytesIO(b"bytes"),
+        "pieces": iter([b"by", bytearray(b"tes")]),
+    }.items():
+        assert objects.put(name, source).size_bytes == 5
+        with objects.get(name) as found:
+            assert found.read_all() == b"".join(found.read()) == b"bytes"
+            assert found.info == objects.info(name)
+    assert [info.name for info in objects.list()] == ["buffer", "file", "pieces"]
+    assert objects.delete("file")
+    assert list(objects.orphans(0)) == objects.sweep(0) == []
+    assert objects.bucket == "models"
+
+
+def test_datasets(client: blocking.Client) -> None:
+    with client.create_ledger() as writer:
+        writer.append(b"row")
+    with client.datasets as datasets:
+        datasets.publish("d", [DatasetLedger(writer.ledger_id, 0, 0, 1, 3)], txn="t")
+        assert datasets.read("d").rows == 1
+        assert datasets.find_transaction("d", "t") == 1
+        assert datasets.list_datasets() == ["d"]
+
+
+def test_state_machines(client: blocking.Client) -> None:
+    with pytest.raises(NoSuchNamespaceError):
+        client.state_machine("/state", "d", Dictionary())
+    set_a = json.dumps(["set", "a", 1]).encode()
+    followed = Dictionary()
+    with client.state_machine("/state", "d", Dictionary(), create=True) as leader:
+        assert leader.execute(set_a)
+        with client.state_machine("/state", "d", followed, follow=True) as follower:
+            follower.wait_applied(leader.applied)
+            assert follower.failure is None
+        leader.snapshot()
+        leader.confirm()
+    assert followed.items == {"a": 1}
+    with client.durable_dict("/state", "d") as old, client.durable_dict("/state", "d") as new:
+        new.set("b", 2)
+        assert (dict(new), len(new), new["b"], new.leader.applied) == ({"a": 1, "b": 2}, 2, 2, 2)
+        assert new.compare_and_set("b", 2, 3)
+        assert new.delete("a")
+        with pytest.raises(StreamFencedError):
+            old.set("c", 3)
+        old.leader.aio._writer.abandon()
+        old._left, old._pid = True, -1  # nothing is left of it to close
+
+
+def test_it_works_inside_a_running_loop(client: blocking.Client) -> None:
+    async def notebook() -> int:
+        with client.create_ledger() as writer:
+            return writer.append(b"one")
+
+    assert asyncio.run(notebook()) == 0
+
+
+def test_threads_share_a_client(client: blocking.Client) -> None:
+    with client.create_ledger() as writer:
+        found: list[int] = []
+
+        def append() -> None:
+            found.extend(writer.append(b"x") for _ in range(20))
+
+        threads = [threading.Thread(target=append) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert sorted(found) == list(range(80))
+
+
+def test_a_closed_client_says_so(client: blocking.Client) -> None:
+    datasets = client.datasets
+    client.close()
+    client.close()
+    for use in (
+        client.create_ledger,
+        client.bookies,
+        lambda: client.namespace("/a"),
+        client.objects,
+    ):
+        with pytest.raises(ClientClosedError):
+            use()
+    assert datasets.aio is not None
+
+
+def test_handles_go_on_in_a_child_or_say_whose_they_are(
+    client: blocking.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.create_ledger() as writer:
+        writer.append(b"one")
+    reader = client.open_ledger(writer.ledger_id)
+    team = client.namespace("/team", create=True)
+    objects = client.objects()
+    objects.put("o", b"bytes")
+    opened = objects.get("o")
+    mine = client.aio
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert client.aio is not mine
+    assert reader.aio is not reader._again
+    assert [entry.payload for entry in reader.read()] == [b"one"]
+    assert team.aio.client is client.aio
+    assert objects.info("o").size_bytes == 5
+    for what, use in {
+        f"the writer of ledger {writer.ledger_id}": writer.flush,
+        "the reader of object o": opened.read_all,
+    }.items():
+        with pytest.raises(UsageError, match=f"{what} belongs to process"):
+            use()
+    team.close()
+    client.close()
+    monkeypatch.undo()
+    client._pid = os.getpid()
+    client._opened, client._left = mine, False

@@ -1,0 +1,169 @@
+"""Errors: which of Python's own each of ours is as well, and that our code tells them apart."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quire import errors
+from quire.errors import QuireError
+
+ROOT = Path(__file__).parents[3]
+SOURCES = [*sorted((ROOT / "src" / "quire").rglob("*.py"))]
+
+ALSO = {
+    "AddQuorumTimeoutError": TimeoutError,
+    "BookieTimeoutError": TimeoutError,
+    "BookieUnavailableError": ConnectionError,
+    "EntryTooLargeError": ValueError,
+    "LedgerExistsError": FileExistsError,
+    "MetadataDeniedError": PermissionError,
+    "MetadataURIError": ValueError,
+    "MetadataUnavailableError": ConnectionError,
+    "NoSuchEntryError": IndexError,
+    "NoSuchKeyError": KeyError,
+    "NoSuchLedgerError": KeyError,
+    "NoSuchNamespaceError": FileNotFoundError,
+    "NoSuchObjectError": FileNotFoundError,
+    "NoSuchStreamError": FileNotFoundError,
+    "ObjectExistsError": FileExistsError,
+    "RecordTooLargeError": ValueError,
+    "SilentConnectionError": ConnectionError,
+    "StreamExistsError": FileExistsError,
+    "TlsError": ConnectionError,
+    "TxidOrderError": ValueError,
+    "UnauthorizedError": PermissionError,
+    "UsageError": ValueError,
+}
+NONE_FITS = {
+    "BookieBusyError", "BookieError", "BookieIOError", "BookieReadOnlyError", "ClientClosedError",
+    "ClusterNotInitialisedError", "CollectionOffError", "CookieError", "DamagedError",
+    "DataUnknownError", "DigestError", "DiskFullError", "HistoryDamagedError", "HistoryError",
+    "JobError", "KeyExistsError", "LedgerClosedError", "LedgerError", "LedgerFencedError",
+    "LedgerOwnedError", "LedgerRecreatedError", "MetadataError", "MetadataTooLargeError",
+    "MetadataWentBackError", "NotEmptyError", "NotEnoughBookiesError", "ObjectDamagedError",
+    "ProtocolError", "QuireError", "ReadError", "RecoveryError", "StartError", "StorageError",
+    "StreamClosedError", "StreamConditionError", "StreamDamagedError", "StreamDivergedError",
+    "StreamEndedError", "StreamError", "StreamFencedError", "StreamGapError", "StreamLockedError",
+    "StreamQuotaError", "TlsConfigError", "UnreadableMetadataError", "VersionConflictError",
+    "WriteError",
+}  # fmt: skip
+"""Considered, and none of Python's errors says the same. Errors of disks are not OSErrors, because
+our own handlers of OSError are about the system's."""
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, QuireError)
+]
+
+
+def test_every_error_has_been_considered() -> None:
+    assert {kind.__name__ for kind in KINDS} == {*ALSO, *NONE_FITS}
+    for name, kind in ALSO.items():
+        assert issubclass(getattr(errors, name), kind), name
+    pythons = (OSError, ValueError, LookupError)
+    assert not [name for name in NONE_FITS if issubclass(getattr(errors, name), pythons)]
+
+
+def test_the_documents_have_the_table() -> None:
+    text = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    for name, kind in ALSO.items():
+        rows = [line for line in text.splitlines() if line.startswith(f"| `{kind.__name__}` |")]
+        assert any(f"`{name}`" in row for row in rows), name
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_messages_causes_and_codes_stay(kind: type[QuireError]) -> None:
+    if kind is errors.LedgerOwnedError:
+        pytest.skip("it makes its message of owners")
+    error = kind("what happened", causes={"b1": "why"}, remedy="Do this")
+    assert str(error) == "what happened (b1: why). Do this"
+    assert error.args == ("what happened",)
+    assert isinstance(error.code, int)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.causes) == (kind, str(error), {"b1": "why"})
+
+
+# -- our own handlers -------------------------------------------------------------------------
+
+PYTHONS = {
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, OSError | ValueError | LookupError)
+    and not issubclass(kind, UnicodeError)
+}  # fmt: skip
+WAITS_ONLY = {
+    "bookies.py": "no bookie is asked",
+    "check.py": "decoding",
+    "election.py": "decoding; NoSuchKeyError is meant",
+    "handshake.py": "the inner one is about the system's handshake",
+    "kazoo_adapter.py": "no bookie is asked",
+    "location_files.py": "UsageError is meant",
+    "lock.py": "no bookie is asked",
+    "locks.py": "decoding; NoSuchKeyError is meant",
+    "main.py": "stopping a bookie raises none of ours",
+    "marks.py": "decoding; NoSuchKeyError is meant",
+    "notes.py": "decoding; NoSuchKeyError is meant",
+    "quarantine_record.py": "nothing is thrown into the generator",
+    "rebuild.py": "nothing is thrown into the generator",
+    "rollback.py": "it writes to the metadata store, which raises no time-out",
+    "root.py": "no bookie is asked",
+    "security.py": "the handshake is the system's",
+    "server.py": "listening is the system's; reading a request is the system's",
+    "store.py": "the disk's errors are the system's",
+}
+"""The names of files with handlers of Python's errors around calls that are waited for, and why
+these catch none of our errors by accident."""
+
+
+def careless(tree: ast.Module) -> Iterator[int]:
+    """The lines of handlers that may catch one of our errors as one of Python's by accident."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Try):
+            continue
+        body = ast.Module(node.body, [])
+        waits = [
+            one
+            for one in ast.walk(body)
+            if (isinstance(one, ast.Await) and not ast.unparse(one).endswith(".wait()"))
+            or isinstance(one, ast.Yield | ast.AsyncFor)
+        ]
+        ours = False
+        for handler in node.handlers:
+            kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            names = {ast.unparse(kind) for kind in kinds if kind is not None}
+            if not ours and waits and names & PYTHONS and "QuireError" not in names:
+                yield handler.lineno
+            ours |= "QuireError" in names
+
+
+def test_no_handler_catches_our_errors_as_those_of_python() -> None:
+    found: dict[str, list[int]] = {}
+    for path in SOURCES:
+        lines = list(careless(ast.parse(path.read_text(encoding="utf-8"))))
+        if lines:
+            found.setdefault(path.name, []).extend(lines)
+    assert {name: lines for name, lines in found.items() if name not in WAITS_ONLY} == {}
+    assert WAITS_ONLY.keys() <= found.keys(), "these need no reason any more"
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("try:\n    await ask()\nexcept TimeoutError: ...", True),
+        ("try:\n    yield\nexcept OSError: ...", True),
+        ("try:\n    await ask()\nexcept QuireError: raise\nexcept TimeoutError: ...", False),
+        ("try:\n    await ask()\nexcept (QuireError, TimeoutError): ...", False),
+        ("try:\n    await event.wait()\nexcept TimeoutError: ...", False),
+        ("try:\n    open(path)\nexcept OSError: ...", False),
+    ],
+)
+def test_the_checker_tells_them_apart(source: str, refused: bool) -> None:
+    tree = ast.parse("async def f():\n" + "\n".join(f"    {line}" for line in source.split("\n")))
+    assert bool(list(careless(tree))) is refused

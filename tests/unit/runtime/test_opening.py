@@ -1,0 +1,152 @@
+"""What a factory gives can be awaited, entered, or given to a task, and does nothing before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+from types import TracebackType
+
+import pytest
+
+from quire._runtime.opening import Opening, Ready, opening
+
+
+class Handle:
+    """Notes what happens to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.left_with: BaseException | None = None
+        self.left = False
+
+    async def __aenter__(self) -> Handle:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.left, self.left_with = True, error
+
+
+class Factory:
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.gate: asyncio.Event | None = None
+
+    @opening
+    async def open(self, name: str, *, wrong: bool = False) -> Handle:
+        """Open it."""
+        if self.gate is not None:
+            await self.gate.wait()
+        if wrong:
+            raise ValueError(name)
+        self.opened.append(name)
+        return Handle(name)
+
+
+async def test_it_is_awaited() -> None:
+    assert (await Factory().open("a")).name == "a"
+
+
+async def test_it_is_entered_and_left() -> None:
+    async with Factory().open("a") as handle:
+        assert handle.name == "a"
+        assert not handle.left
+    assert handle.left
+
+
+async def test_the_old_way_still_works() -> None:
+    async with await Factory().open("a") as handle:
+        pass
+    assert handle.left
+
+
+async def test_an_error_in_the_block_reaches_the_handle() -> None:
+    error = RuntimeError("in the block")
+    with pytest.raises(RuntimeError, match="in the block"):
+        async with Factory().open("a") as handle:
+            raise error
+    assert handle.left_with is error
+
+
+async def test_an_error_while_opening_reaches_the_caller() -> None:
+    with pytest.raises(ValueError, match="a"):
+        await Factory().open("a", wrong=True)
+    with pytest.raises(ValueError, match="a"):
+        async with Factory().open("a", wrong=True):
+            pytest.fail("the block was entered")
+
+
+async def test_nothing_happens_and_nothing_is_said_when_it_is_dropped() -> None:
+    factory = Factory()
+    factory.open("a")
+    gc.collect()  # a coroutine that is never awaited warns, and a warning is an error here
+    assert factory.opened == []
+
+
+async def test_tasks_and_timeouts_take_it() -> None:
+    factory = Factory()
+    task = asyncio.create_task(factory.open("task"))
+    assert (await task).name == "task"
+    assert (await asyncio.wait_for(factory.open("timeout"), 1)).name == "timeout"
+    both = await asyncio.gather(factory.open("one"), factory.open("two"))
+    assert [handle.name for handle in both] == ["one", "two"]
+
+
+async def test_another_loop_takes_it() -> None:
+    loop = asyncio.get_running_loop()
+    future = await asyncio.to_thread(
+        asyncio.run_coroutine_threadsafe, Factory().open("thread"), loop
+    )
+    assert (await asyncio.wrap_future(future)).name == "thread"
+
+
+async def test_it_is_cancelled_like_a_coroutine() -> None:
+    factory = Factory()
+    factory.gate = asyncio.Event()
+
+    async def enter() -> None:
+        async with factory.open("a"):
+            pytest.fail("the block was entered")
+
+    for work in (factory.open("a"), enter()):
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert factory.opened == []
+
+
+async def test_it_says_what_is_missing_when_it_is_used_like_the_handle() -> None:
+    with pytest.raises(AttributeError, match=r"open\(\) gives a handle.*not open yet.*await"):
+        Factory().open("a").name  # type: ignore[attr-defined]  # noqa: B018
+
+
+async def test_it_is_used_once() -> None:
+    opened = Factory().open("a")
+    await opened
+    with pytest.raises(RuntimeError):
+        await opened
+
+
+def test_the_factory_keeps_its_name_signature_and_text() -> None:
+    assert Factory.open.__name__ == "open"
+    assert Factory.open.__doc__ == "Open it."
+    assert list(inspect.signature(Factory.open).parameters) == ["self", "name", "wrong"]
+    assert isinstance(Factory().open("a"), Opening)
+    assert "open()" in repr(Factory().open("a"))
+
+
+async def test_a_handle_that_needs_no_opening_is_awaited_and_entered_too() -> None:
+    class Small(Ready):
+        pass
+
+    small = Small()
+    assert await small is small
+    async with small as entered:
+        assert entered is small
