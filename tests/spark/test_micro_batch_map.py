@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from quire.blocking import Namespace
 from quire.spark.streams import sink as sink_module
 from quire.spark.streams import source as source_module
 from quire.spark.streams import writer as writer_module
-from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.call_trace import CallTrace
 from tests.support.maps import Map, files_of, out_of_order, read_map

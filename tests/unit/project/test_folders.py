@@ -18,8 +18,6 @@ ENTRIES_MAX = 15
 """Files and folders in one folder, besides `__init__.py`."""
 ONE_FOR_EACH_ROOM = PACKAGES[0]
 """The folder of the package may have more entries."""
-LEFT = frozenset({frozenset({"quire.client.blocking", "quire.client.blocking_datasets"})})
-"""Circles that are still there. Take out what is gone."""
 
 
 def module_of(path: Path, package: Path) -> str:
@@ -67,7 +65,7 @@ def circles(sources: Mapping[str, str]) -> set[frozenset[str]]:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_no_files_import_each_other(package: Path) -> None:
-    found = circles(sources_of(package)) - LEFT
+    found = circles(sources_of(package))
     assert not found, "\n".join(" <-> ".join(sorted(group)) for group in found)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from quire import Client
-from quire.streams import Namespace
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 from tests.support.call_trace import SOURCE, CallTrace, Function
 from tests.support.maps import (
@@ -187,7 +186,7 @@ async def test_the_map_of_a_stream_append_is_what_is_called(tmp_path: Path) -> N
     with CallTrace() as trace:
         async with (
             cluster(tmp_path) as client,
-            await Namespace.create(client, "/maps") as streams,
+            client.namespace("/maps", create=True) as streams,
             await streams.open_writer("orders", create=True) as writer,
         ):
             made = await recordings(trace, lambda: writer.append(b"record"))
