@@ -1,5 +1,5 @@
-"""How the packages are laid out: no circles of imports between files, small folders, and a first
-sentence in each of them.
+"""How the packages and the tests are laid out: no circles of imports between files, small folders
+with a first sentence in each, and no test that imports another one.
 
 Imports are found on the syntax trees, so that one inside a function or under TYPE_CHECKING counts.
 """
@@ -82,6 +82,22 @@ def test_folders_are_small_and_introduced(package: Path) -> None:
             wrong.append(f"{folder.relative_to(ROOT)} has {len(entries)} entries")
         if not ast.get_docstring(ast.parse(first.read_text(encoding="utf-8"))):
             wrong.append(f"{first.relative_to(ROOT)} does not say what the folder holds")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_test_imports_another_test() -> None:
+    """Helpers live in `tests/support`, so that a test module can be read, moved and deleted alone.
+    The defects that the simulator must find are data, and stay beside its tests."""
+    sources = {
+        module_of(path, ROOT / "tests"): path.read_text(encoding="utf-8")
+        for path in (ROOT / "tests").rglob("*.py")
+    }
+    wrong = [
+        f"{name} imports {target}"
+        for name, text in sources.items()
+        for target in imports_of(text, sources)
+        if target.rpartition(".")[2].startswith(("test_", "conftest"))
+    ]
     assert not wrong, "\n".join(wrong)
 
 
