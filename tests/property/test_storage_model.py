@@ -181,7 +181,9 @@ class StoreModel(RuleBasedStateMachine):
         assert self.store.is_refused(ledger_id) == was_fenced
 
         def durable(error: StorageError | None) -> None:
-            if error is None:
+            # On a full disk the deletion may wait for room. A crash then brings the ledger back,
+            # with its fence.
+            if error is None and self.store.deletions_logged:
                 self.possible -= gone
                 if was_fenced:
                     self.refused.add(ledger_id)
