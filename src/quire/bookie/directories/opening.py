@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from quire._runtime.clock import Clock
 from quire.config import BookieConfig
@@ -13,6 +13,11 @@ from quire.storage.directories import DataDirectory, LedgerDirectories, Store
 from quire.storage.interfaces import Disk
 from quire.storage.log.group_commit import StorageTimes
 from quire.storage.store import LedgerStore
+
+SHARED_LIMITS = tuple(
+    {one.name for one in fields(StorageConfig)} & {one.name for one in fields(BookieConfig)}
+)
+"""The limits of a bookie that are limits of its storage under the same names."""
 
 
 def open_store(
@@ -50,24 +55,5 @@ def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
             segment_bytes = segment_bytes_of(disk.total_bytes())
         except OSError:  # The start of its log says what is wrong with it.
             segment_bytes = SEGMENT_BYTES_LEAST
-    return replace(
-        StorageConfig(),
-        segment_bytes=segment_bytes,
-        max_queued_bytes=config.max_queued_bytes,
-        min_free_bytes=config.min_free_bytes,
-        writable_free_bytes=config.writable_free_bytes,
-        read_only_dwell_s=config.read_only_dwell_s,
-        log_cache_bytes=config.log_cache_bytes,
-        catch_up_bytes_per_s=config.catch_up_bytes_per_s,
-        seal_idle_s=config.seal_idle_s,
-        compact_minor_ratio=config.compact_minor_ratio,
-        compact_minor_interval_s=config.compact_minor_interval_s,
-        compact_major_ratio=config.compact_major_ratio,
-        compact_major_interval_s=config.compact_major_interval_s,
-        compact_bytes_per_s=config.compact_bytes_per_s,
-        compact_reserve_bytes=config.compact_reserve_bytes,
-        scrub_interval_s=config.scrub_interval_s,
-        scrub_bytes_per_s=config.scrub_bytes_per_s,
-        index_cache_interval_s=config.index_cache_interval_s,
-        index_cache_segments=config.index_cache_segments,
-    )
+    shared = {name: getattr(config, name) for name in SHARED_LIMITS}
+    return StorageConfig(**{**shared, "segment_bytes": segment_bytes})
