@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,6 @@ from quire.codec.metadata.cookie import Cookie, decode, differences, encode, spl
 from quire.errors import CookieError, KeyExistsError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from quire.metadata.interface import MetadataStore
     from quire.storage.interfaces import Disk
 
@@ -128,18 +127,15 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
     return _print_shown(shown, as_json)
 
 
+@dataclass(slots=True)
 class _Shown:
-    def __init__(
-        self, bookie: str, here: Cookie | None, cluster: Cookie | None, directory: str | None,
-        asked: bool, problems: list[str],
-    ) -> None:  # fmt: skip
-        self.bookie = bookie
-        self.here = here
-        self.cluster = cluster
-        self.directory = directory
-        self.asked = asked
-        """Whether the cluster was."""
-        self.problems = problems
+    bookie: str
+    here: Cookie | None
+    cluster: Cookie | None
+    directory: str | None
+    asked: bool
+    """Whether the cluster was."""
+    problems: list[str]
 
     def read(self, data: bytes) -> None:
         """Take the cookie that the cluster has; b"" if it has none."""
@@ -323,9 +319,6 @@ async def _instance_id(uri: str) -> str:
 # -- create -----------------------------------------------------------------------------------
 
 
-# -- create -----------------------------------------------------------------------------------
-
-
 @click.command()
 @metadata_option
 @bookie_argument()
@@ -495,8 +488,6 @@ async def update(
 async def _update_all(
     store: MetadataStore, disks: Sequence[Disk], bookie: str, force: bool, dry_run: bool
 ) -> None:
-    from dataclasses import replace
-
     from quire.bookie.directories.identity import (
         COOKIE_FILE,
         check_current,

@@ -167,51 +167,44 @@ async def take_back(client: Client, bookie: str) -> bool:
     return True
 
 
+@dataclass(slots=True)
 class _Decommissioning:
-    def __init__(
-        self,
-        client: Client,
-        locks: ReplicationLocks,
-        bookie: str,
-        options: MoveOptions,
-        progress: JobProgress | None,
-    ) -> None:
-        self._client = client
-        self._locks = locks
-        self._bookie = bookie
-        self._options = options
-        self._progress = progress
+    client: Client
+    locks: ReplicationLocks
+    bookie: str
+    options: MoveOptions
+    progress: JobProgress | None
 
     async def cookie(self) -> Versioned[bytes] | None:
         try:
-            return await self._client.metadata.read_cookie(self._bookie)
+            return await self.client.metadata.read_cookie(self.bookie)
         except NoSuchKeyError:
             return None
 
     async def registered(self) -> bool:
-        return (await self._client.metadata.bookies()).find(self._bookie) is not None
+        return (await self.client.metadata.bookies()).find(self.bookie) is not None
 
     async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
         """Give the order and wait until the bookie is not writable; JobError, and no order, where
         it stays so."""
         if found is None:
             try:
-                await give_order(self._client.metadata, self._bookie, order, None)
+                await give_order(self.client.metadata, self.bookie, order, None)
             except KeyExistsError:
                 pass  # another job, at the same time
         if await self._within(DRAIN_WAIT_S, self._read_only):
             return
         if found is None:
-            await withdraw_order(self._client.metadata, self._bookie)
+            await withdraw_order(self.client.metadata, self.bookie)
         raise JobError(
-            f"bookie {self._bookie} goes on taking entries: it does not follow Quire's orders, or "
+            f"bookie {self.bookie} goes on taking entries: it does not follow Quire's orders, or "
             "does not answer; nothing was changed",
             remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly), or "
             "stop the bookie",
         )
 
     async def _read_only(self) -> bool:
-        return self._bookie not in (await self._client.metadata.bookies()).writable
+        return self.bookie not in (await self.client.metadata.bookies()).writable
 
     async def empty(self) -> RecoverResult:
         """Make passes over all ledgers until one finds none that names the bookie, or nothing more
@@ -231,34 +224,34 @@ class _Decommissioning:
                 break
             else:
                 await asyncio.sleep(settled - began)
-        return with_unread(total or RecoverResult(self._bookie, False, ()), unread)
+        return with_unread(total or RecoverResult(self.bookie, False, ()), unread)
 
     async def pass_over(self, unread: Unread) -> RecoverResult | None:
         """Make one pass. Return None if no readable ledger names the bookie."""
         moves = await moves_of(
-            self._client,
-            self._bookie,
+            self.client,
+            self.bookie,
             unread,
-            password=self._options.password,
-            progress=self._progress,
+            password=self.options.password,
+            progress=self.progress,
         )
         if not moves:
             return None
         return await take_out_of(
-            self._client,
-            self._locks,
-            self._bookie,
+            self.client,
+            self.locks,
+            self.bookie,
             moves,
-            options=self._options,
-            progress=self._progress,
+            options=self.options,
+            progress=self.progress,
         )
 
     async def retire(self, order: Order) -> int | None:
         """Nobody can take it back from here on. The version of the order; None: another job has
         come to its end meanwhile. JobError where it was taken back before."""
-        store = self._client.metadata
+        store = self.client.metadata
         for _ in range(RETIRE_ATTEMPTS):
-            found = await read_order(store, self._bookie)
+            found = await read_order(store, self.bookie)
             if found is None and await self.cookie() is None:
                 return None
             if found is None:
@@ -266,20 +259,20 @@ class _Decommissioning:
             if found.value.what is What.RETIRED:
                 return found.version
             try:
-                return await give_order(store, self._bookie, order, found.version)
+                return await give_order(store, self.bookie, order, found.version)
             except (VersionConflictError, NoSuchKeyError):
                 continue
         raise JobError(
-            f"the decommissioning of bookie {self._bookie} was called off meanwhile: it may take "
+            f"the decommissioning of bookie {self.bookie} was called off meanwhile: it may take "
             "entries again, and keeps its cookie",
         )
 
     async def remove_cookie(self, cookie: Versioned[bytes]) -> None:
         try:
-            await self._client.metadata.delete_cookie(self._bookie, cookie.version)
+            await self.client.metadata.delete_cookie(self.bookie, cookie.version)
         except VersionConflictError:
             raise JobError(
-                f"the cookie of bookie {self._bookie} was changed meanwhile: it is kept",
+                f"the cookie of bookie {self.bookie} was changed meanwhile: it is kept",
                 remedy="See who has made the bookie anew, and begin again",
             ) from None
 
@@ -289,7 +282,7 @@ class _Decommissioning:
             return False  # the order stays: it must not become writable again
         if version is not None:
             try:
-                await withdraw_order(self._client.metadata, self._bookie, version)
+                await withdraw_order(self.client.metadata, self.bookie, version)
             except VersionConflictError:
                 pass  # another bookie of this name is being taken away already
         return True

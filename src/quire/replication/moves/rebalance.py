@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quire._runtime.tasks import each, pages
@@ -197,28 +197,23 @@ async def carry_out(
     return Rebalanced(False, plan, job.moved, job.entries, job.size_bytes, tuple(job.left))
 
 
+@dataclass(slots=True)
 class _Moving:
-    def __init__(
-        self,
-        client: Client,
-        locks: ReplicationLocks,
-        options: RebalanceOptions,
-        budget: Budget,
-        progress: JobProgress,
-    ) -> None:
-        self._client = client
-        self._locks = locks
-        self._options = options
-        self._budget = budget
-        self._progress = progress
-        self.moved = self.entries = self.size_bytes = 0
-        self.left: list[RemainingLedger] = []
+    client: Client
+    locks: ReplicationLocks
+    options: RebalanceOptions
+    budget: Budget
+    progress: JobProgress
+    moved: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    left: list[RemainingLedger] = field(default_factory=list)
 
     async def ledger(self, planned: tuple[int, list[PlannedMove]]) -> None:
         ledger_id, moves = planned
-        await self._progress.may_go_on()
+        await self.progress.may_go_on()
         try:
-            async with self._locks.hold(ledger_id):
+            async with self.locks.hold(ledger_id):
                 for some in _rounds(moves):
                     await self._round(ledger_id, some)
         except LockHeldError as error:
@@ -229,10 +224,10 @@ class _Moving:
         waiting = dict(moves)
         try:
             ledger = await open_for_repair(
-                self._client, ledger_id, password=self._options.password, ask=False
+                self.client, ledger_id, password=self.options.password, ask=False
             )
             fragments = {one.segment_first: one for one in ledger.fragments()}
-            batch = CopyBatch(self._client, ledger, budget=self._budget, living=True)
+            batch = CopyBatch(self.client, ledger, budget=self.budget, living=True)
             async with batch:
                 begun: list[PlannedMove] = []
                 for move in moves.values():
@@ -274,7 +269,7 @@ class _Moving:
             del waiting[move.segment_first]
             if move.segment_first in done.named:
                 self.moved += 1
-                self._progress.done(1, 0)
+                self.progress.done(1, 0)
             else:
                 self._leave(move, str(done.broken.get(move.target, STALE)))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from quire._runtime.suggest import did_you_mean
@@ -304,36 +304,31 @@ async def take_out_of(
     progress: JobProgress | None = None,
 ) -> RecoverResult:
     """Take the bookie out of these ledgers: as `recover_bookie`, for any bookie."""
-    job = _Job(client, locks, bookie, options, progress or NoProgress())
+    progress = progress or NoProgress()
+    budget = MeteredBudget(options.bytes_per_s, progress)
+    job = _Job(client, locks, bookie, options, progress, budget)
     await job.run(moves)
     return result_of(bookie, moves, list(job.work.values()))
 
 
+@dataclass(slots=True)
 class _Job:
-    def __init__(
-        self,
-        client: Client,
-        locks: ReplicationLocks,
-        bookie: str,
-        options: MoveOptions,
-        progress: JobProgress,
-    ) -> None:
-        self._client = client
-        self._locks = locks
-        self._bookie = bookie
-        self._options = options
-        self._progress = progress
-        self._budget = MeteredBudget(options.bytes_per_s, progress)
-        self.work: dict[int, LedgerResult] = {}
-        self._not_closed: dict[int, str] = {}
-        """The reasons why open ledgers could not be fenced and closed."""
+    client: Client
+    locks: ReplicationLocks
+    bookie: str
+    options: MoveOptions
+    progress: JobProgress
+    budget: MeteredBudget
+    work: dict[int, LedgerResult] = field(default_factory=dict)
+    not_closed: dict[int, str] = field(default_factory=dict)
+    """The reasons why open ledgers could not be fenced and closed."""
 
     async def run(self, moves: Sequence[LedgerMove]) -> None:
         self.work = {one.ledger: not_tried(one.ledger) for one in moves}
-        self._progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
+        self.progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
         await self._rounds()
         for ledger_id in self._which(LedgerOutcome.OPEN):
-            if why := self._not_closed.get(ledger_id):
+            if why := self.not_closed.get(ledger_id):
                 left = self.work[ledger_id]
                 self.work[ledger_id] = replace(left, work=LedgerOutcome.FAILED, reason=why)
 
@@ -342,16 +337,16 @@ class _Job:
         for _ in range(LOCKED_ROUNDS):
             opened = self._which(LedgerOutcome.OPEN)
             locked = self._which(LedgerOutcome.LOCKED)
-            mode = self._options.open_ledgers
+            mode = self.options.open_ledgers
             if mode is OpenLedgers.SKIP:
                 opened = []
             if not opened and not locked:
                 return
             seen = {}
             if mode is OpenLedgers.FENCE and opened:
-                await each(opened, self._fence, self._options.parallel)
+                await each(opened, self._fence, self.options.parallel)
             elif opened:
-                await asyncio.sleep(self._options.open_grace_s)
+                await asyncio.sleep(self.options.open_grace_s)
                 seen = {one: at for one in opened if (at := self.work[one].seen) is not None}
             else:
                 await asyncio.sleep(LOCKED_PAUSE_S)
@@ -362,32 +357,32 @@ class _Job:
 
     async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, OpenLedgerState]) -> None:
         async def one(ledger_id: int) -> None:
-            await self._progress.may_go_on()
+            await self.progress.may_go_on()
             found = await take_out(
-                self._client,
-                self._locks,
+                self.client,
+                self.locks,
                 ledger_id,
-                (self._bookie,),
-                password=self._options.password,
+                (self.bookie,),
+                password=self.options.password,
                 before=seen.get(ledger_id),
-                budget=self._budget,
+                budget=self.budget,
             )
             self.work[ledger_id] = added(self.work[ledger_id], found)
-            self._progress.done(found.work in (LedgerOutcome.DONE, LedgerOutcome.GONE), 0)
+            self.progress.done(found.work in (LedgerOutcome.DONE, LedgerOutcome.GONE), 0)
 
-        await each(ledgers, one, self._options.parallel)
+        await each(ledgers, one, self.options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
         """Fence the writer of a ledger. An error is kept, and reported if the ledger stays open."""
-        await self._progress.may_go_on()
-        self._not_closed.pop(ledger_id, None)
+        await self.progress.may_go_on()
+        self.not_closed.pop(ledger_id, None)
         try:
             ledger = await open_for_repair(
-                self._client, ledger_id, password=self._options.password, ask=False
+                self.client, ledger_id, password=self.options.password, ask=False
             )
-            await fence_and_close(self._client, ledger)
+            await fence_and_close(self.client, ledger)
         except NoSuchLedgerError:
             return  # the next attempt finds it gone
         except QuireError as error:
             why = f"it could not be fenced and closed: {error}"
-            self._not_closed[ledger_id] = why[:REASON_CHARS_MAX]
+            self.not_closed[ledger_id] = why[:REASON_CHARS_MAX]

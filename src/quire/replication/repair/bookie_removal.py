@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState
@@ -207,41 +207,34 @@ def _failed(result: LedgerResult, reason: str) -> LedgerResult:
     return replace(result, work=LedgerOutcome.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
+@dataclass(slots=True)
 class _Pass:
     """One pass over the segments of a ledger, in which lost members are replaced."""
 
-    def __init__(
-        self,
-        client: Client,
-        ledger: OpenedLedger,
-        lost: Collection[str],
-        recheck: Recheck,
-        failures: int,
-    ) -> None:
-        self._client = client
-        self._ledger = ledger
-        self._recheck = recheck
-        self.lost = lost
-        self.failures = failures
-        """The new bookies that failed in this pass and earlier ones."""
-        self.reasons: list[str] = []
-        """The reasons why segments could not be copied."""
-        self.changed = False
-        """Whether the metadata may have changed, so that the ledger has to be read again."""
-        self.conflict = False
-        """Whether another client changed the ledger."""
+    client: Client
+    ledger: OpenedLedger
+    lost: Collection[str]
+    recheck: Recheck
+    failures: int
+    """The new bookies that failed in this pass and earlier ones."""
+    reasons: list[str] = field(default_factory=list)
+    """The reasons why segments could not be copied."""
+    changed: bool = False
+    """Whether the metadata may have changed, so that the ledger has to be read again."""
+    conflict: bool = False
+    """Whether another client changed the ledger."""
 
     async def replace(
         self, result: LedgerResult, budget: Budget, segments_max: int
     ) -> LedgerResult:
         """Copy segments, and name the copies batch by batch. Returns `result` with the outcome."""
-        batch = CopyBatch(self._client, self._ledger, budget=budget, segments_max=segments_max)
+        batch = CopyBatch(self.client, self.ledger, budget=budget, segments_max=segments_max)
         async with batch:
             try:
-                for fragment in self._ledger.fragments():
+                for fragment in self.ledger.fragments():
                     if not fragment.closed or not members(fragment, self.lost):
                         continue
-                    self.lost = await self._recheck(self.lost)
+                    self.lost = await self.recheck(self.lost)
                     if members(fragment, self.lost):
                         await self._copy(batch, fragment)
                     if batch.full:
@@ -256,7 +249,7 @@ class _Pass:
         known = len(batch.broken)
         try:
             replacements = await choose_replacements(
-                self._client, self._ledger, fragment, members(fragment, self.lost), lost
+                self.client, self.ledger, fragment, members(fragment, self.lost), lost
             )
             if not await batch.copy(fragment, replacements):
                 self.changed = self.conflict = True

@@ -17,7 +17,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +173,7 @@ def replicate(
         )
         job = _Job(
             *ends, streams, truncation, on_gap, current_names(settings or {}), patience_s,
-            stop or threading.Event(), for_s, report, progress,
+            stop or threading.Event(), for_s, report, progress, Leftovers(written.aio),
         )  # fmt: skip
         call(check_ends(*ends))
         try:
@@ -220,45 +220,32 @@ def none_matches(path: str, pattern: str) -> NoSuchStreamError:
     return NoSuchStreamError(f"no stream of namespace {path} is called {pattern}")
 
 
+@dataclass(slots=True)
 class _Job:
     """One run."""
 
-    def __init__(
-        self,
-        source: ReplicateEnd,
-        target: ReplicateEnd,
-        pattern: str,
-        truncation: bool,
-        on_gap: str,
-        settings: dict[str, Any],
-        patience_s: float,
-        stop: threading.Event,
-        for_s: float | None,
-        report: Callable[[ReplicateResult], object] | None,
-        progress: ProgressCallback,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._pattern = pattern
-        self._truncation = truncation
-        self._on_gap = on_gap
-        self._settings = settings
-        self._patience_s = patience_s
-        self._stop = stop
-        self._for_s = for_s
-        self._report = report
-        self._progress = progress
-        self._mirrors: dict[str, Mirror] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._failed: dict[str, QuireError] = {}
-        self._lags: dict[str, Lag] = {}
-        self._leftovers = Leftovers(target.client)
-        self._began = time.monotonic()
+    source: ReplicateEnd
+    target: ReplicateEnd
+    pattern: str
+    truncation: bool
+    on_gap: str
+    settings: dict[str, Any]
+    patience_s: float
+    stop: threading.Event
+    for_s: float | None
+    report: Callable[[ReplicateResult], object] | None
+    progress: ProgressCallback
+    leftovers: Leftovers
+    began: float = field(default_factory=time.monotonic)
+    mirrors: dict[str, Mirror] = field(default_factory=dict)
+    running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    failed: dict[str, QuireError] = field(default_factory=dict)
+    lags: dict[str, Lag] = field(default_factory=dict)
 
     async def run(
         self, run: Callable[[Sequence[Piece]], list[Piece]], *, continuous: bool
     ) -> ReplicateResult:
-        source = await self._source.open()
+        source = await self.source.open()
         target = await self._open_target(source)
         copier, ending = SegmentCopier(run), asyncio.Event()
         if not continuous:
@@ -270,25 +257,25 @@ class _Job:
                     await self._continuously(group, source, target, copier, ending)
                 else:
                     await self._once(group, source, target, copier, ending)
-                await asyncio.gather(*self._running.values(), return_exceptions=True)
+                await asyncio.gather(*self.running.values(), return_exceptions=True)
                 serving.cancel()
             result = await self._result()
         finally:
             await target.close()
             await source.close()
-        if self._failed and len(self._failed) == len(self._mirrors):
-            raise next(iter(self._failed.values()))
+        if self.failed and len(self.failed) == len(self.mirrors):
+            raise next(iter(self.failed.values()))
         return result
 
     async def _open_target(self, source: Namespace) -> Namespace:
         """Made with what the source was given, where there is none."""
         try:
-            return await self._target.open()
+            return await self.target.open()
         except NoSuchNamespaceError:
-            given = {**source.given_settings, **self._settings}
+            given = {**source.given_settings, **self.settings}
             return await open_namespace(
-                self._target.client, self._target.path, settings=given,
-                password=self._target.password, create=True)  # fmt: skip
+                self.target.client, self.target.path, settings=given,
+                password=self.target.password, create=True)  # fmt: skip
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -296,9 +283,9 @@ class _Job:
         self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
-        names = await self._names(source)
+        names = await matching(source, self.pattern)
         if not names:
-            raise none_matches(self._source.path, self._pattern)
+            raise none_matches(self.source.path, self.pattern)
         turns = asyncio.Semaphore(STREAMS_AT_ONCE)
         for name in names:
             self._start(group, self._mirror(source, target, name, copier, ending), turns)
@@ -309,16 +296,13 @@ class _Job:
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
         async def look() -> None:
-            for name in await self._names(source):
-                if name not in self._mirrors:
+            for name in await matching(source, self.pattern):
+                if name not in self.mirrors:
                     mirror = self._mirror(source, target, name, copier, ending)
                     self._start(group, mirror, None)
 
         await look()
         await self._watch(ending, look)
-
-    async def _names(self, source: Namespace) -> list[str]:
-        return await matching(source, self._pattern)
 
     def _mirror(
         self,
@@ -329,9 +313,9 @@ class _Job:
         ending: asyncio.Event,
     ) -> Mirror:
         return Mirror(
-            source, target, name, copier.copy, self._leftovers,
-            overrides=self._settings, truncation=self._truncation, on_gap=self._on_gap,
-            stop=ending, patience_s=self._patience_s,
+            source, target, name, copier.copy, self.leftovers,
+            overrides=self.settings, truncation=self.truncation, on_gap=self.on_gap,
+            stop=ending, patience_s=self.patience_s,
         )  # fmt: skip
 
     def _start(
@@ -345,28 +329,28 @@ class _Job:
                 await self._guarded(mirror, mirror.run())
             await mirror.close()
 
-        self._mirrors[mirror.name] = mirror
-        self._lags[mirror.name] = Lag(mirror)
-        self._running[mirror.name] = group.create_task(run())
+        self.mirrors[mirror.name] = mirror
+        self.lags[mirror.name] = Lag(mirror)
+        self.running[mirror.name] = group.create_task(run())
 
     async def _guarded(self, mirror: Mirror, work: Any) -> None:
         """One stream's error is its own."""
         try:
             await work
         except QuireError as error:
-            self._failed.setdefault(mirror.name, error)
+            self.failed.setdefault(mirror.name, error)
 
     # -- while it runs ------------------------------------------------------------------------
 
     async def _watch(self, ending: asyncio.Event, look: Callable[[], Any]) -> None:
         """Tell how far it is, until it is over."""
         keep_at = time.monotonic() + KEEP_S
-        while any(not task.done() for task in self._running.values()) or not ending.is_set():
+        while any(not task.done() for task in self.running.values()) or not ending.is_set():
             await self._rest(ending)
-            over = self._for_s is not None and time.monotonic() - self._began >= self._for_s
-            if self._stop.is_set() or over:
+            over = self.for_s is not None and time.monotonic() - self.began >= self.for_s
+            if self.stop.is_set() or over:
                 ending.set()
-            if not ending.is_set() and self._mirrors and len(self._failed) == len(self._mirrors):
+            if not ending.is_set() and self.mirrors and len(self.failed) == len(self.mirrors):
                 ending.set()
             if not ending.is_set() and time.monotonic() >= keep_at:
                 keep_at = time.monotonic() + KEEP_S
@@ -375,58 +359,54 @@ class _Job:
                     await look()
                 except PASSING:
                     pass  # the next time
-            if self._report is not None or self._progress is not silent:
+            if self.report is not None or self.progress is not silent:
                 await self._tell()
 
     async def _rest(self, ending: asyncio.Event) -> None:
         """Until something ends, or it is time to tell."""
         until = time.monotonic() + REPORT_S
-        while time.monotonic() < until and not (self._stop.is_set() and not ending.is_set()):
-            tasks = [task for task in self._running.values() if not task.done()]
+        while time.monotonic() < until and not (self.stop.is_set() and not ending.is_set()):
+            tasks = [task for task in self.running.values() if not task.done()]
             if ending.is_set() and not tasks:
                 return
             await asyncio.sleep(min(0.1, until - time.monotonic()))
 
     async def _keep(self) -> None:
-        for name, mirror in self._mirrors.items():
-            if name in self._failed:
+        for name, mirror in self.mirrors.items():
+            if name in self.failed:
                 continue
             try:
                 await mirror.keep()
             except PASSING:
                 pass
             except (QuireError, NoSuchKeyError) as error:
-                self._failed.setdefault(name, error)
-                self._running[name].cancel()
+                self.failed.setdefault(name, error)
+                self.running[name].cancel()
 
     async def _tell(self) -> None:
         result = await self._result()
-        if self._report is not None:
-            self._report(result)
+        if self.report is not None:
+            self.report(result)
         what = f"replicating, {result.total('lag_records'):,} records behind: entries"
-        self._progress(what, result.total("entries"), None)
+        self.progress(what, result.total("entries"), None)
 
     async def _result(self) -> ReplicateResult:
-        replicas = [await self._replica(name) for name in sorted(self._mirrors)]
+        replicas = [await self._replica(name) for name in sorted(self.mirrors)]
         return ReplicateResult(
-            self._source.path, self._target.path, tuple(replicas), time.monotonic() - self._began
+            self.source.path, self.target.path, tuple(replicas), time.monotonic() - self.began
         )
 
     async def _replica(self, name: str) -> StreamReplica:
-        copied = self._mirrors[name].copied
+        copied = self.mirrors[name].copied
         done = StreamReplica(name, copied.segments, copied.entries, copied.size_bytes)
-        error = self._failed.get(name)
+        error = self.failed.get(name)
         if error is not None:
-            return _with(done, error=str(error))
+            return replace(done, error=str(error))
         try:
-            records, size_bytes, seconds = await self._lags[name].measure()
+            records, size_bytes, seconds = await self.lags[name].measure()
         except QuireError:
             return done
-        return _with(done, lag_records=records, lag_bytes=size_bytes, lag_seconds=seconds)
-
-
-def _with(replica: StreamReplica, **values: Any) -> StreamReplica:
-    return StreamReplica(**{**asdict(replica), **values})
+        return replace(done, lag_records=records, lag_bytes=size_bytes, lag_seconds=seconds)
 
 
 # -- what a dry run reports --------------------------------------------------------------------
