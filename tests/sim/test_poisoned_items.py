@@ -628,7 +628,7 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "cli/bookie/identity.py pages_naming": (bookies_that_are_named_are_found,),
     "cli/bookie/identity.py ledgers_naming": (cookies_are_kept,),
     "cli/bookie/identity.py check_not_needed": (cookies_are_kept,),
-    "cli/ledger/manage.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
+    "cli/ledger/manage.py list_ledgers": (ledger_list_goes_on, errors_name_the_ledger),
     "cli/shell/ledgers.py each_metadata": (shell_lists_go_on,),
     "cli/shell/ledgers.py list_ledgers": (
         shell_lists_go_on,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -80,13 +80,18 @@ async def each(
     return [results[at] for at, _ in todo]
 
 
-async def pages(items: AsyncIterable[T], size: int) -> AsyncIterator[list[T]]:
-    """The items, `size` at a time; fewer in the last page."""
+async def pages(items: AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
+    """The items, `size` at a time; fewer in the last page. A generator of items is closed at the
+    end, also where the caller closes this one before."""
     page: list[T] = []
-    async for item in items:
-        page.append(item)
-        if len(page) == size:
+    try:
+        async for item in items:
+            page.append(item)
+            if len(page) == size:
+                yield page
+                page = []
+        if page:
             yield page
-            page = []
-    if page:
-        yield page
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()

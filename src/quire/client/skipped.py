@@ -10,6 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.errors import MetadataError, MetadataUnavailableError
+
 NAMED_MAX = 10
 """The number of skipped items that one log event names; all are counted."""
 
@@ -24,6 +26,26 @@ class Skipped:
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
+
+
+class skipping:
+    """Record the item instead of raising a MetadataError, or one of `more`, that is about it.
+
+    MetadataUnavailableError is raised: it is not about one item.
+    """
+
+    def __init__(self, what: str, skipped: list[Skipped], *more: type[Exception]) -> None:
+        self._what, self._skipped = what, skipped
+        self._errors: tuple[type[Exception], ...] = (MetadataError, *more)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        skip = isinstance(error, self._errors) and not isinstance(error, MetadataUnavailableError)
+        if skip:
+            self._skipped.append(Skipped(self._what, str(error)))
+        return skip
 
 
 def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.tasks import pages
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
@@ -63,7 +64,7 @@ async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
 
     unread = Unread()
     async with quire.connect(uri) as client:
-        async for ids in _pieces(client, first):
+        async for ids in pages(client.list_ledgers(first), LOOKUPS_IN_FLIGHT):
             if not as_json:
                 sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
                 continue
@@ -76,16 +77,6 @@ async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
     if unread:
         say(f"the metadata of {unread} cannot be read: {unread.why}")
     return EXIT_ERROR if unread else 0
-
-
-async def _pieces(client: Client, first: int) -> AsyncIterator[list[int]]:
-    piece: list[int] = []
-    async for ledger_id in client.list_ledgers(first):
-        piece.append(ledger_id)
-        if len(piece) == LOOKUPS_IN_FLIGHT:
-            yield piece
-            piece = []
-    yield piece
 
 
 async def _described_in_list(

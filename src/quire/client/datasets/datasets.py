@@ -40,7 +40,7 @@ from quire.client.datasets.format import (
     encode_head,
     split,
 )
-from quire.client.skipped import Skipped, log_skipped
+from quire.client.skipped import Skipped, log_skipped, skipping
 from quire.client.swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.errors import (
     KeyExistsError,
@@ -165,13 +165,9 @@ class Datasets(Ready):
         skipped: list[Skipped] = []
 
         async def exists(name: str) -> bool:
-            try:
+            with skipping(f"dataset {name!r}", skipped, UsageError):
                 return (await self._head(name))[0].exists
-            except MetadataUnavailableError:
-                raise
-            except (MetadataError, UsageError) as error:
-                skipped.append(Skipped(f"dataset {name!r}", str(error)))
-                return True
+            return True
 
         found = await each(names, exists)
         log_skipped(logger, "the listing of datasets", skipped)

@@ -35,16 +35,15 @@ from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
 from quire._runtime.opening import Ready, opening
-from quire._runtime.tasks import each
+from quire._runtime.tasks import each, pages
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
-from quire.client.skipped import NAMED_MAX, Skipped, log_skipped
+from quire.client.skipped import NAMED_MAX, Skipped, log_skipped, skipping
 from quire.client.swap import swap
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     MetadataError,
-    MetadataUnavailableError,
     NoSuchKeyError,
     NoSuchLedgerError,
     NoSuchObjectError,
@@ -331,13 +330,9 @@ class Objects(Ready):
         self, names: builtins.list[str], skipped: builtins.list[Skipped]
     ) -> builtins.list[ObjectInfo]:
         async def info(name: str) -> ObjectInfo | None:
-            try:
+            with skipping(_what(name), skipped):
                 return (await self._head(name))[0]
-            except MetadataUnavailableError:
-                raise
-            except MetadataError as error:
-                skipped.append(Skipped(_what(name), str(error)))
-                return None
+            return None
 
         return [found for found in await each(names, info) if found is not None]
 
@@ -365,12 +360,11 @@ class Objects(Ready):
         """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         skipped: builtins.list[Skipped] = []
-        async with aclosing(self._ledger_ids(first)) as pieces:
+        ledger_ids = pages(self._client.list_ledgers(first), LEDGERS_LOOKED_AT)
+        async with aclosing(ledger_ids) as pieces:
             async for piece in pieces:
-                for orphan in await each(piece, lambda i: self._orphan(i, before_ms)):
-                    if isinstance(orphan, Skipped):
-                        skipped.append(orphan)
-                    elif orphan is not None:
+                for orphan in await each(piece, lambda i: self._orphan(i, before_ms, skipped)):
+                    if orphan is not None:
                         yield orphan
         log_skipped(logger, "the search for orphans of objects", skipped)
 
@@ -387,51 +381,28 @@ class Objects(Ready):
         skipped: builtins.list[Skipped] = []
         async with aclosing(self.orphans(older_than_s, first=first)) as orphans:
             async for orphan in orphans:
-                try:
+                with skipping(f"ledger {orphan.ledger_id}", skipped):
                     if await self._discard(orphan.name, orphan.ledger_id):
                         deleted.append(orphan.ledger_id)
-                except MetadataUnavailableError:
-                    raise
-                except MetadataError as error:
-                    skipped.append(Skipped(f"ledger {orphan.ledger_id}", str(error)))
         log_skipped(logger, "the sweep of orphans of objects", skipped)
         return deleted
 
-    async def _ledger_ids(self, first: int) -> AsyncGenerator[builtins.list[int], None]:
-        ledger_ids = self._client.list_ledgers(first)
-        piece: builtins.list[int] = []
-        try:
-            async for ledger_id in ledger_ids:
-                piece.append(ledger_id)
-                if len(piece) == LEDGERS_LOOKED_AT:
-                    yield piece
-                    piece = []
-            yield piece
-        finally:
-            if isinstance(ledger_ids, AsyncGenerator):
-                await ledger_ids.aclose()
-
-    async def _orphan(self, ledger_id: int, before_ms: int) -> Orphan | Skipped | None:
-        try:
-            value = (await self._store.read_ledger(ledger_id)).value
-        except MetadataUnavailableError:
-            raise
-        except NoSuchLedgerError:
-            return None
-        except MetadataError as error:
-            return Skipped(f"ledger {ledger_id}", str(error))
-        name = self._name_of(value)
-        if name is None or not 0 <= value.ctime_ms <= before_ms:
-            return None
-        try:
-            head, _ = await self._head(check_name(name))
-        except MetadataUnavailableError:
-            raise
-        except (MetadataError, UsageError) as error:
-            return Skipped(f"ledger {ledger_id} of {_what(name)}", str(error))
-        if head is not None and head.ledger_id == ledger_id:
-            return None
-        return Orphan(ledger_id, name, value.ctime_ms, value.length)
+    async def _orphan(
+        self, ledger_id: int, before_ms: int, skipped: builtins.list[Skipped]
+    ) -> Orphan | None:
+        with skipping(f"ledger {ledger_id}", skipped):
+            try:
+                value = (await self._store.read_ledger(ledger_id)).value
+            except NoSuchLedgerError:
+                return None
+            name = self._name_of(value)
+            if name is None or not 0 <= value.ctime_ms <= before_ms:
+                return None
+            with skipping(f"ledger {ledger_id} of {_what(name)}", skipped, UsageError):
+                head, _ = await self._head(check_name(name))
+                if head is None or head.ledger_id != ledger_id:
+                    return Orphan(ledger_id, name, value.ctime_ms, value.length)
+        return None
 
     async def _discard(self, name: str, ledger_id: int) -> bool:
         """Delete a ledger of an object, unless the head names it. Whether it is gone."""

@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from quire._runtime.tasks import each
+from quire._runtime.tasks import each, pages
 from quire.client import Client
-from quire.client.skipped import Skipped, log_skipped
+from quire.client.skipped import Skipped, log_skipped, skipping
 from quire.codec.distributedlog.name import PARTITION
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
@@ -162,33 +162,19 @@ async def _made_for_streams(
     client: Client, before_ms: int, first: int, skipped: list[Skipped]
 ) -> AsyncGenerator[StreamOrphan, None]:
     async def look(ledger_id: int) -> StreamOrphan | None:
-        try:
-            metadata = await client.ledger_metadata(ledger_id)
-        except MetadataUnavailableError:
-            raise
-        except NoSuchLedgerError:
-            return None
-        except MetadataError as error:
-            skipped.append(Skipped(f"ledger {ledger_id}", str(error)))
-            return None
-        return _candidate(ledger_id, metadata, before_ms)
+        with skipping(f"ledger {ledger_id}", skipped):
+            try:
+                metadata = await client.ledger_metadata(ledger_id)
+            except NoSuchLedgerError:
+                return None
+            return _candidate(ledger_id, metadata, before_ms)
+        return None
 
-    async with aclosing(_pieces(client, first)) as pieces:
+    async with aclosing(pages(client.list_ledgers(first), LEDGERS_LOOKED_AT)) as pieces:
         async for piece in pieces:
             for candidate in await each(piece, look):
                 if candidate is not None:
                     yield candidate
-
-
-async def _pieces(client: Client, first: int) -> AsyncGenerator[list[int], None]:
-    piece: list[int] = []
-    async for ledger_id in client.list_ledgers(first):
-        piece.append(ledger_id)
-        if len(piece) == LEDGERS_LOOKED_AT:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
 
 
 def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> StreamOrphan | None:
@@ -238,20 +224,12 @@ async def _named(tree: Tree, top: str) -> _Place:
     """Return the ledgers that all streams below a path name, and the streams that could not be
     read."""
     found = _Place()
-    try:
+    with skipping(f"the streams below {top}", found.skipped, UsageError):
         async with aclosing(walk(tree, [top])) as nodes:
             async for path, names in nodes:
                 if PARTITION not in names:
                     continue
-                try:
+                with skipping(f"stream {path}", found.skipped):
                     named = await ledgers_of(tree, path, Owner("stream", path))
                     found.named |= {one.ledger_id for one in named}
-                except MetadataUnavailableError:
-                    raise
-                except MetadataError as error:
-                    found.skipped.append(Skipped(f"stream {path}", str(error)))
-    except MetadataUnavailableError:
-        raise
-    except (MetadataError, UsageError) as error:
-        found.skipped.append(Skipped(f"the streams below {top}", str(error)))
     return found
