@@ -149,21 +149,23 @@ def test_empty_segments_and_streams(streams: Namespace, name: str, target: Path,
     assert offloaded(target, name) == facts(streams, name)
 
 
-def test_by_age_and_size(streams: Namespace, name: str, run: Run) -> None:
+def test_by_age_and_size(client: blocking.Client, streams: Namespace, name: str, run: Run) -> None:
     append(streams, name, numbered(0, 400, 100), segments=4)
     assert run(older_than_s=3_600.0).records == 0
-    ledgers = [streams._client.ledger_metadata(s.ledger_id).length for s in streams.segments(name)]
+    ledgers = [client.ledger_metadata(s.ledger_id).length for s in streams.segments(name)]
     assert run(larger_than=10 * sum(ledgers)).records == 0
     assert run(larger_than=sum(ledgers[1:])).records == 100
     assert run(larger_than=sum(ledgers[3:]), older_than_s=3_600.0).records == 200
     assert run(older_than_s=0.0).records == 100
 
 
-def test_several_streams(streams: Namespace, name: str, target: Path, run: Run) -> None:
+def test_several_streams(
+    client: blocking.Client, streams: Namespace, name: str, target: Path, run: Run
+) -> None:
     """One that cannot be offloaded does not keep the others."""
     for at, one in enumerate(("a", "nested/b", "c")):
         append(streams, f"{name}/{one}", numbered(0, 100 * (at + 1)), segments=2)
-    streams._client.delete_ledger(streams.segments(f"{name}/c")[0].ledger_id)
+    client.delete_ledger(streams.segments(f"{name}/c")[0].ledger_id)
     result = run(streams=[f"{name}/*"])
     assert {one.stream: one.records for one in result.streams} == {
         f"{name}/a": 100, f"{name}/nested/b": 200,
