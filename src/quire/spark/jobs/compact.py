@@ -332,7 +332,7 @@ def _to_table(
     span = source.span(since)
     if since is not None and span.empty:
         assert former is not None
-        return _table_result(source, directory, span, former, changed=False)
+        return _result(source, directory, span, former.state["rows"], former.name, changed=False)
     claim = versions.claim()
     if not full and claim.former != former:
         raise UsageError(
@@ -347,7 +347,7 @@ def _to_table(
         frame.write.parquet(claim.output)
     rows = spark.read.parquet(claim.output).count()
     state = {"of": source.made_of, "life": source.life, "reached": _as_json(span.end), "rows": rows}
-    return _table_result(source, directory, span, claim.commit(state), changed=True)
+    return _result(source, directory, span, rows, claim.commit(state).name)
 
 
 def table_reached(
@@ -363,19 +363,17 @@ def table_reached(
     return former, _reached(former.state["reached"])
 
 
-def _table_result(
-    source: CompactSource, directory: str, span: CompactSpan, version: Version, *, changed: bool
+def _result(
+    source: CompactSource,
+    target: str,
+    span: CompactSpan,
+    rows: int,
+    version: str | None = None,
+    *,
+    changed: bool = True,
 ) -> CompactResult:
-    return CompactResult(
-        source.stream,
-        directory,
-        str(span.start),
-        str(span.end.position),
-        span.records,
-        version.state["rows"],
-        version.name,
-        changed,
-    )
+    start, end = str(span.start), str(span.end.position)
+    return CompactResult(source.stream, target, start, end, span.records, rows, version, changed)
 
 
 def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -413,7 +411,7 @@ def _to_stream(
     since = None if full else published(source, target)
     span = source.span(since)
     if span.empty:
-        return _stream_result(source, target, span, 0, changed=False)
+        return _result(source, target, span, 0, changed=False)
     frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
     sequence = "" if span.end.sequence is None else str(span.end.sequence)
     ledger = "" if span.end.ledger_id is None else str(span.end.ledger_id)
@@ -424,21 +422,7 @@ def _to_stream(
             **source.cluster.options(), namespace=source.namespace, stream=target, txnId=txn
         ).save()
     rows = _records(source, target, txn)
-    return _stream_result(source, target, span, rows, changed=True)
-
-
-def _stream_result(
-    source: CompactSource, target: str, span: CompactSpan, rows: int, *, changed: bool
-) -> CompactResult:
-    return CompactResult(
-        source.stream,
-        target,
-        str(span.start),
-        str(span.end.position),
-        span.records,
-        rows,
-        changed=changed,
-    )
+    return _result(source, target, span, rows)
 
 
 def published(source: CompactSource, target: str) -> StreamOffset | None:

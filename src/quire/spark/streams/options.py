@@ -108,7 +108,7 @@ class StreamReadOptions:
             )
         return cls(
             metadata=given.metadata(environ),
-            namespace=_namespace(given, environ),
+            namespace=given_namespace(given, environ),
             streams=streams,
             pattern=pattern,
             password=given.password(environ),
@@ -158,7 +158,8 @@ class TableOptions:
 # -- inside -----------------------------------------------------------------------------------
 
 
-def _namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
+def given_namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
+    """Return the namespace that the options name, else the environment, else the default."""
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
     return given.take("namespace", namespace_path, None) or namespace_path(default)
 

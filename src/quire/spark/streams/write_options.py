@@ -21,9 +21,8 @@ from quire.spark.options import (
     parse_name,
     parse_stream,
 )
-from quire.spark.streams.options import DEFAULT_NAMESPACE, ENV_NAMESPACE
+from quire.spark.streams.options import given_namespace
 from quire.streams.namespace.names import check_key_name, check_token
-from quire.streams.namespace.namespace import namespace_path
 
 WILDCARDS = frozenset("*?[")
 """The characters that turn a name into a pattern."""
@@ -70,7 +69,7 @@ class StreamWriteOptions:
         column = given.take("streamColumn", parse_name, None)
         return cls(
             metadata=given.metadata(environ),
-            namespace=_namespace(given, environ),
+            namespace=given_namespace(given, environ),
             streams=_streams(given, column),
             stream_column=column,
             password=given.password(environ),
@@ -85,11 +84,6 @@ class StreamWriteOptions:
             placement=given.placement(environ),
             tls=given.tls(environ),
         )
-
-
-def _namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
-    default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
-    return given.take("namespace", namespace_path, None) or namespace_path(default)
 
 
 def _streams(given: GivenOptions, column: str | None) -> tuple[str, ...]:
