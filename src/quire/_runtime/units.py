@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 SIZE_UNITS = {
@@ -97,3 +97,17 @@ def counted(count: int, noun: str) -> str:
 
 def are(count: int) -> str:
     return "is" if count == 1 else "are"
+
+
+def does(count: int) -> str:
+    return "does" if count == 1 else "do"
+
+
+NAMED_MAX = 5
+"""The number of names in a sentence."""
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the names as part of a sentence: the first ones, and how many more there are."""
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire._runtime.units import are, counted, plural
+from quire._runtime.units import NAMED_MAX, are, counted, does, plural, some_of
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import Owner
 
-NAMED_MAX = 5
-"""Bookies in a sentence."""
 FULL_SHARE = 0.05
 """A disk with less of it free is nearly full."""
 ALONE = "alone"
@@ -131,7 +129,7 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         named = "a ledger that does" if len(ledgers) == 1 else f"{len(ledgers)} ledgers that do"
         yield Problem(
             "bad",
-            f"{owner.kind[0].upper()}{str(owner)[1:]} names {named} not exist: {_named(told)}",
+            f"{owner.kind[0].upper()}{str(owner)[1:]} names {named} not exist: {some_of(told)}",
             _show(owner),
             "Readers cannot get the data of these ledgers; the rest of it can be read",
             "Nothing can be: somebody deleted them, or the metadata was restored from before",
@@ -150,7 +148,7 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         yield Problem(
             "warn",
             f"{counted(number, 'record')} of streams, objects or datasets cannot be read: "
-            f"{_named(why)}",
+            f"{some_of(why)}",
             "Read them with quire stream show or quire object show, which say what is wrong",
             "It is unknown whether they lack ledgers. quire ledger delete refuses ledgers that "
             "they may need",
@@ -170,7 +168,7 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
     if found.refusing:
         yield Problem(
             "bad",
-            f"The metadata store went back in time, as detected by {_named(found.refusing)}: a "
+            f"The metadata store went back in time, as detected by {some_of(found.refusing)}: a "
             "backup was restored, or its newest writes are lost",
             "quire cluster gc status; docs/disaster-recovery.md says how to find what is missing",
             "Ledgers that were created or moved since that state are not named any more, and "
@@ -181,7 +179,7 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
     if found.unreadable:
         yield Problem(
             "bad",
-            f"The marks of {_named(found.unreadable)} in the metadata store cannot be read",
+            f"The marks of {some_of(found.unreadable)} in the metadata store cannot be read",
             "quire cluster gc status; if the store was not restored from a backup: quire cluster "
             "gc accept",
             "Whether the store went back in time is not known",
@@ -233,7 +231,7 @@ def _of_bookies(
         if group != ALONE:
             yield Problem(
                 "bad",
-                f"All of {group} is gone: {_named(names)}",
+                f"All of {group} is gone: {some_of(names)}",
                 "Look at its power and network, and start its bookies again. To copy what was "
                 "there at once: quire autorecovery trigger",
                 **told,
@@ -241,7 +239,7 @@ def _of_bookies(
         else:
             yield Problem(
                 "bad",
-                f"{_named(names)} {_is(names)} not registered: stopped, or cut off from the "
+                f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
                 "metadata store",
                 "Start it again: quire bookie start --dir DIR. Where it is lost for good: "
                 f"quire bookie recover {names[0] if len(names) == 1 else 'BOOKIE'}",
@@ -251,7 +249,7 @@ def _of_bookies(
     if silent:
         yield Problem(
             "bad",
-            f"{_named(silent)} {_is(silent)} registered, and {_does(silent)} not answer",
+            f"{some_of(silent)} {are(len(silent))} registered, and {does(len(silent))} not answer",
             "Look at its log, and at the network to it. Once it is stopped it counts as lost",
             "What is stored there is read from other bookies, and writers replace it",
             "Nothing is copied for as long as it is registered",
@@ -302,7 +300,7 @@ def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
     share = _free(bookie)
     full = bool(shares) or (share is not None and share < FULL_SHARE)
     told = "" if share is None else f"; {share:.0%} of its disk is free"
-    named = f" ({_named(sorted(shares))})" if shares else ""
+    named = f" ({some_of(sorted(shares))})" if shares else ""
     # It is typed as it stands, and bookies say what it is.
     directory = shlex.quote(min(shares, key=lambda path: shares[path])) if shares else "DIR"
     if bookie["state"] == "read-only":
@@ -336,8 +334,8 @@ def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
     url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
     yield Problem(
         "warn" if full else "note",
-        f"{' and '.join(kinds).capitalize()} compaction of {_named(names)} is suspended"
-        + (f"; the disk of {_named(full)} is nearly full" if full else ""),
+        f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
+        + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
         f"curl {shlex.quote(url + SUSPENDED)} says by whom and since when. To let it go on: "
         f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Content-Type: application/json' "
         """-d '{"resumeMajor": true, "resumeMinor": true}'""",
@@ -405,16 +403,3 @@ def _free(bookie: Bookie) -> float | None:
     if bookie.get("free_bytes") is None or not bookie.get("total_bytes"):
         return None
     return float(bookie["free_bytes"] / bookie["total_bytes"])
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _does(names: Sequence[str]) -> str:
-    return "does" if len(names) == 1 else "do"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

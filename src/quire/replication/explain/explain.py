@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from quire._runtime.units import are, does, some_of
 from quire.client import Client
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, stored_by, stored_count
@@ -334,10 +335,6 @@ class _Look:
 # -- what is wrong, and what to type -----------------------------------------------------------
 
 
-NAMED_MAX = 5
-"""Bookies in a sentence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     sentence: str
@@ -359,13 +356,13 @@ def _diagnosis(facts: Explained) -> Diagnosis:
     if lost:
         return _lost(facts, lost)
     if bad:
-        what = _named(sorted({f"{one.bookie} ({one.state})" for one in bad}))
+        what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
         return Diagnosis(
             f"Replicas are not what they should be: {what}. {_why(facts)}",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
     if short:
-        what = _named(sorted({one.bookie for one in short}))
+        what = some_of(sorted({one.bookie for one in short}))
         return Diagnosis(
             f"Nothing is lost: every entry is on its ack quorum, but the last ones of a segment "
             f"never reached {what}, which may be so",
@@ -392,7 +389,7 @@ def _lost_ones(facts: Explained) -> list[ReplicaReport]:
 def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
     if lost:
         return Diagnosis(
-            f"Entries have no good copy that answers: bring back {_named(lost)}",
+            f"Entries have no good copy that answers: bring back {some_of(lost)}",
             f"quire explain ledger {facts.ledger} --deep",
         )
     return Diagnosis(
@@ -407,10 +404,10 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     waits = not newest.closed and any(one.bookie in lost for one in newest.replicas)
     gone = sorted({one.bookie for one in _replicas(facts) if one.bookie in lost
                    and one.registered == "gone"})  # fmt: skip
-    what = f"{_named(lost)} {'does' if len(lost) == 1 else 'do'} not answer"
+    what = f"{some_of(lost)} {does(len(lost))} not answer"
     if not gone:
         return Diagnosis(
-            f"{what}, but {'is' if len(lost) == 1 else 'are'} registered: look at the network, and "
+            f"{what}, but {are(len(lost))} registered: look at the network, and "
             "at the bookie's log",
             "quire cluster bookies --space",
         )
@@ -449,9 +446,3 @@ def _why(facts: Explained) -> str:
             f"{facts.delay_s} s for a lost bookie"
         )
     return f"Not repaired yet: the auditor {facts.auditor} has not marked it"
-
-
-def _named(names: list[str]) -> str:
-    if len(names) <= NAMED_MAX:
-        return ", ".join(names)
-    return f"{', '.join(names[:NAMED_MAX])} and {len(names) - NAMED_MAX} more"
