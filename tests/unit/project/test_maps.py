@@ -158,6 +158,10 @@ async def test_the_map_of_an_append_is_what_is_called(tmp_path: Path) -> None:
             check(await recordings(trace, two_appends), map_)
 
 
+def branches_of(map_: Map, *numbers: str) -> set[tuple[str, str]]:
+    return {(step.file, step.function) for step in map_.steps if step.number in numbers}
+
+
 async def test_an_append_by_itself_takes_the_branch_of_coalesced_adds(tmp_path: Path) -> None:
     map_ = read_map(APPEND)
     with CallTrace() as trace:
@@ -165,8 +169,20 @@ async def test_an_append_by_itself_takes_the_branch_of_coalesced_adds(tmp_path: 
             ledger = await client.create_ledger()
             made = await recordings(trace, lambda: ledger.append(b"one"))
     assert set.intersection(*map(files_of, made)) <= map_.files | map_.also_crossed
-    branches = {(step.file, step.function) for step in map_.steps if step.branch}
-    assert branches <= set(made[0])
+    assert branches_of(map_, "6a", "6b") <= set(made[0])
+
+
+async def test_appends_to_two_ledgers_are_acknowledged_together(tmp_path: Path) -> None:
+    map_ = read_map(APPEND)
+    with CallTrace() as trace:
+        async with cluster(tmp_path) as client:
+            ledgers = [await client.create_ledger() for _ in range(2)]
+
+            async def one_each() -> None:
+                await asyncio.gather(*(ledger.append(b"one") for ledger in ledgers))
+
+            made = await recordings(trace, one_each)
+    assert branches_of(map_, "6a", "6b", "22a") <= set(made[0])
 
 
 async def test_the_map_of_a_read_is_what_is_called(tmp_path: Path) -> None:
