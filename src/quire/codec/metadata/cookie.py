@@ -131,35 +131,15 @@ class Difference:
     stored: str | None
 
 
-def differences(
-    config: Cookie, stored: Cookie, *, superset: bool = False
-) -> tuple[Difference, ...]:
-    """Where the cookie that the configuration asks for, and one that is stored, differ.
-
-    With `superset` the configured ledger and index directories may be more than the stored ones,
-    in any order; otherwise they must be equal (metadata spec, 5.2). `CookieError` where a layout
-    is too old.
-    """
-    for cookie in (config, stored):
-        if cookie.layout_version < _LAYOUT_VERSION_MIN:
-            raise CookieError(f"the cookie has layout {cookie.layout_version}, which is too old")
-    pairs: list[tuple[str, str | None, str | None, bool]] = [
-        ("bookie id", config.bookie_id, stored.bookie_id, False),
-        ("journal directories", config.journal_dirs, stored.journal_dirs, False),
-        ("ledger directories", config.ledger_dirs, stored.ledger_dirs, superset),
-        ("instance id", config.instance_id, stored.instance_id, False),
+def differences(config: Cookie, stored: Cookie) -> tuple[Difference, ...]:
+    """Return where the cookie that the configuration asks for, and one that is stored, differ."""
+    pairs = [
+        ("bookie id", config.bookie_id, stored.bookie_id),
+        ("journal directories", config.journal_dirs, stored.journal_dirs),
+        ("ledger directories", config.ledger_dirs, stored.ledger_dirs),
+        ("instance id", config.instance_id, stored.instance_id),
     ]
     if config.index_dirs or stored.index_dirs:
         wanted, found = (one.index_dirs or one.ledger_dirs for one in (config, stored))
-        pairs.insert(3, ("index directories", wanted, found, superset))
-    return tuple(
-        Difference(field, configured, kept)
-        for field, configured, kept, may_grow in pairs
-        if configured != kept and not (may_grow and _has_all_of(configured, kept))
-    )
-
-
-def _has_all_of(configured: str | None, stored: str | None) -> bool:
-    assert configured is not None
-    assert stored is not None
-    return set(split_directories(stored)) <= set(split_directories(configured))
+        pairs.insert(3, ("index directories", wanted, found))
+    return tuple(Difference(*pair) for pair in pairs if pair[1] != pair[2])

@@ -159,8 +159,8 @@ class ZooKeeperRoot:
         )
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
-        """Create a node at `path`, which lies below the root, and its parents where they are
-        missing (persistent, empty). `NodeExistsError`."""
+        """Create a node at `path`, below the root or below Quire's own values, and its parents
+        where they are missing (persistent, empty). `NodeExistsError`."""
         for _ in range(PARENT_ATTEMPTS_MAX):
             try:
                 _, stat = await self.zk.create(path, data, ephemeral=ephemeral)
@@ -171,7 +171,7 @@ class ZooKeeperRoot:
         raise MetadataError(f"{path} could not be created: its parents vanish again and again")
 
     async def make(self, path: str, access: Access = Access.OWN) -> None:
-        """Make the persistent node `path` and its parents, up to the root of the cluster, which
+        """Make the persistent node `path` and its parents. The root of the cluster is not made: it
         must exist. Success if they are there."""
         if path == self.path:
             await self.check_layout()  # it is there if LAYOUT is

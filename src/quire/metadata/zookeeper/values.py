@@ -147,7 +147,7 @@ class Values:
             await self._make_base()
             for _ in range(_ATTEMPTS_MAX):
                 try:
-                    return await self._create(path, payload)
+                    return (await self._root.create(path, payload)).version
                 except NodeExistsError:
                     pass
                 try:
@@ -244,28 +244,6 @@ class Values:
             return False
         return bool(payload) or stat.children > 0
 
-    async def _create(self, path: str, payload: bytes) -> int:
-        """As `ZooKeeperRoot.create`, for a node below the values' base, which exists."""
-        for _ in range(PARENT_ATTEMPTS_MAX):
-            try:
-                return (await self._root.zk.create(path, payload))[1].version
-            except NoNodeError:
-                await self._make_parents(path.rpartition("/")[0])
-        raise MetadataError(f"{path} could not be created: its parents vanish again and again")
-
-    async def _make_parents(self, path: str, access: Access = Access.OWN) -> None:
-        missing = [path]
-        for _ in range(PARENT_ATTEMPTS_MAX):
-            if not missing:
-                return
-            try:
-                await self._root.zk.create(missing[-1], access=access)
-                missing.pop()
-            except NodeExistsError:
-                missing.pop()
-            except NoNodeError:
-                missing.append(missing[-1].rpartition("/")[0])
-
     async def _delete_empty_parents(self, key: Sequence[str]) -> None:
         for end in range(len(key) - 1, 0, -1):
             parent = self._path(key[:end])
@@ -328,7 +306,7 @@ class Values:
                 await self._claim_base(instance_id)
             except NoNodeError:
                 # Other clusters, with other identities, may have their values below these.
-                await self._make_parents(self._base.rpartition("/")[0], Access.SHARED)
+                await self._root.make(self._base.rpartition("/")[0], Access.SHARED)
                 continue
             if await self._base_exists():
                 return

@@ -171,12 +171,13 @@ class ReplicationMarks:
 
     # -- how long a lost bookie is waited for -------------------------------------------------
 
-    async def delay_s(self, otherwise: int = 0) -> int:
-        """How long a single lost bookie is waited for before its ledgers are copied."""
+    async def delay_s(self) -> int:
+        """Return the seconds for which a single lost bookie is waited for before its ledgers are
+        copied; 0 where none are set."""
         try:
             found = await self._tree.read(f"{self.root}/{DELAY}")
         except NoSuchKeyError:
-            return otherwise
+            return 0
         return self._delay(found)
 
     async def set_delay(self, seconds: int) -> None:
