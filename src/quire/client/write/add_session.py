@@ -509,7 +509,7 @@ class AddSession:
             remedy="Open the ledger with recovery to see which entries it has",
         )
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, error: QuireError | None = None) -> None:
         """Detach from all bookies. Entries that are not confirmed fail with `error`."""

@@ -120,7 +120,7 @@ class WriteHandle:
         self._batch_bytes = 0
         self._closing: asyncio.Future[int] | None = None
 
-    # -- what is known ------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -182,7 +182,7 @@ class WriteHandle:
         """
         return await self._session.force()
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------
 
     async def close(self) -> int:
         """Close the ledger after its outstanding appends, and return its last entry id.
@@ -257,7 +257,7 @@ class WriteHandle:
         else:
             self.abandon()
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _stop(self, error: QuireError | None = None) -> None:
         if self._explicit_lac is not None:
