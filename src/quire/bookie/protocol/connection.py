@@ -85,8 +85,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # a cast, because uvloop has a transport class of its own
-        transport = cast(asyncio.Transport, transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"

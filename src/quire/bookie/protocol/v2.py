@@ -271,8 +271,8 @@ class RequestsV2:
     def refuse(self, word: int, at: int, size: int) -> None:
         """Refuse one frame of a peer that is not served (wire-protocol spec, 1.6).
 
-        Any peer may authenticate. All other requests are unauthorised, and a request that has no
-        such answer ends the connection.
+        AUTH is answered as for any peer, and all other requests are answered as unauthorised. A
+        request for which no such answer exists ends the connection.
         """
         version, opcode, _ = split_word(word)
         out = self._connection.out
@@ -311,10 +311,10 @@ class RequestsV2:
                 connection.out.append(answer)
 
     def _wait(self, request: PendingRead) -> bool:
-        """Return whether the request is answered later because its first entry is not here yet.
+        """Return whether the request is answered later, when its entries or their LAC have arrived.
 
-        It is answered with the entries that bring the next LAC, or without entries when the time is
-        up.
+        If its first entry is not here yet, it is answered with the entries that bring the next LAC,
+        or without entries when the time is up.
         """
         service, ledger = self._service, request.ledger_id
         info = service.store.ledgers.get(ledger)
