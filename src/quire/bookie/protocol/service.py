@@ -194,7 +194,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """The same object as `store` while the log is being loaded, then None."""
+        """The store while the log is being loaded, the same object as `store`; then None."""
         self.config = config
         self.clock = clock
         self.log = log

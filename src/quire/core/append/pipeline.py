@@ -1,4 +1,4 @@
-"""Which adds of one ledger handle are confirmed: watermarks instead of a record per entry.
+"""Track which adds of one ledger handle are confirmed, by watermarks instead of entry records.
 
 The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
 the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
