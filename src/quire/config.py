@@ -156,7 +156,7 @@ class ClientConfig:
     """A tailing reader waits so long for one bookie before it asks the next. Keep it well below
     `read_timeout_s`, within which the bookie must answer after that."""
     max_turn_bytes: int = 512 * KIB
-    """Appends of one turn of the event loop are sent at its end, or when they reach this."""
+    """Appends of one event-loop iteration are sent at its end, or when they reach this."""
     read_window_bytes: int = 1 * MIB
     """What one window asks for: a batch read, or single reads of each bookie of the ensemble."""
     read_windows: int = 4

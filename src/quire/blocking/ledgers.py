@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 
 
 class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
-    """Appends entries to one open ledger. Made by `Client.create_ledger`.
+    """A handle that appends entries to one open ledger. `Client.create_ledger` makes it.
 
-    An entry is *acknowledged* when `append` (or a call that waits for it) returns: it is written
-    and fsynced on at least `ack_quorum` bookies, and so are all entries before it. When a call
-    raises, the entries it was about may or may not be in the ledger: open it with recovery and
-    look. After LedgerFencedError or any other final error the handle is dead.
+    An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
+    all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
+    raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
+    After LedgerFencedError or any other final error the handle can no longer be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
-    bookies have *accepted* the entry, and a crash of those machines loses it. It is durable, part
-    of `last_add_confirmed`, and there for readers once `force` or `close` has returned.
+    bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or
+    `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
+    readers.
 
-    Use as `with`: leaving the block closes the ledger.
+    Use the handle as `with`: leaving the block closes the ledger.
     """
 
     _what = "the writer of ledger {0.ledger_id}"
@@ -63,24 +64,24 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, -1 if there is none. With deferred sync: the last durable
-        one.
+        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
+        durable entry.
         """
         return self._opened.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that was given an id."""
+        """The last entry that has an id."""
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The payload bytes of the ledger: of all entries that were given an id."""
+        """The number of payload bytes of all entries that have an id."""
         return self._opened.length
 
     @property
     def closed(self) -> bool:
-        """Whether this handle can append no more."""
+        """Whether this handle can no longer append."""
         return self._opened.closed
 
     def room(self) -> None:
@@ -92,44 +93,47 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until everything handed over is acknowledged; the last entry id. Cancel-safe."""
+        """Wait until every entry handed over is acknowledged, and return the last entry id.
+        Cancel-safe.
+        """
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make durable every entry whose append has returned; `last_add_confirmed` then.
+        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
 
-        This is for deferred sync. Without it the entries are durable, and the call returns at once.
-        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
-        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
-        failed to was replaced, and got the entries again. Raises what ended the writer:
-        LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        This call is for deferred sync. Without deferred sync the entries are durable already, and
+        the call returns at once. When it returns, those entries are written and fsynced on at least
+        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
+        then answered a force. A bookie that failed to answer was replaced, and its replacement
+        received the entries again. Raises the error that ended the writer: LedgerFencedError,
+        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return call(self.aio.force())
 
     def close(self) -> int:
-        """Wait for outstanding appends, close the ledger, and return its last entry id (-1 if
-        empty).
+        """Close the ledger after its outstanding appends, and return its last entry id.
 
-        On return the metadata store records the ledger as CLOSED with that entry, and all entries
-        are durable: with deferred sync they are forced first. Raises the errors of outstanding
-        appends; then the ledger stays open for recovery. Raises LedgerRecreatedError if the ledger
-        was deleted and another one has its id: that one is not closed, and the entries appended
-        here are gone with the deleted ledger. Safe to call again. If cancelled, the ledger may or
-        may not be closed; the handle can no longer be used, and later calls report that.
+        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
+        with that entry, and all entries are durable. With deferred sync they are forced first.
+        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
+        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
+        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
+        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
+        handle can no longer be used, and later calls report that.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: the next opener recovers it. Nothing is waited for."""
+        """Stop at once without closing the ledger. The next opener recovers the ledger."""
         if self._leave():
             run(self._opened.abandon)
 
     def append(self, payload: Buffer) -> int:
-        """Append one entry and wait until it is acknowledged; its entry id.
+        """Append one entry, wait until it is acknowledged, and return its entry id.
 
-        Calls made in one event-loop iteration travel together: thousands may be outstanding.
-        Waits first while `ClientConfig.max_unacked_bytes` are unacknowledged. If cancelled after
-        it began, the entry may still become part of the ledger.
+        Calls made in one event-loop iteration are sent together, and thousands may be outstanding.
+        The call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is
+        cancelled after it began, the entry may still become part of the ledger.
 
         Raises EntryTooLargeError, UsageError (nothing was sent); LedgerFencedError,
         LedgerClosedError, NotEnoughBookiesError, WriteError (outcome unknown).
@@ -137,21 +141,27 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return call(self.aio.append(payload))
 
     def submit(self, payload: Buffer) -> int:
-        """Hand over one entry without waiting; its entry id. Nothing is durable on return: `wait`
-        or `flush` tell. The caller minds the bound: `room()` from time to time.
+        """Hand over one entry without waiting, and return its entry id.
+
+        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not
+        enforce the bound on unacknowledged bytes. The caller does so by awaiting `room()` from time
+        to time.
         """
         return run(self.aio.submit, payload)
 
     def append_many(self, payloads: Sequence[Buffer]) -> int:
-        """Append entries with consecutive ids and wait until all are acknowledged; the id of the
-        last one (`last_add_pushed` if there are none). Errors and cancellation as for `append`;
-        on an error a prefix of them may be in the ledger.
+        """Append consecutive entries, wait until all are acknowledged, and return the last id.
+
+        Returns `last_add_pushed` if there are no payloads. Errors and cancellation are as for
+        `append`. On an error a prefix of the entries may be in the ledger.
         """
         return call(self.aio.append_many(payloads))
 
     def submit_many(self, payloads: Sequence[Buffer]) -> int:
-        """As `append_many`, without waiting for the acknowledgement: `wait` and `flush` do. Waits
-        only while `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """Hand over entries with consecutive ids, and return the last id, as `append_many` does.
+
+        This call does not wait for the acknowledgement; `wait` and `flush` do. It waits only while
+        `ClientConfig.max_unacked_bytes` are unacknowledged.
         """
         return call(self.aio.submit_many(payloads))
 
@@ -189,24 +199,24 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, -1 if there is none. With deferred sync: the last durable
-        one.
+        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
+        durable entry.
         """
         return self._opened.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that was given an id."""
+        """The last entry that has an id."""
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The payload bytes of the ledger: of all entries that were given an id."""
+        """The number of payload bytes of all entries that have an id."""
         return self._opened.length
 
     @property
     def closed(self) -> bool:
-        """Whether this handle can append no more."""
+        """Whether this handle can no longer append."""
         return self._opened.closed
 
     def room(self) -> None:
@@ -218,35 +228,38 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until everything handed over is acknowledged; the last entry id. Cancel-safe."""
+        """Wait until every entry handed over is acknowledged, and return the last entry id.
+        Cancel-safe.
+        """
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make durable every entry whose append has returned; `last_add_confirmed` then.
+        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
 
-        This is for deferred sync. Without it the entries are durable, and the call returns at once.
-        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
-        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
-        failed to was replaced, and got the entries again. Raises what ended the writer:
-        LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        This call is for deferred sync. Without deferred sync the entries are durable already, and
+        the call returns at once. When it returns, those entries are written and fsynced on at least
+        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
+        then answered a force. A bookie that failed to answer was replaced, and its replacement
+        received the entries again. Raises the error that ended the writer: LedgerFencedError,
+        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return call(self.aio.force())
 
     def close(self) -> int:
-        """Wait for outstanding appends, close the ledger, and return its last entry id (-1 if
-        empty).
+        """Close the ledger after its outstanding appends, and return its last entry id.
 
-        On return the metadata store records the ledger as CLOSED with that entry, and all entries
-        are durable: with deferred sync they are forced first. Raises the errors of outstanding
-        appends; then the ledger stays open for recovery. Raises LedgerRecreatedError if the ledger
-        was deleted and another one has its id: that one is not closed, and the entries appended
-        here are gone with the deleted ledger. Safe to call again. If cancelled, the ledger may or
-        may not be closed; the handle can no longer be used, and later calls report that.
+        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
+        with that entry, and all entries are durable. With deferred sync they are forced first.
+        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
+        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
+        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
+        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
+        handle can no longer be used, and later calls report that.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: the next opener recovers it. Nothing is waited for."""
+        """Stop at once without closing the ledger. The next opener recovers the ledger."""
         if self._leave():
             run(self._opened.abandon)
 

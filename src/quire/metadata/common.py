@@ -391,7 +391,7 @@ class _SessionWatch(WatchHandle):
         self._context = copy_context()
 
     def notify(self) -> None:
-        """In a later turn of the loop, so that an error in a caller's callback is not ours."""
+        """Deliver in a later event-loop iteration, so that a callback's error is not ours."""
         self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:

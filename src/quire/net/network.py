@@ -129,9 +129,12 @@ class _AsyncioPort:
 
 
 class _Between(asyncio.Protocol):
-    """The protocol until the one that waits for the handshake has its turn: the first bytes from
-    inside may come with the last ones of the handshake, before anybody has the new transport. It
-    lives for one turn of the loop, so that it holds what one turn reads."""
+    """The protocol until the task that waits for the handshake runs.
+
+    The first decrypted bytes may arrive with the last bytes of the handshake, before anybody has
+    the new transport. This protocol lives for one event-loop iteration, so it holds no more than
+    one iteration reads.
+    """
 
     def __init__(self) -> None:
         self.held: list[bytes] = []

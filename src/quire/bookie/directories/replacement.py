@@ -1,8 +1,9 @@
-"""What `quire bookie disk replace` and `remove` look at before they change anything: whether a
-directory counts as lost, what may take its place, and whether one may go without a successor. What
-is then written, and in which order, is in `lost_directory`.
+"""The checks that `quire bookie disk replace` and `remove` make before they change anything.
 
-The bookie is stopped, and its directories are locked until the whole is done.
+They decide whether a directory counts as lost, what may take its place, and whether a directory may
+be removed without a successor. The writes that follow, and their order, are in `lost`.
+
+The bookie is stopped, and its directories stay locked until everything is done.
 """
 
 from __future__ import annotations
@@ -33,37 +34,44 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 
 
 class DirectoryAccess(Protocol):
-    """The machine of the bookie, which has its data directories."""
+    """The bookie's machine, which has its data directories."""
 
     def hold(self, path: str) -> Disk | None:
-        """What is there, locked until all is done; None: nothing. `StartError`: a bookie runs on
-        it; `StorageError`: it takes no lock."""
+        """Return what is at this path, locked until everything is done.
+
+        Returns None if nothing is there. Raises `StartError` if a bookie runs on it, and
+        `StorageError` if it cannot be locked.
+        """
         ...
 
     def look(self, path: str) -> Disk | None:
-        """The same for reading alone, whether it takes a lock or not."""
+        """Return the same for reading only, whether it can be locked or not."""
         ...
 
 
 @dataclass(slots=True)
 class DirectoryReplacement:
-    """Of a lost directory, by one that may take its place."""
+    """The replacement of a lost directory by one that may take its place."""
 
     holder: KnownBookie
     lost: str
     new: str
     disk: Disk | None = None
-    """What is at `new`, locked; None: it took the place of the lost one before."""
+    """The disk at `new`, locked. None means that the new directory has taken the place of the lost
+    one already."""
     others: dict[str, DirectoryContent] = field(default_factory=dict)
-    """What is in the bookie's other directories, by path."""
+    """The contents of the bookie's other directories, by path."""
     ids: dict[str, str] = field(default_factory=dict)
-    """Of the directories that are at its paths now."""
+    """The ids of the directories that are at the bookie's paths now."""
 
     async def carry_out(
         self, metadata: MetadataStore, random_bytes: Callable[[int], bytes], now_ms: int
     ) -> None:
-        """`replace_directory`, which says what is raised. Safe to be cut off anywhere: then it is
-        looked for again, and carried out. Nothing where `disk` is None."""
+        """Carry out the replacement as `replace_directory` does, which documents the errors.
+
+        It may be interrupted anywhere; it is then found and carried out again. It does nothing if
+        `disk` is None.
+        """
         if self.disk is not None:
             await replace_directory(
                 metadata, self.holder, self.lost, self.disk, random_bytes, self.ids, now_ms
@@ -73,8 +81,10 @@ class DirectoryReplacement:
 async def find_replacement(
     metadata: MetadataStore, bookie_id: str, lost: str, new: str, machine: DirectoryAccess
 ) -> DirectoryReplacement:
-    """The directory at `new` in the place of the one at `lost`, which may be the same path. Reads
-    only. `UsageError`, `StartError`, `StorageError`, `CookieError`: it may not be; MetadataError.
+    """Find the replacement of the directory at `lost` by the one at `new`.
+
+    Both may be the same path. This only reads. Raises `UsageError`, `StartError`, `StorageError` or
+    `CookieError` if the replacement is not allowed, and MetadataError if the store fails.
     """
     holder = await known_bookie(metadata, bookie_id)
     if lost != new and lost not in holder.directories and new in holder.directories:
@@ -91,7 +101,8 @@ async def find_replacement(
 def _successor(
     machine: DirectoryAccess, holder: KnownBookie, lost: str, new: str, uri: str
 ) -> Disk | None:
-    """The directory that may take the place of the lost one; None: it has it already."""
+    """Return the directory that may take the place of the lost one, or None if it has it
+    already."""
     if lost != new:
         check_lost(holder, lost, _content_of_lost(machine, lost), uri)
     disk = machine.hold(new)
@@ -111,30 +122,33 @@ def _successor(
 
 
 def _content_of_lost(machine: DirectoryAccess, path: str) -> DirectoryContent:
-    """As far as it can be read. `StartError` where the bookie runs on it."""
+    """Return the contents of the lost directory as far as they can be read.
+
+    Raises `StartError` if the bookie runs on it.
+    """
     try:
         disk = machine.hold(path)
-    except StorageError:  # it takes no lock: maybe it can still be read
+    except StorageError:  # it cannot be locked, but may still be readable
         disk = machine.look(path)
     return DirectoryContent() if disk is None else content_of(disk)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRemoval:
-    """Of a directory that no other one takes the place of."""
+    """The removal of a directory that no other directory replaces."""
 
     holder: KnownBookie
     path: str
     others: list[Disk]
-    """What is in the bookie's other directories, locked."""
+    """The disks of the bookie's other directories, locked."""
     here: list[LedgerIdSet]
     """The ledgers in each of them."""
     ids: dict[str, str]
-    """Of the directories that are at its paths now."""
+    """The ids of the directories that are at the bookie's paths now."""
 
     @property
     def left(self) -> list[str]:
-        """The directories that the bookie is to have."""
+        """The directories that the bookie keeps."""
         return [one for one in self.holder.directories if one != self.path]
 
     async def check_not_needed(
@@ -170,17 +184,22 @@ class DirectoryRemoval:
             )
 
     async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:
-        """`remove_directory`, which says what is raised. Safe to be cut off anywhere: then it is
-        looked for again, and carried out."""
+        """Carry out the removal as `remove_directory` does, which documents the errors.
+
+        It may be interrupted anywhere; it is then found and carried out again.
+        """
         await remove_directory(metadata, self.holder, self.path, self.others, self.ids, now_ms)
 
 
 async def find_removal(
     metadata: MetadataStore, bookie_id: str, path: str, machine: DirectoryAccess
 ) -> DirectoryRemoval:
-    """Of the directory at `path`, whatever is in it: to be carried out only where
-    `check_not_needed` lets it pass. Reads only. `UsageError`, `StartError`, `CookieError`: it may
-    not go; MetadataError."""
+    """Find the removal of the directory at `path`, whatever is in it.
+
+    The removal must be carried out only if `check_not_needed` passes. This only reads. Raises
+    `UsageError`, `StartError` or `CookieError` if the directory may not be removed, and
+    MetadataError if the store fails.
+    """
     holder = await known_bookie(metadata, bookie_id)
     check_listed(holder, path)
     if holder.directories == (path,):
@@ -196,7 +215,7 @@ async def find_removal(
     return DirectoryRemoval(holder, path, disks, here, ids_of(machine, others, path))
 
 
-# -- of both ------------------------------------------------------------------------------------
+# -- shared by both -----------------------------------------------------------------------------
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
@@ -204,7 +223,7 @@ def refusal(what: str, remedy: str = "") -> UsageError:
 
 
 def check_listed(holder: KnownBookie, path: str) -> None:
-    """`UsageError` where that is none of the bookie's."""
+    """Raise `UsageError` if this is not a directory of the bookie."""
     if path not in holder.directories:
         raise refusal(
             f"bookie {holder.bookie_id} has no directory {path}, but "
@@ -215,8 +234,11 @@ def check_listed(holder: KnownBookie, path: str) -> None:
 def others_of(
     machine: DirectoryAccess, holder: KnownBookie, lost: str
 ) -> dict[str, DirectoryContent]:
-    """What is in the bookie's directories but the lost one, by path; they are locked from now on.
-    `StartError` where the bookie runs; `UsageError` where none of them can be read."""
+    """Return the contents of the bookie's directories except the lost one, by path.
+
+    The directories are locked from now on. Raises `StartError` if the bookie runs, and `UsageError`
+    if none of the directories can be read.
+    """
     found = {path: _other(machine, holder, path) for path in holder.directories if path != lost}
     if found and all(one.ledgers is None for one in found.values()):
         raise refusal(
@@ -244,8 +266,10 @@ def _other(machine: DirectoryAccess, holder: KnownBookie, path: str) -> Director
 def ids_of(
     machine: DirectoryAccess, others: dict[str, DirectoryContent], lost: str
 ) -> dict[str, str]:
-    """Of the directories that are there, by path: '' for nothing at the path of the lost one, or
-    for what cannot be read."""
+    """Return the ids of the directories that are there, by path.
+
+    The id is '' if nothing is at the path of the lost directory, or if it cannot be read.
+    """
     ids = {path: found.directory_id for path, found in others.items() if found.directory_id}
     return ids | {lost: _id_at(machine, lost)}
 

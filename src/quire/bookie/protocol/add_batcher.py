@@ -1,4 +1,4 @@
-"""Adds that a connection has accepted, on their way to the store: runs of one batch."""
+"""The adds that a connection has accepted, on their way to the store as the runs of one batch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from quire.storage.segment.batch import LogBatch, Run, runs_of
 Done = Callable[[LogBatch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
-"""Ids and LAC: what a bookie looks at."""
+"""The size of the ids and the LAC, which are what a bookie parses of an entry."""
 BATCH_SHARE = 2
-"""A batch has one byte of so many of a segment at most, so that it fits with its tables. It matters
-where segments are smaller than what is received at once."""
+"""The number of batches that must fit into a segment: a batch takes at most this fraction of it, so
+that it fits with its tables. This matters if segments are smaller than what is received at once."""
 
 
 class AddBatcher:
-    """Between two `submit` the frames of what was taken lie back to back, in the order taken, in
-    the buffers that `submit` gets."""
+    """A batcher that collects accepted adds until `submit`.
+
+    Between two calls of `submit`, the frames of the adds taken are adjacent, in the order taken, in
+    the buffers that `submit` receives.
+    """
 
     __slots__ = (
         "_batch_bytes", "_batch_bytes_max", "_columns", "_copies", "_runs", "_service", "_urgent",
@@ -33,28 +36,32 @@ class AddBatcher:
         self._service = service
         self._runs: list[Run] = []
         self._columns: ColumnarBatch | None = None
-        """Instead of runs, as long as all came in turn with others, in frames of one size."""
+        """The adds as columns instead of runs, as long as all of them belong to ledgers in turn and
+        have frames of one size."""
         self._batch_bytes = 0
         self._batch_bytes_max = (service.config.segment_bytes or SEGMENT_BYTES_LEAST) // BATCH_SHARE
         self._urgent = False
-        """The batch has high-priority adds, which may use the reserve of a full disk."""
+        """Whether the batch has high-priority adds, which may use the reserve of a full disk."""
         self._copies = 0
-        """Entries that whoever replicates a ledger brings: recovery adds, without the priority that
-        those of a recovery have."""
+        """The number of entries that replication brings. They are recovery adds without the high
+        priority that the adds of a recovery have."""
 
     def most(self, size: int) -> int:
-        """So many frames of this size are taken at once; one always is."""
+        """Return the number of frames of this size that may be taken at once, which is at least
+        one."""
         return max(1, self._batch_bytes_max // size)
 
     def has_room(self, size_bytes: int) -> bool:
-        """False: what was taken is to be submitted before these bytes are."""
+        """Whether these bytes fit into the batch. If not, the batch must be submitted first."""
         return self._batch_bytes + size_bytes <= self._batch_bytes_max
 
     def take(
         self, flags: int, key: bytes, ledger: int, entries: Sequence[int], size: int, lac: int
     ) -> int:
-        """Accept ascending entries of one ledger with frames of `size` bytes, the last of which
-        carries `lac`; or the code of the refusal (of all of them). `flags` are those of v2."""
+        """Accept ascending entries of one ledger, or return the code that refuses all of them.
+
+        The frames have `size` bytes each, and the last one carries `lac`. `flags` are those of v2.
+        """
         service = self._service
         info = service.store.ledgers.get(ledger)
         if info is None or info.fenced or not service.writable or info.master_key != key:
@@ -92,8 +99,11 @@ class AddBatcher:
         lacs: Sequence[int],
         size: int,
     ) -> list[tuple[int, int]]:
-        """`take` of rows that are of several ledgers, each by itself: the rows that are refused,
-        and why. The others are accepted, in this order."""
+        """Take rows of several ledgers one by one, as `take` does.
+
+        Returns the rows that are refused, with their codes. The other rows are accepted, in this
+        order.
+        """
         service, refused = self._service, list[tuple[int, int]]()
         known, polls = service.store.ledgers.get, service.long_polls or ()
         plain = service.writable
@@ -136,20 +146,22 @@ class AddBatcher:
         self._batch_bytes += more.frame_size * len(more.ledger_ids)
 
     def _list(self) -> None:
-        """From here on the batch has runs of any kind."""
+        """Convert columns to runs, so that the batch may have runs of any kind."""
         if self._columns is not None:
             self._runs, self._columns = runs_of(self._columns), None
 
     def _note(self, flags: int, count: int) -> None:
-        """Of `count` entries that were taken."""
+        """Note the flags of `count` entries that were taken."""
         if flags & HIGH_PRIORITY:
             self._urgent = True
         elif flags & RECOVERY_ADD:
             self._copies += count
 
     def _extend_run(self, ledger: int, first: int, count: int, size: int) -> bool:
-        """Let the last run of this batch go on, where the entries follow it: frames of different
-        sizes then make one run, not one each."""
+        """Extend the last run of this batch if the entries follow it, and return whether they do.
+
+        Frames of different sizes then make one run, instead of one run each.
+        """
         if not self._runs:
             return False
         run = self._runs[-1]
@@ -168,7 +180,8 @@ class AddBatcher:
         return not self._batch_bytes
 
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
-        """Hand what was taken to the store. `done` is called with the error where it refuses."""
+        """Hand the adds taken to the store. `done` is called with the error if the store refuses
+        them."""
         batch = LogBatch(buffers, self._columns or self._runs)
         batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False
@@ -185,5 +198,5 @@ class AddBatcher:
             self._service.store.append(batch, done, reserve=urgent)
         except StorageError as error:
             done(batch, error)
-        except UsageError as error:  # larger than a segment of this bookie
+        except UsageError as error:  # the batch is larger than a segment of this bookie
             done(batch, StorageError(str(error)))

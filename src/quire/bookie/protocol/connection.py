@@ -1,11 +1,11 @@
-"""One client's connection to a bookie: received chunks in, one answer a chunk out.
+"""One client's connection to a bookie: received chunks in, one answer per chunk out.
 
     chunk -> whole frames -> RequestsV2 or RequestsV3 -> AddBatcher -> LedgerStore.append
     synced -> the answers of the batch as one bytes object -> one write
 
-A chunk may hold anything: adds of many ledgers, reads between them, refused adds, half a frame.
-Which protocol a client speaks shows its first frame; v2 may follow v3 on one connection, not the
-other way round (wire-protocol spec, 1.3).
+A chunk may hold anything: adds of many ledgers, reads between them, refused adds, half a frame. The
+first frame shows which protocol a client speaks. On one connection v2 may follow v3, but v3 may not
+follow v2 (wire-protocol spec, 1.3).
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ from quire.net.frame_buffer import FrameBuffer, frame_size
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
 MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
-"""Of answers in clear text when the handshake begins: no more than asyncio's low-water mark, for
-its TLS does not know of a transport that has paused its writer before."""
+"""The most bytes of clear-text answers that may be unsent when the handshake begins. It does not
+exceed asyncio's low-water mark, because asyncio's TLS does not know of a transport that has paused
+its writer before."""
 
 SMALL_UNSENT_BYTES = 16 * 1024
-"""Answers to adds that were not taken are counted from this size on."""
+"""The number of unsent bytes from which answers to adds count as memory. Smaller amounts are not
+counted."""
 OWN_REASONS = frozenset(("answers", "client"))
-"""Reasons for not reading a connection that lie with its client: it asks for much, or takes little.
-"""
+"""The reasons for not reading a connection that its own client has caused, by asking for much or by
+taking little."""
 
 MAX_POLLS = 4_096
-"""Requests of one connection that wait for news: its share of `max_long_polls`."""
+"""The number of requests of one connection that may wait for news: its share of
+`max_long_polls`."""
 JOINED_MAX_BYTES = 256 * 1024
-"""Of answers that leave as one write; larger ones are not copied for it."""
+"""The most bytes of answers that are joined into one write. Larger answers are not copied for
+it."""
 
 
 class Connection(asyncio.Protocol):
@@ -48,9 +52,9 @@ class Connection(asyncio.Protocol):
         self.service = service
         self.peer = "?"
         self.out: list[Buffer] = []
-        """Answers that leave at the end of this turn of the loop."""
+        """The answers to be sent at the end of this event-loop iteration."""
         self.polls: dict[PollTarget, LongPoll] = {}
-        """Of the requests that wait for news."""
+        """The long polls of the requests that wait for news."""
         self._transport: asyncio.Transport | None = None
         self._max_frame_bytes = service.config.max_frame_bytes
         self._frames = FrameBuffer(self._max_frame_bytes)
@@ -59,23 +63,23 @@ class Connection(asyncio.Protocol):
         self._only_v2 = False
         self._paused_for: set[str] = set()
         self.account = Account(self)
-        """The memory that its answers take."""
+        """The memory that the answers of this connection take."""
         self.opened_s = self.heard_s = 0.0
         self.partial_bytes = 0
         self.partial_since_s = 0.0
         self._proven = False
-        """Whether a request was completed here."""
+        """Whether this connection has completed a request."""
         self._unparsed: bytes = b""
-        """Bytes that were received and are parsed once fewer requests wait."""
+        """Received bytes that are parsed once fewer requests wait."""
         self._sent_bytes = 0
-        """Handed to the transport."""
+        """The number of bytes handed to the transport."""
         self._closing = False
         self.secured = False
         self._securing: bytes | None = None
-        """The answer to START_TLS, from the request until the handshake is done: nothing else may
-        come or go meanwhile."""
+        """The answer to START_TLS, from the request until the handshake is done. Nothing else may
+        be received or sent meanwhile."""
         self._served = True
-        """Whether requests are answered by more than a refusal."""
+        """Whether requests get more than a refusal."""
         self._told_refusal = False
 
     # -- asyncio ------------------------------------------------------------------------------
@@ -97,8 +101,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
-        # The rings of a connection that has ended stay until somebody looks for them: nothing large
-        # may hang on them.
+        # A connection that has ended is part of reference cycles, which stay until the garbage
+        # collector finds them. It must not hold on to anything large.
         self.out, self._unparsed = [], b""
         self._frames.drop()
         self._v2.end()
@@ -112,7 +116,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._unparsed:
-            self._unparsed += data  # TLS may deliver what it had when the reading was paused.
+            self._unparsed += data  # TLS may deliver bytes that it held when reading was paused.
             return
         service = self.service
         service.received_s = self.heard_s = service.clock.monotonic()
@@ -151,7 +155,7 @@ class Connection(asyncio.Protocol):
     # -- back-pressure ------------------------------------------------------------------------
 
     def pause(self, reason: str) -> None:
-        """Stop reading from the socket; TCP slows the client down."""
+        """Stop reading from the socket, so that TCP slows the client down."""
         if not self._paused_for and self._transport is not None:
             self._transport.pause_reading()
         self._paused_for.add(reason)
@@ -163,7 +167,8 @@ class Connection(asyncio.Protocol):
         if self.partial_since_s:
             self.partial_since_s = self.service.clock.monotonic()
         if self._unparsed:
-            # What the requests to come ask for is not begun inside of what ended these.
+            # This may be called while earlier requests are being completed. The next requests must
+            # not begin inside that call.
             asyncio.get_running_loop().call_soon(self._parse_rest)
         else:
             self._transport.resume_reading()
@@ -178,7 +183,10 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _note_unfinished(self, completed: bool) -> None:
-        """After each chunk. `completed`: what is unfinished now began in this chunk."""
+        """Update the accounting of unfinished requests after a chunk.
+
+        `completed` means that the request that is unfinished now began in this chunk.
+        """
         held = self._frames.held_bytes + len(self._unparsed)
         if completed or not held or not self.partial_since_s:
             self.partial_since_s = self.heard_s if held else 0.0
@@ -213,15 +221,19 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
-        """There is no place for this connection. The frame tells a client of Quire why; one of
-        Apache ignores it, and finds the connection closed."""
+        """Refuse this connection because there is no place for it.
+
+        The frame tells a client of Quire why. Apache's client ignores the frame and finds the
+        connection closed.
+        """
         self._closing = True
         transport.write(CONNECTION_REFUSED)
         transport.close()
 
     def close(self) -> None:
         self._send_out()
-        # Twice would take what `abort` needs from a secured one (asyncio before 3.11.4).
+        # Closing a secured transport twice would discard what `abort` needs (asyncio before
+        # 3.11.4).
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -233,12 +245,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def interrupted(self) -> bool:
-        """Whether what stands behind the last request must not be looked at (now)."""
+        """Whether the bytes after the last request must not be parsed now."""
         return self.account.full or self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
-        """Handle the whole frames of `buffer`; the offset of the first unfinished one. The last
-        adds are taken, and not submitted yet."""
+        """Handle the whole frames of `buffer`, and return the offset of the first unfinished one.
+
+        The last adds are taken, but not yet submitted.
+        """
         view = memoryview(buffer)
         v2 = self._v2
         v2.begin(view)
@@ -260,7 +274,7 @@ class Connection(asyncio.Protocol):
                 at = self._requests_v3().take(view, at, end, size)
             else:
                 self._only_v2 = True
-                self._submit()  # a read behind an add of one chunk sees it
+                self._submit()  # a read after an add of the same chunk sees that add
                 v2.other(word, at, size)
                 at += size
         if self._v3 is not None:
@@ -268,8 +282,10 @@ class Connection(asyncio.Protocol):
         return at
 
     def _refuse(self, word: int, at: int, size: int) -> None:
-        """One request of a peer that is not served: it came in clear text, or from somebody else
-        than is authorised."""
+        """Refuse one request of a peer that is not served.
+
+        The request came in clear text, or the peer has no authorised role.
+        """
         if word >> 24 == FIRST_BYTE and not self._only_v2:
             self._requests_v3().refuse(self._v2.view[at + 4 : at + size])
         else:
@@ -277,7 +293,7 @@ class Connection(asyncio.Protocol):
             self._v2.refuse(word, at, size)
 
     def refused(self) -> None:
-        """A request was answered by a refusal."""
+        """Count a request that was answered by a refusal."""
         self.service.counters.requests_refused += 1
         if not self.secured and not self._told_refusal:
             self._told_refusal = True
@@ -297,12 +313,15 @@ class Connection(asyncio.Protocol):
     # -- TLS ----------------------------------------------------------------------------------
 
     def may_secure(self) -> bool:
-        """Whether START_TLS makes sense now."""
+        """Whether the client may begin TLS now."""
         return self.service.security.offers_tls and not self.secured
 
     def start_tls(self, answer: bytes) -> None:
-        """START_TLS was asked for: the last request in clear text, and `answer` the last one of
-        ours. What was asked before is answered before it, or inside."""
+        """Begin the handshake that the client asked for with START_TLS.
+
+        START_TLS is the last request in clear text, and `answer` is the last answer in clear text.
+        Earlier requests are answered before it, or over TLS.
+        """
         self._securing = answer
 
     def _secure(self) -> None:
@@ -328,7 +347,7 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
         self._send_out()
 
-    # -- requests that wait -------------------------------------------------------------------
+    # -- waiting requests ---------------------------------------------------------------------
 
     @property
     def may_wait(self) -> bool:
@@ -336,14 +355,17 @@ class Connection(asyncio.Protocol):
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
-        """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
-        self._prove()  # Whoever waits knows a ledger, and that is as good as an answer.
+        """Call `request.ready` once the LAC of its ledger passes `previous_lac`.
+
+        It is also called when the time is up. It is not called if the client disconnects.
+        """
+        self._prove()  # A waiting client knows a ledger, which proves as much as an answer.
         polls = self.service.long_polls
         self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
         self.service.answers.one_waits(self.account)
 
     def answer(self, request: PendingRead) -> None:
-        """What had to wait is answered, now or once the disk has what it wants."""
+        """Answer a request that had to wait, now or once the disk has delivered its entries."""
         self.polls.pop(request, None)
         answer = self.service.answer(request)
         if answer is not None:
@@ -352,7 +374,8 @@ class Connection(asyncio.Protocol):
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Answers that are ready now; they leave together at the end of this turn of the loop."""
+        """Queue an answer that is ready. All answers of this event-loop iteration leave together at
+        its end."""
         if self._transport is None:
             return
         if not self.out:
@@ -379,18 +402,19 @@ class Connection(asyncio.Protocol):
             self.service.limits.proven(self)
 
     def _close(self, why: str) -> None:
-        """Give up on a peer that does not keep to the protocol."""
+        """Disconnect a peer that violates the protocol."""
         self.service.log("connection_refused", peer=self.peer, reason=why)
         self._send_out()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
-            # A client that does not take the last answers does not keep the connection for that.
+            # A client that does not take the last answers must not keep the connection open that
+            # way.
             self.service.answers.sent(self.account, self.unsent_size)
 
 
 def _joined(answers: list[Buffer]) -> Iterator[Buffer]:
-    """In as few writes as `JOINED_MAX_BYTES` allows."""
+    """Yield the answers in as few writes as `JOINED_MAX_BYTES` allows."""
     start = size = 0
     for at, data in enumerate(answers):
         if size + len(data) > JOINED_MAX_BYTES and at > start:

@@ -92,7 +92,7 @@ class LongPolls:
                 self._woken.append(poll)
 
     def tell(self) -> None:
-        """Answer those that were woken, in the turn of the event loop in which they were."""
+        """Answer those that were woken, in the event-loop iteration in which they were."""
         if self._woken:
             woken, self._woken = self._woken, []
             for poll in woken:

@@ -1,5 +1,7 @@
-"""What all connections of a bookie share: who may add, how reads are answered, when to slow
-down."""
+"""The state that all connections of a bookie share.
+
+It decides who may add, how reads are answered, and when clients are slowed down.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from quire.storage.read.reader import UNSHARED_BYTES
 from quire.storage.segment.batch import LogBatch
 
 ANSWER_HEAD_BYTES = 1024
-"""The most of an answer to a read that is not entries."""
+"""The most bytes of an answer to a read that are not entries."""
 FAREWELL_TIMEOUT_S = 1.0
 FAREWELL_POLL_S = 0.01
 
@@ -49,7 +51,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
     account: Account
     """The memory that the answers of this connection take."""
     out: list[Buffer]
-    """Answers that leave at the end of this iteration of the event loop."""
+    """The answers to be sent at the end of this event-loop iteration."""
     polls: dict[PollTarget, LongPoll]
     """The requests of this connection that wait for news."""
     secured: bool
@@ -74,7 +76,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
         ...
 
     def write(self, data: Buffer) -> None:
-        """Send an answer at the end of this iteration of the event loop."""
+        """Send an answer at the end of this event-loop iteration."""
         ...
 
     def refused(self) -> None:
@@ -106,7 +108,7 @@ class PendingRead:
         self.connection = connection
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        """LAST_ENTRY: the last one there is."""
+        """The entry to read. LAST_ENTRY stands for the last entry there is."""
 
     def failed(self, code: int) -> bytes:
         """Return the answer that says why there is no entry."""
@@ -117,7 +119,7 @@ class PendingRead:
         raise NotImplementedError
 
     def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Return the answer in pieces, which may have megabytes together."""
+        """Return the answer in pieces, which may have megabytes in total."""
         return (self.found(entries),)
 
     def answer_fenced(self, code: int) -> None:
@@ -128,54 +130,56 @@ class PendingRead:
             self.connection.answer(self)
 
     def ready(self, moved: bool) -> None:
-        """Answer the read at the end of its waiting; see `PollTarget`."""
+        """Answer the read when its wait is over; see `PollTarget`."""
         self.connection.answer(self)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What this bookie did since it started; plain numbers, read by metrics."""
+    """The work of this bookie since it started, as plain numbers that the metrics read."""
 
     connections: int = 0
     adds: int = 0
     add_bytes: int = 0
     add_batches: int = 0
     copies: int = 0
-    """Of these, entries that whoever replicates a ledger has brought."""
+    """The number of those entries that replication brought."""
     adds_refused: int = 0
     reads: int = 0
     reads_from_disk: int = 0
     reads_failed: int = 0
-    """Damaged, or the disk failed."""
+    """The number of reads that found damage, or whose disk failed."""
     reads_missing: int = 0
-    """Of entries and ledgers that are not here."""
+    """The number of reads of entries and ledgers that are not here."""
     read_bytes: int = 0
     fences: int = 0
     long_polls: int = 0
-    """Tailing readers that had to wait."""
+    """The number of tailing readers that had to wait."""
     forces: int = 0
     holds: int = 0
-    """Times a connection was paused because too much was queued for the disk."""
+    """The number of times that a connection was paused because too much was queued for the disk."""
     tls_connections: int = 0
     tls_failures: int = 0
-    """Handshakes that failed or took too long."""
+    """The number of handshakes that failed or took too long."""
     tls_refusals: int = 0
-    """Secured connections without an authorised role."""
+    """The number of secured connections without an authorised role."""
     requests_refused: int = 0
-    """They came in clear text, or from nobody who is authorised."""
+    """The number of requests that came in clear text, or from a peer without an authorised role."""
 
 
 class ServiceTimes:
-    """From the receipt of a request's chunk until its answer was handed to the connection. Reads
-    that are answered at once are counted for each chunk."""
+    """Seconds from the receipt of a request's chunk until its answer was handed to the connection.
+
+    Reads that are answered at once are counted once for each chunk.
+    """
 
     def __init__(self) -> None:
         self.adds_failed = Histogram()
         self.reads = Histogram()
         self.reads_failed = Histogram()
-        """With those of what is not here."""
+        """The reads that failed, including those of missing entries and ledgers."""
         self.fences = Histogram()
-        """Until the fence was durable."""
+        """Seconds until a fence was durable."""
         self.fences_failed = Histogram()
 
 
@@ -190,7 +194,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """The value of `store` while the log is being loaded."""
+        """The store while the log is being loaded, the same object as `store`; then None."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -198,21 +202,22 @@ class BookieService:
         self.counters = Counters()
         self.times = ServiceTimes()
         self.received_s = 0.0
-        """When the chunk at hand came, by the monotonic clock."""
+        """The time of the current chunk's receipt, by the monotonic clock."""
         self.security = Security(config, network, clock, log, self.counters)
         self.writable = True
-        """Whether plain adds are taken to whatever ledger."""
+        """Whether ordinary adds are accepted for any ledger."""
         self.loading = False
-        """Whether the log is still being loaded, so that `store` is a `LoadingStore`: nothing is
-        taken, nothing is fenced, and what is not found may be here all the same."""
+        """Whether the log is still being loaded, so that `store` is a `LoadingStore`. Meanwhile no
+        adds are accepted and nothing is fenced, and an entry that is not found may nevertheless be
+        here."""
         self.partly_writable = False
-        """Where they are not: whether some directories take them, so that the store is to be asked
-        of each ledger."""
+        """Whether some directories accept ordinary adds while `writable` is False. The store must
+        then be asked about each ledger."""
         self.limits = ConnectionLimits(config, clock.monotonic, log)
         self.answers = AnswerBudget(
             config.max_answer_bytes, config.max_unsent_bytes, clock.monotonic
         )
-        # A dictionary as a set that keeps its order: the same seed, the same run.
+        # A dictionary serves as an ordered set, so that the same seed gives the same run.
         self._held: dict[ClientConnection, None] = {}
         self._reads = TaskSet()
         store.on_drained = self._drained
@@ -237,24 +242,25 @@ class BookieService:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of answers and of unfinished requests."""
+        """The number of bytes of answers and of unfinished requests."""
         return self.answers.held_bytes + self.limits.partial_bytes
 
     def take_peak_bytes(self) -> int:
-        """The most of that since the last call."""
+        """Return the peak of `held_bytes` since the last call."""
         answers, limits = self.answers, self.limits
         peak = answers.peak_bytes + limits.peak_bytes
         answers.peak_bytes, limits.peak_bytes = answers.held_bytes, limits.partial_bytes
         return peak
 
     async def sweep(self) -> None:
-        """Close the connections whose time is up: see `SWEEP_S`."""
+        """Close the connections whose time is up; see `SWEEP_S`."""
         self.limits.sweep()
         if self.config.unsent_timeout_s:
             self.answers.cut_stalled(self.config.unsent_timeout_s)
 
     def hold(self, connection: ClientConnection) -> None:
-        """Too much waits for the disk: this connection is read again once it is written."""
+        """Pause this connection because too much is queued for the disk, until the queue is
+        written."""
         if connection not in self._held:
             self._held[connection] = None
             self.counters.holds += 1
@@ -266,7 +272,7 @@ class BookieService:
             connection.resume("disk")
 
     async def drain(self) -> None:
-        """Take no more requests and wait until what was taken is durable and answered."""
+        """Accept no more requests, and wait until those accepted are durable and answered."""
         self.long_polls.release_all()
         self.answers.close()
         for connection in self.connections:
@@ -277,7 +283,7 @@ class BookieService:
             await synced.wait()
 
     async def close(self) -> None:
-        """Close all connections, behind what was answered."""
+        """Close all connections after their pending answers."""
         await self.security.close()
         self.answers.close()
         for connection in list(self.connections):
@@ -286,8 +292,8 @@ class BookieService:
         await self._farewell()
 
     async def _farewell(self) -> None:
-        """Secured connections say goodbye to each other before they end; who does not answer in
-        time is cut off."""
+        """Wait for the closing handshake of secured connections, and abort those that do not finish
+        in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FAREWELL_TIMEOUT_S
         while any(c.secured for c in self.connections) and loop.time() < deadline:
@@ -299,8 +305,10 @@ class BookieService:
     # -- adds and fences ----------------------------------------------------------------------
 
     def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
-        """The answer to an add that is not plainly fine (wire-protocol spec, 6.2): 0, with the
-        ledger known to the store, or the code of the refusal."""
+        """Return the answer to an add that is not plainly acceptable (wire-protocol spec, 6.2).
+
+        The answer is 0, and the store then knows the ledger, or the code of the refusal.
+        """
         store = self.store
         code: int = Code.OK
         if self.loading:
@@ -310,10 +318,11 @@ class BookieService:
         elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
         elif not flags & RECOVERY_ADD and store.absence_unknown(ledger_id):
-            code = Code.READ_ONLY  # Its fence may be lost.
+            code = Code.READ_ONLY  # The fence of the ledger may be lost.
         else:
-            # A copy that is brought here is of a ledger that exists: what was dropped may have been
-            # one copy too many. Only whoever wrote it before must not go on.
+            # A replicated copy belongs to a ledger that exists, even if it was dropped here: what
+            # was dropped may have been one copy too many. Only the client that wrote the ledger
+            # before must not continue.
             again = bool(flags & RECOVERY_ADD)
             code = self._open(
                 ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR, again=again
@@ -330,13 +339,17 @@ class BookieService:
     def _open(
         self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int, again: bool = False
     ) -> int:
-        """0, with the ledger known to the store under this key: one that is unknown is created. Or
-        the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted,
-        unless it is to be created `again`."""
+        """Make the store know this ledger under this key, creating the ledger if it is unknown.
+
+        Returns 0 or the code of the refusal. `deleted` is the code for a ledger that was fenced and
+        then deleted, unless it is to be created `again`. `key_lost` is the code for a ledger whose
+        key was lost to damage, unless `again` says that the key may be adopted.
+        """
         if ledger_id < 0:
-            return Code.BAD_REQUEST  # No list has it: it would never be collected.
+            # Such an id appears in no listing, so the ledger would never be collected.
+            return Code.BAD_REQUEST
         if len(key) != KEY_BYTES:
-            return Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
+            return Code.UNAUTHORIZED  # a key is a SHA-1, so no ledger has a key of another length
         info = self.store.ledgers.get(ledger_id)
         if info is None:
             if self.store.is_refused(ledger_id) and not again:
@@ -345,8 +358,9 @@ class BookieService:
         elif info.master_key != key:
             if info.master_key:
                 return Code.UNAUTHORIZED
-            # It was lost to damage, which does not make theirs wrong. Who brings copies gives it,
-            # as for a ledger of which nothing was left.
+            # The ledger's key was lost to damage, which does not make the client's key wrong. A
+            # client that brings copies supplies the key, as it does for a ledger of which nothing
+            # was left.
             if not again:
                 return key_lost
             self.store.adopt_key(ledger_id, key)
@@ -360,14 +374,17 @@ class BookieService:
         counters.add_bytes += batch.size_bytes
 
     def add_failed(self, batch: LogBatch) -> None:
-        """A batch was answered by an error; `StorageTimes` has the others."""
+        """Note that a batch was answered by an error. `StorageTimes` has the other batches."""
         took_s = self.clock.monotonic() - batch.received_s
         self.times.adds_failed.observe(took_s, batch.entries)
 
     def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
-        """Fence, and call `answer` with 0 once that is durable (or with a code). A code returned at
-        once is a refusal, and nothing was fenced. An unknown ledger is created, fenced, so that a
-        late first add fails (replication spec, 13)."""
+        """Fence a ledger, and call `answer` with 0 once the fence is durable.
+
+        If the fence cannot be made durable, `answer` is called with an error code. A code returned
+        at once is a refusal, and nothing was fenced. An unknown ledger is created and fenced, so
+        that a late first add fails (replication spec, 13).
+        """
         store = self.store
         if self.loading:
             return Code.TOO_MANY_REQUESTS
@@ -393,8 +410,11 @@ class BookieService:
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, packet: bytes, answer: Callable[[int], None]
     ) -> int:
-        """Keep an explicit LAC, and call `answer` once it is durable. A code returned at once is a
-        refusal. Fenced ledgers take it, unknown ones are created (wire-protocol spec, 6.1, 6.3)."""
+        """Store an explicit LAC, and call `answer` once it is durable.
+
+        A code returned at once is a refusal. A fenced ledger accepts an explicit LAC, and an
+        unknown ledger is created (wire-protocol spec, 6.1, 6.3).
+        """
         store = self.store
         if self.loading:
             return Code.READ_ONLY
@@ -424,7 +444,7 @@ class BookieService:
         return -1 if info is None else info.last_add_confirmed
 
     async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
-        """(code, ascending ranges of the entries that are here)."""
+        """Return a code and the ascending ranges of the entries that are here."""
         try:
             return Code.OK, await self.store.entry_ranges(ledger_id)
         except (NoLedger, StorageError) as error:
@@ -433,8 +453,10 @@ class BookieService:
     def background(
         self, account: Account, size: int, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Answer a request that takes a while, by an answer of at most `size` bytes, as soon as
-        there is room for that."""
+        """Answer a slow request in the background, as soon as there is room for its answer.
+
+        The answer has at most `size` bytes.
+        """
         self.answers.run(
             account, size, lambda: self.answers.track(account, self._reads.start(work()), size)
         )
@@ -469,7 +491,8 @@ class BookieService:
                     first_bytes = missing.entry_bytes
         self.counters.reads_from_disk += 1
         if self.loading_store is not None:
-            self._start_reading(request, received_s, 0)  # It reserves memory for each attempt.
+            # The loading store reserves memory for each attempt.
+            self._start_reading(request, received_s, 0)
             return None
         if first_bytes is None:
             first_bytes = self._entry_size(request)
@@ -479,7 +502,7 @@ class BookieService:
         return None
 
     def _answer_late(self, request: PendingRead, received_s: float) -> None:
-        """`answer` of a request that has waited for room."""
+        """Answer a request that has waited for room, as `answer` does."""
         counters = self.counters
         reads, from_disk = counters.reads, counters.reads_from_disk
         bad = counters.reads_failed + counters.reads_missing
@@ -490,7 +513,7 @@ class BookieService:
         self.answered(reads, from_disk, bad)
 
     def _entry_size(self, request: PendingRead) -> int:
-        """The bytes of the first entry that is asked for, or the most it can have."""
+        """Return the size of the first requested entry in bytes, or the most that it can be."""
         try:
             size = self.store.entry_size(request.ledger_id, self._entry_id(request))
         except NoLedger:
@@ -498,13 +521,15 @@ class BookieService:
         return self.config.max_frame_bytes if size is None else size
 
     def _start_reading(self, request: PendingRead, received_s: float, size: int) -> None:
-        """`size`: the bytes that were reserved for the answer."""
+        """Start to read from the disk, with `size` bytes reserved for the answer."""
         task = self._reads.start(self._answer_from_disk(request, received_s))
         self.answers.track(request.connection.account, task, size)
 
     def answered(self, reads: int, from_disk: int, bad: int) -> None:
-        """The reads of one chunk have their answers, but for those that wait for the disk. Given
-        the counters as they were before."""
+        """Record the times of the reads of one chunk, except those that wait for the disk.
+
+        The arguments are the counters as they were before the chunk.
+        """
         counters = self.counters
         took_s = self.clock.monotonic() - self.received_s
         bad = counters.reads_failed + counters.reads_missing - bad
@@ -571,8 +596,10 @@ class BookieService:
         return self.code_of_missing(error, ledger_id)
 
     def code_of_missing(self, error: Exception, ledger_id: int) -> int:
-        """The answer for what is not here: "no", or "unknown" while that cannot be known. What may
-        be in a directory that failed is not missing, nor what may not be loaded yet."""
+        """Return the code for what is not here: "no", or "unknown" while absence cannot be proved.
+
+        An entry is not missing if it may be in a directory that failed, or may not be loaded yet.
+        """
         if self.loading:
             return Code.TOO_MANY_REQUESTS
         if self.store.is_lost(ledger_id):

@@ -1,7 +1,7 @@
 """Requests of protocol v2 on one connection (wire-protocol spec, section 2).
 
-Adds take the fast path: a stretch of ADD frames of one size becomes columns, the columns become
-runs, and the bytes go to the log as they came. What does not fit goes frame by frame.
+Adds take the fast path. Consecutive ADD frames of one size become columns, the columns become runs,
+and the bytes go to the log as they were received. All other frames are handled one by one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from quire.errors import ProtocolError, StorageError
 from quire.storage.segment.batch import LogBatch
 
 ADD_KIND = ADD_WORD >> 16
-"""Version 2, opcode ADD, whatever the flags."""
+"""The header bits of version 2 and opcode ADD, without the flags."""
 MIN_ANSWERABLE_BYTES = 16
 LAC_AT = FRAME_HEADER_BYTES + 16
 BATCH_WAIT_S = 0.02
-"""A batch read whose first entry is not here waits so long for it, if its reader says so: what the
-next entry of a busy writer may take."""
+"""Seconds that a batch read waits for its first entry if that entry is not here and the reader asks
+to wait. The next entry of a busy writer may take this long."""
 NOTHING = memoryview(b"")
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
@@ -61,10 +61,10 @@ class RequestsV2:
         self._service = connection.service
         self._batcher = AddBatcher(connection.service)
         self._spans: list[tuple[int, int]] = []
-        """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
+        """The accepted parts of the current buffer, ascending. Adjacent parts are joined."""
         self._carried: list[Buffer] = []
-        """Those of the buffer before, which go with them: one chunk, the first frame of which began
-        in another."""
+        """The accepted parts of the previous buffer, which belong to the same batch. A chunk has
+        two buffers if its first frame began in an earlier chunk."""
         self._view = NOTHING
 
     @property
@@ -72,21 +72,25 @@ class RequestsV2:
         return self._view
 
     def begin(self, view: memoryview) -> None:
-        """The buffer that the offsets of the other calls mean."""
+        """Set the buffer that the offsets of the other calls refer to."""
         if self._spans:
             self._carried += self._take_spans()
         self._view = view
 
     def end(self) -> None:
-        """Release the buffer: it may be large, and the next request may come much later. All
-        accepted requests have been submitted."""
+        """Release the buffer, which may be large while the next request may arrive much later.
+
+        All accepted requests must have been submitted.
+        """
         self._view = NOTHING
 
     # -- adds ---------------------------------------------------------------------------------
 
     def adds(self, at: int, end: int, size: int) -> int:
-        """Take the ADD frames of `size` bytes that stand back to back from `at` on, or the first of
-        them; the offset behind them."""
+        """Take adjacent ADD frames of `size` bytes from `at` on, and return the offset after them.
+
+        At least the first frame is taken, but not necessarily all of them.
+        """
         count = min(equal_frames(self._view, at, end, size), self._batcher.most(size))
         if not self._batcher.has_room(count * size):
             self.submit()
@@ -123,8 +127,10 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Adds of one key and with the same flags (their prefixes are equal), of one ledger or of
-        several in turn."""
+        """Take adds with one key and the same flags (their prefixes are equal).
+
+        They belong to one ledger, or to several ledgers in turn.
+        """
         prefix = prefixes[0]
         word, key = int.from_bytes(prefix[4:8], "big"), prefix[8:]
         count, row = len(ledgers), 0
@@ -156,7 +162,7 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Adds to ledgers in turn."""
+        """Take adds whose ledgers take turns."""
         refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
@@ -186,7 +192,8 @@ class RequestsV2:
             spans.append((at, stop))
 
     def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
-        """An ADD that the fast path does not take: an old version, or too short to be an entry."""
+        """Handle an ADD that the fast path does not take: an old version, or too short to be an
+        entry."""
         if size < FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
             raise ProtocolError(f"an add request of {size} bytes is too short")
         _, _, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
@@ -204,7 +211,7 @@ class RequestsV2:
         return [self._view[start:stop] for start, stop in spans]
 
     def submit(self, version: int = 2) -> None:
-        """Hand what was accepted so far to the store."""
+        """Hand the adds accepted so far to the store."""
         if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
@@ -220,7 +227,7 @@ class RequestsV2:
         self._connection.write(add_response(code, run.ledger_id, run.first, version))
 
     def _synced(self, batch: LogBatch, error: StorageError | None) -> None:
-        """The batch is durable (or failed): its answers, in one write."""
+        """Answer a batch that is durable or has failed, in one write."""
         if batch.columns is not None and error is None:
             self._connection.write(add_responses_each(*batch.columns[:2]))
             return
@@ -241,7 +248,7 @@ class RequestsV2:
     # -- everything else ----------------------------------------------------------------------
 
     def other(self, word: int, at: int, size: int) -> None:
-        """One frame at `at` that `adds` does not take."""
+        """Handle one frame at `at` that `adds` does not take."""
         version, opcode, flags = split_word(word)
         if opcode not in (Opcode.ADD, Opcode.READ, Opcode.BATCH_READ, Opcode.AUTH):
             raise ProtocolError(f"unknown request (header word {word:#010x})")
@@ -262,8 +269,11 @@ class RequestsV2:
         self._read(version, opcode, flags, key, at)
 
     def refuse(self, word: int, at: int, size: int) -> None:
-        """One frame of a peer that is not served (wire-protocol spec, 1.6): whoever it is may say
-        so, all else is unauthorised; what has no such answer ends the connection."""
+        """Refuse one frame of a peer that is not served (wire-protocol spec, 1.6).
+
+        AUTH is answered as for any peer, and all other requests are answered as unauthorised. A
+        request for which no such answer exists ends the connection.
+        """
         version, opcode, _ = split_word(word)
         out = self._connection.out
         if opcode == Opcode.AUTH:
@@ -301,14 +311,18 @@ class RequestsV2:
                 connection.out.append(answer)
 
     def _wait(self, request: PendingRead) -> bool:
-        """Whether it is answered later: where its first entry is not here yet, with the entries
-        that bring the next LAC, or in vain."""
+        """Return whether the request is answered later, when its entries or their LAC have arrived.
+
+        If its first entry is not here yet, it is answered with the entries that bring the next LAC,
+        or without entries when the time is up.
+        """
         service, ledger = self._service, request.ledger_id
         info = service.store.ledgers.get(ledger)
         if info is None or info.fenced or service.loading or not self._connection.may_wait:
             return False
         if request.entry_id <= service.store.last_entry_id(ledger):
-            # Behind the adds that other connections have brought meanwhile: they bring the LAC.
+            # Answer after the adds that other connections have brought meanwhile, which carry the
+            # LAC.
             asyncio.get_running_loop().call_soon(request.ready, True)
             return True
         self._connection.wait(request, info.last_add_confirmed, BATCH_WAIT_S)

@@ -80,8 +80,8 @@ class Deliveries:
 
 
 def _since(began: array[float], seen: Deliveries) -> list[tuple[float, int]]:
-    """Never less than 0: a reader in this process may run before the writer in the same turn of the
-    event loop."""
+    """Never less than 0: a reader in this process may run before the writer in the same
+    event-loop iteration."""
     return [
         (max(at - since, 0.0), 1)
         for at, first, last in zip(seen.at, seen.first, seen.last)

@@ -1,4 +1,4 @@
-"""`quire bookie`."""
+"""The command `quire bookie`, which runs one bookie in the foreground until it is stopped."""
 
 from __future__ import annotations
 

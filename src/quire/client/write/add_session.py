@@ -4,9 +4,9 @@
     event-loop iteration: together with other ledgers of these members, by a ConnectionGroup)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
-One entry among those of many ledgers is a row of `CoalescedAdds` instead of a Block. What becomes
-of members that fail is decided in `ensemble_changes`. Recovery writes entries back through the same
-session; only the flags and the way to change the ensemble differ.
+When many ledgers add one entry each, an entry is a row of `CoalescedAdds` instead of a Block.
+`ensemble_changes` decides what happens to members that fail. Recovery writes entries back through
+the same session; only the flags and the way to change the ensemble differ.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ from quire.net.link import Link
 REACH_S = 1.0
 """Seconds that the end of a session waits for connections that are still being made."""
 CHECKS = 10
-"""A time-out is noticed at most this part of it late."""
+"""The number of checks in one time-out. A time-out is therefore noticed late by at most one part in
+this many."""
 AT_ONCE = 512
-"""The number of sessions that one event-loop iteration checks, unless all of them would then take
-more than `STEPS_MAX` iterations."""
+"""The number of sessions that one event-loop iteration checks. More are checked at once if all of
+them would otherwise take more than `STEPS_MAX` iterations."""
 STEPS_MAX = 16
 
 
@@ -57,7 +58,7 @@ class Encoder(Protocol):
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
-        """ADD frames, in pieces to be joined; and the ledger length after them."""
+        """Return the ADD frames, in pieces to be joined, and the ledger length after them."""
         ...
 
 
@@ -77,7 +78,7 @@ class HowToAdd(TypedDict):
 
 
 class AddSession:
-    """Adds to one ledger on one ensemble, with replacement of failed members."""
+    """A session that adds to one ledger on one ensemble, and replaces failed members."""
 
     __slots__ = (
         "_change_ensemble", "_changes", "_encoder", "_flush", "_group", "_lac_sent", "_loop",
@@ -88,7 +89,7 @@ class AddSession:
     )  # fmt: skip
 
     always_hears = False
-    """Every acknowledgement may matter to somebody, whether it comes to a quorum or not."""
+    """Whether this class must process every acknowledgement, even one that completes no quorum."""
 
     def __init__(
         self,
@@ -100,8 +101,11 @@ class AddSession:
         spread_acks: bool = False,
         **how: Unpack[HowToAdd],
     ) -> None:
-        """`lac_sent`: the LAC that every entry carries (recovery), instead of the advancing one.
-        `spread_acks`: entries wait for as many fault domains as the placement says."""
+        """Create a session that is not connected yet.
+
+        `lac_sent` is the LAC that every entry carries instead of the advancing one; recovery sets
+        it. With `spread_acks` an entry waits for as many fault domains as the placement demands.
+        """
         codec, ensemble = how["codec"], how["ensemble"]
         write_quorum, ack_quorum = how["write_quorum"], how["ack_quorum"]
         self.ledger_id = codec.ledger_id
@@ -127,39 +131,42 @@ class AddSession:
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
         self._waiters: deque[tuple[int, asyncio.Future[int]]] | None = None
-        """There is one while somebody waits: an empty one takes 600 bytes."""
+        """The futures of `wait_for`, by entry. The queue exists only while somebody waits, because
+        an empty one takes 600 bytes."""
         self._room: asyncio.Future[None] | None = None
         self.hears_every_ack = self.always_hears
-        """Also of those that do not come to a quorum: somebody waits for room."""
+        """Whether acknowledgements that complete no quorum must be processed as well. They must
+        while somebody waits for room."""
         self._group: ConnectionGroup | None = None
-        """The connections to all members, while each has one."""
+        """The group of the connections to all members, while every member has a connection."""
         self._places: tuple[int, ...] = ()
         """The place of each member in the group."""
         self._row_encoder: AddEncoder | None = None
-        """None: no entry may be a row of coalesced adds."""
+        """The encoder of rows, or None while no entry may be a row of coalesced adds."""
         self._reached: asyncio.Future[None] | None = None
-        """The future of `reached`. From then on, members that fail are not replaced any more."""
+        """The future of `reached`. Once it exists, members that fail are no longer replaced."""
         self._changes: EnsembleChanges | None = None
-        """There are none before the first member fails."""
+        """The changes of the ensemble, or None before the first member fails."""
         self.met = False
-        """Some member was connected to: those that cannot be had now may come back."""
+        """Whether any member was ever connected. If so, members that are unavailable now may come
+        back."""
         self.spans = self.pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
 
     async def connect(self, bookie_id: str) -> Link:
-        """A connection for the adds to one member. Raises BookieUnavailableError."""
+        """Return a connection for the adds to one member. Raises BookieUnavailableError."""
         return await self.pool.channel(bookie_id, adds_of=self.ledger_id)
 
     def connected(self, bookie_id: str) -> Link | None:
-        """The one that `connect` would give without waiting."""
+        """Return the connection that `connect` would return without waiting, or None."""
         return self.pool.channel_now(bookie_id, self.ledger_id)
 
     # -- adding -------------------------------------------------------------------------------
 
     @property
     def traced(self) -> bool:
-        """Whether its batches have spans."""
+        """Whether the batches of this session have spans."""
         return self.spans is not None
 
     @property
@@ -194,7 +201,7 @@ class AddSession:
             )
 
     def push(self, payloads: Sequence[Buffer]) -> int:
-        """Send consecutive entries; the id of the last one."""
+        """Send consecutive entries, and return the id of the last one."""
         pipeline = self.pipeline
         first = pipeline.last_pushed + 1
         lac = pipeline.last_confirmed if self._lac_sent is None else self._lac_sent
@@ -223,8 +230,11 @@ class AddSession:
         return last
 
     def attach(self, payload: Buffer) -> bool:
-        """During a flush: let this entry be a row of what leaves then, if nothing is unusual. Else
-        it has to be pushed."""
+        """Attach this entry to the coalesced adds of the current flush, if that is possible.
+
+        Returns whether the entry was attached. It can be attached only during a flush and only if
+        nothing is unusual. Otherwise the caller must push the entry.
+        """
         if not self._members:
             self._start()
         group, encoder, pipeline = self._group, self._row_encoder, self.pipeline
@@ -246,7 +256,7 @@ class AddSession:
             self._tell_waiters(self._waiters, self.pipeline.accepted)
 
     def _send(self, block: Block) -> None:
-        """To each member that is connected, what it has to store of it."""
+        """Send each connected member the entries of this block that it has to store."""
         if self._striped:
             for member in self._members:
                 entries = self.pipeline.stripe(member.index, block.first, block.last)
@@ -259,8 +269,11 @@ class AddSession:
                 member.channel.send(data)
 
     def join_group(self) -> None:
-        """A member is connected. If all are, and all get the same frames, these leave together with
-        those of other ledgers with the same members."""
+        """Join the connection group if all members are connected and all get the same frames.
+
+        Called when a member has been connected. The frames of this session are then sent together
+        with those of other ledgers that have the same members.
+        """
         if self._striped or len(self._members) < len(self.ensemble):
             return
         links = [member.channel for member in self._members if member.channel is not None]
@@ -272,13 +285,15 @@ class AddSession:
                 self._row_encoder = self._encoder
 
     def leave_group(self) -> None:
-        """A member is not connected any more."""
+        """Leave the connection group because a member is no longer connected."""
         self._group = None
         self.pipeline.detach()
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
-        """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
-        sync). The entry may still have to be pushed."""
+        """Return a future of `entry_id` that is done once the entry is accepted.
+
+        Accepted means confirmed, except with deferred sync. The entry may not have been pushed yet.
+        """
         future: asyncio.Future[int] = self._loop.create_future()
         if self.failure is not None:
             future.set_exception(self.failure)
@@ -289,7 +304,7 @@ class AddSession:
             if waiters is None:
                 waiters = self._waiters = deque()
             at = len(waiters)
-            while at and waiters[at - 1][0] > entry_id:  # somebody waits for an older entry
+            while at and waiters[at - 1][0] > entry_id:  # this waiter wants an older entry
                 at -= 1
             if at == len(waiters):
                 waiters.append((entry_id, future))
@@ -301,13 +316,16 @@ class AddSession:
         return future
 
     async def force(self) -> int:
-        """Make durable what is accepted; the last confirmed entry. Here it is durable already."""
+        """Make the accepted entries durable, and return the last confirmed entry.
+
+        In this class accepted entries are durable already.
+        """
         if self.failure is not None:
             raise self.failure
         return self.pipeline.last_confirmed
 
     async def reached(self) -> None:
-        """Wait until everything pushed was sent to every reachable member, for `REACH_S` at most.
+        """Wait at most `REACH_S` until everything pushed was sent to every reachable member.
 
         This is the last call before `stop`, when all entries are confirmed. An ack quorum has them,
         but a member whose connection is still being made would never get them. They would lack a
@@ -354,8 +372,8 @@ class AddSession:
     def on_failure(self, member: Member, error: QuireError, *, may_return: bool = False) -> None:
         """Handle a failed member.
 
-        `may_return` says that only the connection is known to be lost: the same bookie is tried
-        over a new connection before it is replaced.
+        `may_return` means that only the connection is known to be lost. The same bookie is then
+        tried over a new connection before it is replaced.
         """
         if self.failure is not None or member.gone:
             return
@@ -371,7 +389,7 @@ class AddSession:
         self.fail_member(member, may_return=may_return)
 
     def fail_member(self, member: EnsembleMember, *, may_return: bool = False) -> None:
-        """Replace it, as soon as no other change of the ensemble is in progress."""
+        """Replace this member as soon as no other change of the ensemble is in progress."""
         if self._reached is not None:
             member.leave()
             self.look_who_is_reached()
@@ -392,7 +410,7 @@ class AddSession:
             )  # fmt: skip
 
     def fail(self, error: QuireError) -> None:
-        """The end of this session: nothing is confirmed any more."""
+        """End this session with an error. Nothing is confirmed afterwards."""
         if self.failure is not None:
             return
         self.failure = error
@@ -407,12 +425,12 @@ class AddSession:
         for _, future in waiters or ():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever was cancelled does not look
+                future.exception()  # a cancelled waiter never retrieves it
         self._end_wait_for_room()
         self._tell_failure(error)
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now; the indexes at which it has other bookies."""
+        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
         changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
         self.ensemble = ensemble
         self._look_at_domains()
@@ -420,7 +438,7 @@ class AddSession:
 
     @property
     def owes(self) -> bool:
-        """Whether somebody may wait for members to answer."""
+        """Whether somebody may be waiting for members to answer."""
         return self.pipeline.accepted < self.pipeline.last_pushed
 
     def member(self, index: int) -> Member:
@@ -432,7 +450,7 @@ class AddSession:
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
     def begin_again(self, indexes: set[int]) -> None:
-        """With the bookies that are in these places now."""
+        """Start again with the bookies that are in these places now."""
         self.pipeline.restart(indexes, self._loop.time())
         for index in indexes:
             self._members[index].leave()
@@ -453,7 +471,8 @@ class AddSession:
         member.join()
 
     def check_timeouts(self, now: float) -> None:
-        """Called every now and then, while this session has members."""
+        """Fail the session or a member whose time is up. Called periodically while there are
+        members."""
         pipeline = self.pipeline
         coalesced = pipeline.coalesced
         if coalesced is not None and (
@@ -490,10 +509,10 @@ class AddSession:
             remedy="Open the ledger with recovery to see which entries it has",
         )
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, error: QuireError | None = None) -> None:
-        """Detach from all bookies. What is not confirmed fails with `error`."""
+        """Detach from all bookies. Entries that are not confirmed fail with `error`."""
         self._stopped = error is None
         self.fail(
             error
@@ -504,8 +523,10 @@ class AddSession:
 
 
 class Member:
-    """One member of the ensemble of a session. It sends what is pushed, and takes the answers: an
-    `AddSink`."""
+    """One member of a session's ensemble. It sends the pushed entries and receives the answers.
+
+    It is the `AddSink` of its connection.
+    """
 
     __slots__ = ("bookie_id", "channel", "gone", "index", "sent", "session")
 
@@ -515,12 +536,12 @@ class Member:
         self.bookie_id = bookie_id
         self.channel: Link | None = None
         self.sent = -1
-        """The entry after which begins what it has to be sent once it is connected."""
+        """The last entry that needs no sending: the backlog of a new connection begins after it."""
         self.gone = False
-        """Whether it was replaced: what still arrives is ignored (rule 14)."""
+        """Whether the member was replaced. Answers that still arrive are then ignored (rule 14)."""
 
     def join(self) -> None:
-        """Begin: at once where there is a connection that can be used."""
+        """Begin to send, at once if there is a usable connection."""
         session = self.session
         if session.failure is not None:
             return
@@ -540,7 +561,8 @@ class Member:
             return
         if self.gone or session.failure is not None:
             return
-        if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
+        # another session took it before this task ran
+        if not channel.takes_adds_of(session.ledger_id):
             session.tasks.start(self.connect())
             return
         self._attach(channel)
@@ -555,7 +577,7 @@ class Member:
 
     @property
     def reached(self) -> bool:
-        """Whether it was sent what it has to store, or never will be."""
+        """Whether the member was sent all that it has to store, or never will be."""
         if self.gone or self.channel is not None:
             return True
         return self.session.pipeline.outstanding_since(self.index) is None
@@ -604,8 +626,10 @@ class Member:
 
 
 class AddTimeouts:
-    """One timer for all sessions of a client: it checks each of them every `limit_s / CHECKS`. A
-    timer for each of thousands of ledgers costs more than their adds do."""
+    """One timer for all sessions of a client. It checks each session every `limit_s / CHECKS`.
+
+    A timer for each of thousands of ledgers would cost more than their adds do.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -651,7 +675,7 @@ class AddTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class SharedByWriters:
-    """The flush and the timer, of which one client has one each for all its writers."""
+    """The flush and the timer that all writers of one client share."""
 
     flush: Flush
     timeouts: AddTimeouts

@@ -1,8 +1,8 @@
-"""The flush of a client's writers at the end of an event-loop iteration: one callback for all of
-them, and one buffer for all ledgers that have the same members.
+"""The flush of a client's writers at the end of an event-loop iteration.
 
-With thousands of ledgers that get an entry each, a callback for each costs as much as a fifth of
-the rest, and a frame, a copy and a call for each member of each ledger more than that.
+All writers share one callback, and all ledgers with the same members share one buffer. With
+thousands of ledgers that get an entry each, a callback for each ledger would cost a fifth of all
+other work. A frame, a copy and a call for each member of each ledger would cost even more.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.net.link import Link
 
 COALESCED_ROWS_MIN = 2
-"""The number of rows from which on coalescing is worth its cost."""
+"""The minimum number of rows for which coalescing is worth its cost."""
 FLUSHES_ALONE = 100
-"""The number of flushes that a group makes without coalesced adds after answers came in another
-order than what was sent: this bookie has several logs."""
+"""The number of flushes that a group makes without coalesced adds after answers arrived in another
+order than the adds were sent. Such answers mean that the bookie has several logs."""
 
 
 class Flush:
@@ -31,19 +31,23 @@ class Flush:
     def __init__(self, counters: ClientCounters) -> None:
         self.counters = counters
         self._waiting: list[Callable[[], None]] = []
-        """Each writer is here once at most: its bound is the number of open writers."""
+        """The functions to call at the end of this iteration. Each writer appears at most once, so
+        the number of open writers bounds this list."""
         self._groups: WeakValueDictionary[tuple[Link, ...], ConnectionGroup] = WeakValueDictionary()
-        """The groups by their connections, in each order that was asked for. A group exists while a
-        session uses it."""
+        """The groups by their connections, with one key for each order that was asked for. A group
+        exists while a session uses it."""
         self.running = False
-        """Whether the writers are being called. What they put into groups meanwhile leaves after
-        that."""
+        """Whether the writers are being called. The frames that they put into groups meanwhile are
+        sent afterwards."""
         self.loaded: list[ConnectionGroup] = []
-        """The groups that hold something. Who puts the first piece into a group adds it."""
+        """The groups that hold something. The call that puts the first piece into a group adds it
+        here."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call this function at the end of the event-loop iteration, in the order of these
-        requests. It runs in the context of the first one."""
+        """Call this function at the end of the event-loop iteration, in the order of requests.
+
+        All functions run in the context of the first request.
+        """
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(call)
@@ -61,7 +65,7 @@ class Flush:
         return asyncio.get_running_loop().time()
 
     def confirmed(self, sent_at: float, count: int) -> None:
-        """Count entries of coalesced adds that have come to their quorum."""
+        """Count entries of coalesced adds that have reached their ack quorum."""
         self.counters.add_time.observe(self.now() - sent_at, count)
 
     def _run(self) -> None:
@@ -71,7 +75,7 @@ class Flush:
             for call in waiting:
                 try:
                     call()
-                except Exception as error:  # noqa: BLE001 - as the loop does: others have theirs
+                except Exception as error:  # noqa: BLE001 - one writer must not stop the others
                     message = "sending what was appended in an event-loop iteration failed"
                     asyncio.get_running_loop().call_exception_handler(
                         {"message": message, "exception": error}
@@ -84,7 +88,8 @@ class Flush:
 
 
 class ConnectionGroup:
-    """Connections that get the same frames: those to the members of one ensemble, in any order."""
+    """The connections to the members of one ensemble, in any order. All of them get the same
+    frames."""
 
     __slots__ = ("__weakref__", "_filling", "_flush", "_former", "_leaving", "_pieces", "_places",
                  "_rests", "links")  # fmt: skip
@@ -93,31 +98,33 @@ class ConnectionGroup:
         self.links = links
         self._flush = flush
         self._pieces: list[Buffer] = []
-        """The frames of the next flush. Each writer bounds its part (`max_turn_bytes`)."""
+        """The frames of the next flush. Each writer bounds its own part (`max_turn_bytes`)."""
         self._leaving: list[CoalescedAdds] = []
         """The coalesced adds of the next flush. The frames of each are contiguous."""
         self._filling: CoalescedAdds | None = None
-        """The one that takes the next entry."""
+        """The coalesced adds that take the next entry."""
         self._former: CoalescedAdds | None = None
         self._rests = 0
         self._places: dict[tuple[Link, ...], tuple[int, ...]] = {}
 
     def places(self, links: tuple[Link, ...]) -> tuple[int, ...]:
-        """Return where each of these connections is in `self.links`: one object for each order of
-        them."""
+        """Return the place of each of these connections in `self.links`.
+
+        Each order of the connections has one tuple, which its callers share.
+        """
         found = self._places.get(links)
         if found is None:
             found = self._places[links] = tuple(self.links.index(link) for link in links)
         return found
 
     def put(self, pieces: Sequence[Buffer]) -> None:
-        """Send frames whose answers no coalesced adds expect."""
+        """Queue frames whose answers no coalesced adds expect."""
         self._load()
         self._pieces += pieces
 
     def coalesced(self, ack_quorum: int) -> CoalescedAdds | None:
-        """Return the coalesced adds that take the next entry, or None while answers come in another
-        order."""
+        """Return the coalesced adds that take the next entry, or None while answers arrive in
+        another order."""
         coalesced = self._filling
         if coalesced is not None and coalesced.ack_quorum == ack_quorum and not coalesced.sealed:
             return coalesced
@@ -132,7 +139,8 @@ class ConnectionGroup:
         return self._filling
 
     def _load(self) -> None:
-        """Put what comes now after all that is here."""
+        """Mark the group as loaded, and seal the open coalesced adds so that later frames follow
+        them."""
         if not self._pieces and self._filling is None:
             self._flush.loaded.append(self)
         self._seal()
@@ -143,7 +151,7 @@ class ConnectionGroup:
             self._pieces += coalesced.seal()
 
     def send(self) -> None:
-        """Send what the writers have put here: one buffer, and one write for each connection."""
+        """Send what the writers have queued: one buffer, with one write for each connection."""
         self._seal()
         data = b"".join(self._pieces)
         leaving, self._leaving = self._leaving, []

@@ -1,5 +1,7 @@
-"""The handles of the one client that writes a ledger: what all of them can do, and the one that
-gives out the entry ids itself (`caller_ids` has the other).
+"""The handles of the one client that writes a ledger.
+
+`WriteHandle` has what all of them can do. `LedgerWriter` assigns the entry ids itself. The handle
+whose caller chooses the ids is in `caller_ids`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ from quire.metadata.ledgers.update import update_ledger
 
 
 def payload_bytes(payload: Buffer) -> bytes:
-    """The bytes of a payload. What its owner may change before it is sent is copied; what counts
-    items of several bytes (a view of integers) would be stored cut off. Raises UsageError."""
+    """Return the payload as bytes that nobody can change.
+
+    A mutable buffer is copied, because its owner may change it before it is sent. A view whose
+    items have several bytes, such as a view of integers, is converted: its length counts items, so
+    it would otherwise be stored cut off. Raises UsageError if the payload is not a buffer.
+    """
     if type(payload) is bytes:
         return payload
     try:
@@ -64,8 +70,10 @@ class HowToWrite(TypedDict):
 
 
 class WriteHandle:
-    """A ledger that is open for writing: wait, force, close. Subclasses add how entries are handed
-    over."""
+    """A ledger that is open for writing. It can be waited for, forced and closed.
+
+    Subclasses add the ways to hand entries over.
+    """
 
     ledger_id: int
     """The id of the ledger."""
@@ -83,7 +91,7 @@ class WriteHandle:
         value = self._metadata.value
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
         key = master_key(password)
-        # A force asks all members, wherever they are: it needs no more.
+        # A force asks all members in all fault domains, so it needs no spreading.
         spread = config.placement.spread_acks and not self.deferred_sync
         kind = DeferredSession if self.deferred_sync else partial(AddSession, spread_acks=spread)
         self._session: AddSession = kind(
@@ -112,7 +120,7 @@ class WriteHandle:
         self._batch_bytes = 0
         self._closing: asyncio.Future[int] | None = None
 
-    # -- what is known ------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -126,23 +134,23 @@ class WriteHandle:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, -1 if there is none. With deferred sync: the last durable
-        one."""
+        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
+        durable entry."""
         return self._session.pipeline.last_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that was given an id."""
+        """The last entry that has an id."""
         return self._session.pipeline.last_pushed + len(self._batch)
 
     @property
     def length(self) -> int:
-        """The payload bytes of the ledger: of all entries that were given an id."""
+        """The number of payload bytes of all entries that have an id."""
         return self._session.pipeline.length + self._batch_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether this handle can append no more."""
+        """Whether this handle can no longer append."""
         return self._closing is not None or self._session.failure is not None
 
     # -- waiting ------------------------------------------------------------------------------
@@ -157,33 +165,35 @@ class WriteHandle:
         return await self._waiter(entry_id)
 
     async def flush(self) -> int:
-        """Wait until everything handed over is acknowledged; the last entry id. Cancel-safe."""
+        """Wait until every entry handed over is acknowledged, and return the last entry id.
+        Cancel-safe."""
         self._send_batch()
         return await self._waiter(self._session.pipeline.last_pushed)
 
     async def force(self) -> int:
-        """Make durable every entry whose append has returned; `last_add_confirmed` then.
+        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
 
-        This is for deferred sync. Without it the entries are durable, and the call returns at once.
-        When it returns, those entries are written and fsynced on at least `ack_quorum` bookies of
-        the write set of each. Every reachable bookie of the ensemble has answered a force; one that
-        failed to was replaced, and got the entries again. Raises what ended the writer:
-        LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        This call is for deferred sync. Without deferred sync the entries are durable already, and
+        the call returns at once. When it returns, those entries are written and fsynced on at least
+        `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
+        then answered a force. A bookie that failed to answer was replaced, and its replacement
+        received the entries again. Raises the error that ended the writer: LedgerFencedError,
+        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
         """
         return await self._session.force()
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------
 
     async def close(self) -> int:
-        """Wait for outstanding appends, close the ledger, and return its last entry id (-1 if
-        empty).
+        """Close the ledger after its outstanding appends, and return its last entry id.
 
-        On return the metadata store records the ledger as CLOSED with that entry, and all entries
-        are durable: with deferred sync they are forced first. Raises the errors of outstanding
-        appends; then the ledger stays open for recovery. Raises LedgerRecreatedError if the ledger
-        was deleted and another one has its id: that one is not closed, and the entries appended
-        here are gone with the deleted ledger. Safe to call again. If cancelled, the ledger may or
-        may not be closed; the handle can no longer be used, and later calls report that.
+        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
+        with that entry, and all entries are durable. With deferred sync they are forced first.
+        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
+        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
+        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
+        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
+        handle can no longer be used, and later calls report that.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)
@@ -195,7 +205,7 @@ class WriteHandle:
         except BaseException as error:
             told = error if isinstance(error, QuireError) else self._cut_short()
             if told is not error:
-                self._stop(told)  # nobody else will: the handle is closed
+                self._stop(told)  # the handle is closed, so no other call will do this
             self._closing.set_exception(told)
             self._closing.exception()
             raise
@@ -229,7 +239,7 @@ class WriteHandle:
         return last
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: the next opener recovers it. Nothing is waited for."""
+        """Stop at once without closing the ledger. The next opener recovers the ledger."""
         if self._closing is None and self._session.failure is None:
             self._stop()
 
@@ -247,7 +257,7 @@ class WriteHandle:
         else:
             self.abandon()
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _stop(self, error: QuireError | None = None) -> None:
         if self._explicit_lac is not None:
@@ -257,9 +267,9 @@ class WriteHandle:
         self._session.stop(error)
 
     def _begin_batch(self) -> None:
-        """Have the batch that begins now sent at the end of this event-loop iteration."""
+        """Schedule the batch that begins now to be sent at the end of this event-loop iteration."""
         if self._traced:
-            self._loop.call_soon(self._send_batch)  # its span is a child of this caller's
+            self._loop.call_soon(self._send_batch)  # the span becomes a child of the caller's
         else:
             self._flush.at_end(self._send_batch)
 
@@ -271,16 +281,17 @@ class WriteHandle:
             try:
                 if len(batch) > 1 or not session.attach(batch[0]):
                     session.push(batch)
-            except QuireError as error:  # the ledger is full: whoever waits is told
+            except QuireError as error:  # the ledger is full: its waiters get this error
                 session.fail(error)
             except Exception as error:
-                # Who waits for these ids must not be told of others that get them.
+                # Later entries may be given the ids of this batch. Its waiters must fail now, so
+                # that an acknowledgement of those later entries never reaches them.
                 session.fail(self._unsent_error(error))
                 raise
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if not self._handed_over(entry_id):
-            if self._session.failure is not None:  # it may have been held until then
+            if self._session.failure is not None:  # the entry may have been held until the failure
                 raise self._session.failure
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} has not been appended yet"
@@ -313,8 +324,10 @@ class WriteHandle:
     async def _change_ensemble(
         self, failed: dict[int, str], replacements: dict[int, str], first: int
     ) -> tuple[str, ...]:
-        """Name the new ensemble in the metadata, before any acknowledgement of it counts
-        (replication spec, 4.2; rules 8, 18, 19)."""
+        """Record the new ensemble in the metadata before any acknowledgement from it counts.
+
+        Source: replication spec, 4.2; rules 8, 18, 19.
+        """
 
         def change(now: LedgerMetadata) -> LedgerMetadata | None:
             if now.state is not LedgerState.OPEN:
@@ -335,7 +348,7 @@ class WriteHandle:
         return updated.value.last_segment.ensemble
 
     def _over(self, now: LedgerMetadata) -> QuireError | None:
-        """Why a writer that finds this metadata is out for good."""
+        """Return the error that ends a writer for good when it finds this metadata, or None."""
         if now.state is LedgerState.IN_RECOVERY:
             return LedgerFencedError(
                 f"ledger {self.ledger_id} is being recovered by another client",
@@ -350,7 +363,7 @@ class WriteHandle:
         return None
 
     def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
-        """Somebody changed the metadata, or we did (rule 37)."""
+        """Handle a change of the metadata, made by another client or by this one (rule 37)."""
         over: QuireError | None
         if stored is None:
             over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
@@ -363,28 +376,29 @@ class WriteHandle:
 
 
 class LedgerWriter(WriteHandle):
-    """Appends entries to one open ledger. Made by `Client.create_ledger`.
+    """A handle that appends entries to one open ledger. `Client.create_ledger` makes it.
 
-    An entry is *acknowledged* when `append` (or a call that waits for it) returns: it is written
-    and fsynced on at least `ack_quorum` bookies, and so are all entries before it. When a call
-    raises, the entries it was about may or may not be in the ledger: open it with recovery and
-    look. After LedgerFencedError or any other final error the handle is dead.
+    An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
+    all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
+    raises, its entries may or may not be in the ledger: open the ledger with recovery to find out.
+    After LedgerFencedError or any other final error the handle can no longer be used.
 
     With deferred sync (`create_ledger(deferred_sync=True)`) "acknowledged" means less: `ack_quorum`
-    bookies have *accepted* the entry, and a crash of those machines loses it. It is durable, part
-    of `last_add_confirmed`, and there for readers once `force` or `close` has returned.
+    bookies have *accepted* the entry, and a crash of those machines loses it. Once `force` or
+    `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
+    readers.
 
-    Use as `async with`: leaving the block closes the ledger.
+    Use the handle as `async with`: leaving the block closes the ledger.
     """
 
     # -- appending ----------------------------------------------------------------------------
 
     async def append(self, payload: Buffer) -> int:
-        """Append one entry and wait until it is acknowledged; its entry id.
+        """Append one entry, wait until it is acknowledged, and return its entry id.
 
-        Calls made in one event-loop iteration travel together: thousands may be outstanding.
-        Waits first while `ClientConfig.max_unacked_bytes` are unacknowledged. If cancelled after
-        it began, the entry may still become part of the ledger.
+        Calls made in one event-loop iteration are sent together, and thousands may be outstanding.
+        The call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is
+        cancelled after it began, the entry may still become part of the ledger.
 
         Raises EntryTooLargeError, UsageError (nothing was sent); LedgerFencedError,
         LedgerClosedError, NotEnoughBookiesError, WriteError (outcome unknown).
@@ -396,8 +410,12 @@ class LedgerWriter(WriteHandle):
         return await session.wait_for(entry_id)
 
     def submit(self, payload: Buffer) -> int:
-        """Hand over one entry without waiting; its entry id. Nothing is durable on return: `wait`
-        or `flush` tell. The caller minds the bound: `await room()` from time to time."""
+        """Hand over one entry without waiting, and return its entry id.
+
+        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not
+        enforce the bound on unacknowledged bytes. The caller does so by awaiting `room()` from time
+        to time.
+        """
         session = self._session
         if session.failure is not None:
             raise session.failure
@@ -419,15 +437,20 @@ class LedgerWriter(WriteHandle):
         return entry_id
 
     async def append_many(self, payloads: Sequence[Buffer]) -> int:
-        """Append entries with consecutive ids and wait until all are acknowledged; the id of the
-        last one (`last_add_pushed` if there are none). Errors and cancellation as for `append`;
-        on an error a prefix of them may be in the ledger."""
+        """Append consecutive entries, wait until all are acknowledged, and return the last id.
+
+        Returns `last_add_pushed` if there are no payloads. Errors and cancellation are as for
+        `append`. On an error a prefix of the entries may be in the ledger.
+        """
         last = await self.submit_many(payloads)
         return await self._session.wait_for(last) if len(payloads) else last
 
     async def submit_many(self, payloads: Sequence[Buffer]) -> int:
-        """As `append_many`, without waiting for the acknowledgement: `wait` and `flush` do. Waits
-        only while `ClientConfig.max_unacked_bytes` are unacknowledged."""
+        """Hand over entries with consecutive ids, and return the last id, as `append_many` does.
+
+        This call does not wait for the acknowledgement; `wait` and `flush` do. It waits only while
+        `ClientConfig.max_unacked_bytes` are unacknowledged.
+        """
         session = self._session
         last = self.last_add_pushed
         for chunk in self._chunks(payloads):
@@ -440,7 +463,10 @@ class LedgerWriter(WriteHandle):
         return last
 
     def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
-        """Pieces of about `max_batch_bytes`, after checking every payload: all or none is sent."""
+        """Check every payload, then return them in chunks of about `max_batch_bytes`.
+
+        All payloads are checked first, so either all of them are sent or none.
+        """
         chunks: list[Sequence[Buffer]] = []
         if not {bytes}.issuperset(map(type, payloads)):
             payloads = [payload_bytes(payload) for payload in payloads]

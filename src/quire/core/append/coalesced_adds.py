@@ -1,18 +1,20 @@
-"""Adds of many ledgers that leave as one buffer to the same members: one entry of each ledger.
+"""Adds of many ledgers that are sent as one buffer to the same members, with one entry per ledger.
 
-With thousands of ledgers in turn, three acknowledgements an entry cost more than the entry: each of
-them looks for its ledger, and moves a watermark in memory that no cache holds. The answers of one
-connection come in the order of what was sent. So here a member's state is one number for all of
-these entries, and an entry is confirmed once, when the ack quorum's number passes it. Invariants:
+When thousands of ledgers take turns, three acknowledgements per entry cost more than the entry.
+Each of them looks up its ledger and moves a watermark in memory that no cache holds. The answers of
+one connection arrive in the order in which the adds were sent. So here the state of a member is one
+number for all of these entries. An entry is confirmed once, when the number of the ack quorum
+passes it. Invariants:
 
-1. A pipeline *attaches* its newest entry to coalesced adds if nothing else of it is outstanding,
-   and its members are theirs. Meanwhile its watermarks are here. The frames of all rows are made
-   at once, when the coalesced adds are *sealed*.
-2. Whoever asks the pipeline for more than what is confirmed, or changes it, makes it *detach*
-   first: it takes its entry back, with what each member has acknowledged so far. From then on it
+1. A pipeline *attaches* its newest entry to coalesced adds if nothing else of the pipeline is
+   outstanding, and if its members are the members of the coalesced adds. The coalesced adds then
+   hold its watermarks. The frames of all rows are made at once, when the coalesced adds are
+   *sealed*.
+2. A pipeline *detaches* before anything reads or changes more of its state than the confirmed
+   prefix. It takes its entry back, with what each member has acknowledged so far. From then on it
    is as if the entry had been pushed alone.
-3. `acked` receives how many rows a member has acknowledged from the front on, without a gap.
-   Answers that come in another order end the coalesced adds: all pipelines detach.
+3. `acked` receives the number of rows that a member has acknowledged, counted from the first row
+   without a gap. Answers in another order end the coalesced adds: all pipelines detach.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from quire.codec.wire.v2 import Buffer, add_responses_each
 
 
 class CoalescedPipeline(Protocol):
-    """The pipeline of a ledger, as far as coalesced adds know it."""
+    """The part of a ledger's pipeline that coalesced adds use."""
 
     coalesced: CoalescedAdds | None
     frozen: bool
@@ -37,13 +39,14 @@ class CoalescedPipeline(Protocol):
 
 
 Row = tuple[CoalescedPipeline, AddEncoder, int, int, int, int, Buffer]
-"""An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""
+"""An entry: its pipeline, encoder, ledger, entry id and LAC, the length of the ledger including it,
+and its payload."""
 
 
 class CoalescedAdds:
-    """Rows, each the entry of one ledger, that leave as one buffer.
+    """The rows, each the entry of one ledger, that are sent as one buffer.
 
-    Members are known by their place in the connection group, which may differ from their index in
+    A member is identified by its place in the connection group, which may differ from its index in
     an ensemble.
     """
 
@@ -60,28 +63,34 @@ class CoalescedAdds:
         sent_at: float,
         on_confirmed: Callable[[float, int], None],
     ) -> None:
-        """`on_confirmed` is told when what was confirmed was sent, and how much it is."""
+        """Create coalesced adds without rows.
+
+        `on_confirmed` is called with the time at which the rows were sent and the number of rows
+        that have just been confirmed.
+        """
         self.ack_quorum = ack_quorum
         self.sent_at = sent_at
         self.acked_by = [0] * members
-        """How many rows, from the front on, the member in each place has acknowledged."""
+        """The number of rows that the member in each place has acknowledged, counted from the first
+        row."""
         self.confirmed = 0
-        """Rows that an ack quorum has acknowledged."""
+        """The number of rows that an ack quorum has acknowledged."""
         self.sealed = False
-        """It takes no more rows. The attributes below are known from then on."""
+        """Whether it takes no more rows. The attributes below are known once it is sealed."""
         self.ledger_ids: Sequence[int] = ()
         self.entry_ids: Sequence[int] = ()
         self.payload_bytes = 0
         self.waiting: dict[int, Callable[[], object]] = {}
-        """Row -> whom to call when it is confirmed."""
+        """The function to call for a row when the row is confirmed."""
         self.detached_rows: set[int] = set()
-        """Rows whose ledger has to receive each of its acknowledgements."""
+        """The rows whose ledger must receive each of its acknowledgements itself."""
         self.over = False
-        """No pipeline is attached any more: all is acknowledged by all, or detached."""
+        """Whether no pipeline is attached any more: each row is acknowledged by all members, or
+        detached."""
         self.disordered = False
         self._on_confirmed = on_confirmed
         self.rows: list[Row] = []
-        """Until it is sealed: pipelines append to it."""
+        """The rows until it is sealed. Pipelines append to this list."""
         self._pipelines: Sequence[CoalescedPipeline] = ()
         self._pieces: Sequence[Buffer] = ()
         self._unsent: Sequence[Buffer] = ()
@@ -91,7 +100,10 @@ class CoalescedAdds:
         return len(self.ledger_ids) or len(self.rows)
 
     def seal(self) -> Sequence[Buffer]:
-        """Take no more rows. Return the pieces of their frames, once, to be sent to each member."""
+        """Take no more rows, and return the pieces of their frames to be sent to each member.
+
+        Only the first call returns the pieces.
+        """
         self._seal()
         unsent, self._unsent = self._unsent, ()
         return unsent
@@ -110,7 +122,8 @@ class CoalescedAdds:
 
     @property
     def answers(self) -> bytes:
-        """What each member answers if it stores all, in this order. Seal it first."""
+        """The answer of a member that stores all rows, in this order. It is valid only after
+        sealing."""
         if not self._answers:
             self._answers = add_responses_each(self.ledger_ids, self.entry_ids)
         return self._answers
@@ -146,7 +159,7 @@ class CoalescedAdds:
         return pieces
 
     def end_in_disorder(self) -> None:
-        """Detach all pipelines: answers do not come in the order that was expected."""
+        """Detach all pipelines because answers arrive in another order than expected."""
         self.disordered = True
         self.detach_all()
 
@@ -158,7 +171,7 @@ class CoalescedAdds:
                 pipeline.detach()
 
     def _end(self) -> None:
-        """It holds no payload, and no pipeline, any more."""
+        """Release all payloads and pipelines."""
         self.over = True
         self._pipelines = self._pieces = ()
         self.waiting.clear()

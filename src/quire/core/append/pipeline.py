@@ -1,22 +1,23 @@
-"""Which adds of one ledger handle are confirmed: watermarks instead of a record per entry.
+"""Track which adds of one ledger handle are confirmed, by watermarks instead of entry records.
 
-The writer pushes *blocks* (the entries of one turn of its event loop) and reports what each
-member of the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
+The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
+the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
 
-1. `last_confirmed` only grows, by one entry after the other; entry e is confirmed when at least
-   `ack_quorum` members of its write set have acknowledged it (15).
-2. `next[index]` is the first entry of the member's stripe that it has not acknowledged; everything
-   of its stripe before that is. What arrives out of order waits in `ahead[index]`.
-3. While frozen (an ensemble change is running) nothing is confirmed (10). A replaced member starts
-   again at the first unconfirmed entry; *all* resets come before the next confirmation (12), and
-   every unconfirmed entry of its stripe is sent again (13).
+1. `last_confirmed` only grows, one entry at a time. Entry e is confirmed when at least `ack_quorum`
+   members of its write set have acknowledged it (15).
+2. `next[index]` is the first entry of the member's stripe that it has not acknowledged. It has
+   acknowledged every earlier entry of its stripe. Acknowledgements that arrive out of order wait in
+   `ahead[index]`.
+3. Nothing is confirmed while the pipeline is frozen, which means that an ensemble change is running
+   (10). A replaced member starts again at the first unconfirmed entry. *All* resets happen before
+   the next confirmation (12), and every unconfirmed entry of its stripe is sent again (13).
 
-Blocks form a linked list with one cursor a member and one for confirmation: a block is freed when
+Blocks form a linked list with one cursor per member and one for confirmation. A block is freed when
 the last cursor has passed it.
 
-A single entry that leaves together with those of other ledgers may be attached to `CoalescedAdds`
-instead of becoming a block. Whatever here asks for, or changes, more than what is confirmed
-detaches it first.
+A single entry that is sent together with those of other ledgers may be attached to `CoalescedAdds`
+instead of becoming a block. A method that needs or changes more than the confirmed prefix detaches
+the entry first.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from quire.core.append.coalesced_adds import CoalescedAdds
 from quire.core.append.quorum import in_write_set
 
 PUSHES_ALONE = 32
-"""The number of entries that are not attached after one that had to be detached because the next
-one came: such a ledger has several under way most of the time."""
+"""The number of entries that are not attached after an entry had to be detached because the next
+one was pushed. Such a ledger has several entries outstanding most of the time."""
 
 
 class Block:
-    """The ADD frames of consecutive entries, as they are sent to a member that stores all.
+    """The ADD frames of consecutive entries, as they are sent to a member that stores all of them.
 
-    In `pieces` that make them when they are joined: of one entry among thousands of ledgers most
-    are sent once, and together with others.
+    The frames are kept as pieces, which are joined to be sent. With thousands of ledgers a block
+    usually has one entry, which is sent only once, and together with those of other ledgers.
     """
 
     __slots__ = ("first", "last", "length_after", "length_before", "next", "pieces", "sent_at")
@@ -60,7 +61,7 @@ class Block:
         self.next: Block | None = None
 
     def frames(self, entries: Sequence[int]) -> bytes:
-        """The frames of those of `entries` (ascending) that lie in this block."""
+        """Return the frames of those of `entries` (ascending) that are in this block."""
         data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
             return data
@@ -107,14 +108,15 @@ class AddPipeline:
         self._striped = ensemble_size != write_quorum
         self.last_confirmed = last_confirmed
         self.accepted = last_confirmed
-        """Up to here appends return; in this class the same as `last_confirmed`."""
+        """The last entry whose append may return. In this class it equals `last_confirmed`."""
         self.last_pushed = last_confirmed
         self.length = length
-        """Payload bytes up to `last_pushed`."""
+        """The number of payload bytes up to `last_pushed`."""
         self.frozen = False
         first = last_confirmed + 1
         self._next = [self._stripe_from(index, first) for index in range(ensemble_size)]
-        # A client may have ten thousand of these: what most do not need takes no object of its own.
+        # A client may have ten thousand pipelines, so state that most of them do not need takes no
+        # object of its own.
         self._ahead: dict[int, set[int]] = {}
         self._cursors: list[Block | None] = [None] * ensemble_size
         self._restarted_at: dict[int, float] = {}
@@ -122,23 +124,25 @@ class AddPipeline:
         self._confirming: Block | None = None
         self._tail: Block | None = None
         self.coalesced: CoalescedAdds | None = None
-        """That has the newest entry, or had it until all members acknowledged it."""
+        """The coalesced adds that the newest entry is attached to. They stay here after all members
+        have acknowledged it, until the pipeline detaches."""
         self.row = 0
-        """The number of that entry there."""
+        """The row of that entry in the coalesced adds."""
         self._places: Sequence[int] = ()
         self._alone_until = -1
 
     # -- sending ------------------------------------------------------------------------------
 
     def push(self, block: Block) -> None:
-        """`block` follows what was pushed before."""
+        """Add a block, which must follow what was pushed before."""
         assert block.first == self.last_pushed + 1
         if self.coalesced is not None:
             if not self.coalesced.over:
                 self._alone_until = block.last + PUSHES_ALONE
             self.detach()
         if self._tail is None and not self._striped and not self._parked:
-            # Nothing is outstanding anywhere: so it is with thousands of ledgers in turn.
+            # Nothing is outstanding anywhere. This is the usual case when thousands of ledgers take
+            # turns.
             self._cursors = [block] * self._ensemble_size
         else:
             self._begin_cursors(block)
@@ -152,8 +156,8 @@ class AddPipeline:
         if self._tail is not None:
             self._tail.next = block
         for index, cursor in enumerate(self._cursors):
-            # A member of a striped ensemble may have no part in a small block: then nothing of it
-            # is outstanding there.
+            # A member of a striped ensemble may store no entry of a small block. Nothing of the
+            # block is then outstanding there.
             if cursor is None and index not in self._parked and self._next[index] <= block.last:
                 self._cursors[index] = block
 
@@ -175,8 +179,10 @@ class AddPipeline:
         ledger_id: int,
         payload: Buffer,
     ) -> int:
-        """Push one entry as a row of `coalesced`, and return the row. Member i has place
-        `places[i]` there."""
+        """Push one entry as a row of `coalesced`, and return the row.
+
+        Member i has place `places[i]` in the coalesced adds.
+        """
         self.last_pushed = entry_id = self.last_pushed + 1
         self.length = length = self.length + len(payload)
         self.coalesced, self._places = coalesced, places
@@ -204,15 +210,18 @@ class AddPipeline:
         self._tail = block if any(missing) or self._confirming is not None else None
 
     def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
-        """The entries of [first, last] that member `index` stores."""
+        """Return the entries of [first, last] that member `index` stores."""
         if not self._striped:
             return range(first, last + 1)
         size, quorum = self._ensemble_size, self._write_quorum
         return [entry for entry in range(first, last + 1) if (index - entry) % size < quorum]
 
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
-        """(last entry of the block, frames) of what member `index` has to be sent: its stripe of
-        the entries behind `after` that it has not acknowledged, confirmed by others or not."""
+        """Yield what member `index` has to be sent, as (last entry of the block, frames).
+
+        These are the entries after `after` in the member's stripe that the member has not
+        acknowledged, whether or not other members have confirmed them.
+        """
         self.detach()
         block = self._cursors[index]
         while block is not None:
@@ -226,8 +235,11 @@ class AddPipeline:
     # -- acknowledgements ---------------------------------------------------------------------
 
     def acked_run(self, index: int, first: int, last: int) -> bool:
-        """Member `index` has stored first..last (all of them; only where nothing is striped).
-        Whether an ack quorum may have more than is accepted: if not, `confirm` moves nothing."""
+        """Note that member `index` has stored all of first..last.
+
+        This is for ensembles without striping only. Returns whether an ack quorum may have more
+        than is accepted. If not, `confirm` moves nothing.
+        """
         if self.coalesced is not None:
             self._end_coalesced()
         plain = last <= self.last_pushed and not self._ahead and not self._striped
@@ -242,14 +254,17 @@ class AddPipeline:
             accepted = self.accepted
             if last <= accepted:
                 return False
-            # Where more is asked for than so many members, they are needed all the same.
+            # A subclass may require more than this number of members, but this number is always
+            # necessary.
             return sorted(self._next)[-self._ack_quorum] > accepted + 1
         self.acked(index, range(first, last + 1))
         return self._next[index] - 1 > self.accepted
 
     def acked(self, index: int, entries: Iterable[int]) -> None:
-        """Member `index` has stored `entries`, in any order, repetitions allowed. Of what was not
-        sent it can have stored nothing."""
+        """Note that member `index` has stored `entries`, in any order; repetitions are allowed.
+
+        Entries that were never pushed are ignored, because the member cannot have stored them.
+        """
         if self.coalesced is not None:
             self._end_coalesced()
         ahead = self._ahead.get(index)
@@ -272,7 +287,7 @@ class AddPipeline:
         self._move_cursor(index)
 
     def confirm(self) -> bool:
-        """Advance `last_confirmed` as far as the quorums allow. True if it moved."""
+        """Advance `last_confirmed` as far as the quorums allow, and return whether it moved."""
         if self.coalesced is not None:
             self.detach()
         if self.frozen:
@@ -285,8 +300,7 @@ class AddPipeline:
         return True
 
     def stored_through(self) -> int:
-        """The last entry that, with all before it, an ack quorum has acknowledged as things stand
-        now."""
+        """Return the last entry up to which an ack quorum has acknowledged every entry so far."""
         if self.coalesced is not None:
             self.detach()
         if self._striped:
@@ -309,7 +323,7 @@ class AddPipeline:
         for residue in range(size):
             members = sorted(self._next[(residue + k) % size] for k in range(quorum))
             through = members[-self._ack_quorum] - 1
-            # The first entry of this residue that lies behind `through`.
+            # The first entry of this residue after `through`.
             candidate = through + 1 + (residue - through - 1) % size
             first_open = min(first_open, candidate)
         return first_open - 1
@@ -317,7 +331,8 @@ class AddPipeline:
     # -- ensemble changes ---------------------------------------------------------------------
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
-        """These members are new: they have acknowledged nothing behind `last_confirmed`."""
+        """Restart these members, which are new: they have acknowledged nothing after
+        `last_confirmed`."""
         self.detach()
         for index in indexes:
             self._parked -= {index}
@@ -328,7 +343,7 @@ class AddPipeline:
             self._restarted_at[index] = now
 
     def park(self, indexes: Iterable[int]) -> None:
-        """These members are away: nothing is outstanding on them until they restart."""
+        """Park these members, which are away: nothing is outstanding on them until they restart."""
         self.detach()
         for index in indexes:
             self._parked |= {index}
@@ -340,7 +355,7 @@ class AddPipeline:
 
     @property
     def idle(self) -> bool:
-        """Nothing is outstanding on any member."""
+        """Whether nothing is outstanding on any member."""
         if self.coalesced is not None:
             if self.coalesced.over:
                 return True
@@ -348,7 +363,8 @@ class AddPipeline:
         return not any(self._cursors)
 
     def outstanding_since(self, index: int) -> float | None:
-        """When the oldest entry that member `index` has not acknowledged was sent."""
+        """Return when the oldest entry that member `index` has not acknowledged was sent, or
+        None."""
         self.detach()
         cursor = self._cursors[index]
         if cursor is None:
@@ -356,23 +372,25 @@ class AddPipeline:
         return max(cursor.sent_at, self._restarted_at.get(index, 0.0))
 
     def unaccepted_since(self) -> float | None:
-        """When the oldest entry behind `accepted` was pushed."""
+        """Return when the oldest entry after `accepted` was pushed, or None."""
         self.detach()
         block = self._confirming
-        while block is not None and block.last <= self.accepted:  # deferred sync: not durable yet
+        # accepted, but not durable yet (deferred sync)
+        while block is not None and block.last <= self.accepted:
             block = block.next
         return None if block is None else block.sent_at
 
     def unacked_bytes(self, index: int) -> int:
-        """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
+        """Return the payload bytes pushed since the oldest entry that member `index` has not
+        acknowledged."""
         self.detach()
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before
 
     @property
     def unconfirmed_bytes(self) -> int:
-        """Payload bytes of the blocks that are not wholly confirmed; with deferred sync, not wholly
-        durable."""
+        """The payload bytes of the blocks that are not wholly confirmed. With deferred sync, these
+        are the blocks that are not wholly durable."""
         self.detach()
         block = self._confirming
         return 0 if block is None else self.length - block.length_before
@@ -397,15 +415,17 @@ class AddPipeline:
             self._forget_tail()
 
     def _end_coalesced(self) -> None:
-        """Handle an acknowledgement for this ledger alone, which is not in the order of its
-        coalesced adds."""
+        """Handle an acknowledgement for this ledger alone, which breaks the order of its coalesced
+        adds."""
         coalesced = self.coalesced
         if coalesced is not None and not coalesced.over:
             coalesced.end_in_disorder()
         self.detach()
 
     def _forget_tail(self) -> None:
-        """Where no cursor is left the newest block is kept by nothing else: an idle writer holds
-        no payload."""
+        """Drop the tail if no cursor is left, so that an idle writer holds no payload.
+
+        Nothing else keeps the newest block in that case.
+        """
         if not any(self._cursors):
             self._tail = None

@@ -87,7 +87,7 @@ class ZooKeeperRoot:
                         return await work(again)
                     except LostConnectionError:
                         again = True
-                        # One turn of the loop, so that kazoo's word on its state arrives.
+                        # One event-loop iteration, so that kazoo's word on its state arrives.
                         await asyncio.sleep(0)
         except NodeError as error:
             raise MetadataError(

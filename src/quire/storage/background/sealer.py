@@ -21,8 +21,8 @@ from quire.storage.segment.segment import (
 )
 
 LEDGERS_PER_SLICE = 500
-"""Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
-tens of thousands, and adds must not wait for all of them."""
+"""The number of ledgers taken over in one event-loop iteration, which takes about a millisecond. A
+segment may have entries of tens of thousands, and adds must not wait for all of them."""
 NO_SEGMENT_BEFORE = 1
 """The number of the first segment: a deletion up to here deletes nothing."""
 

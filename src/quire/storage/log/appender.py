@@ -1,6 +1,6 @@
-"""The way of a batch into the log, on the event loop: room, order, completion, failure.
+"""The path of a batch into the log, on the event loop: space, order, completion, failure.
 
-Which segment a batch goes to is decided when it is appended, so that the index can name it at once.
+The segment of a batch is chosen when the batch is appended, so that the index can name it at once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 Done = Callable[[StorageError | None], None]
 MAX_NOTE_BYTES = 256 * 1024
-"""State records written as one batch."""
+"""The most bytes of state records written as one batch."""
 
 
 STATE_SHARE = 4
-"""One byte of so many of the reserve is for state records alone."""
+"""The divisor that gives the share of the reserve for state records alone."""
 PATIENCE_S = 0.01
-"""So long at most a patient batch waits for others to share their sync."""
+"""Seconds that a patient batch waits at most for others to share their sync."""
 PATIENT_BYTES_MAX = 512 * 1024
-"""That batches which wait so take on the disk: with this they are written by themselves. What they
-join takes longer by no more than it takes to write them."""
+"""The number of bytes on the disk at which waiting patient batches are written by themselves. It
+bounds the delay of a batch that they join: by no more than the time to write this much."""
 
 
 class TimerHandle(Protocol):
@@ -39,7 +39,7 @@ class TimerHandle(Protocol):
 
 class Schedule(Protocol):
     def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
-        """Like the event loop's `call_later`."""
+        """Call `callback` after `delay` seconds, like the event loop's `call_later`."""
         ...
 
 
@@ -54,7 +54,11 @@ class Appender:
         closed: Callable[[LogSegment], None],
         times: StorageTimes,
     ) -> None:
-        """`closed` is called with each segment that takes no more groups, all of them synced."""
+        """Create an appender without a current segment.
+
+        `closed` is called with each segment that takes no more groups, once all of its groups are
+        synced.
+        """
         self._catalogue = catalogue
         self._config = config
         self._preallocated = preallocated
@@ -66,21 +70,22 @@ class Appender:
         self._sequence = 0
         self._completed = 0
         self._pending: list[StateRecord] = []
-        """To be written with the next batch."""
+        """The state records to be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
         self._resting: list[tuple[LogBatch, LogSegment]] = []
-        """Patient batches that the log's worker does not know of yet: the newest of all."""
+        """Patient batches that the log's worker does not know of yet. They are the newest of all
+        batches."""
         self._resting_bytes = 0
         self._patience: TimerHandle | None = None
         self._in_company = False
-        """An add of a writer came after the last time that a patient batch waited in vain."""
+        """Whether a writer's add has arrived since a patient batch last waited in vain."""
         self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
-        """Whether the last group is not a mere mark of the end."""
+        """Whether the last group is something other than an end mark."""
         self._was_full = False
         self._stalled = False
-        """Whether the log waits for a prepared segment."""
+        """Whether the log waits for a preallocated segment."""
         self.current: LogSegment | None = None
         self.closing = False
         self.failed: StorageError | None = None
@@ -88,16 +93,19 @@ class Appender:
         self.on_drained: Callable[[], None] = lambda: None
         self.queued_bytes = 0
         self.end_group = 0
-        """The group behind the last that is synced."""
+        """The number of the group after the last synced one."""
         self.groups = 0
         self.batches = 0
         self.bytes_written = 0
 
-    # -- room -------------------------------------------------------------------------------------
+    # -- space ------------------------------------------------------------------------------------
 
     def resume(self, segment: LogSegment, sequence: int, pending: Sequence[StateRecord]) -> None:
-        """The segment to append to, begun already, the sequence number of the last batch, and what
-        is to be written with the next. May be called on another thread: nothing is scheduled."""
+        """Set the segment to append to, which is begun already, and continue after its last batch.
+
+        `sequence` is the number of the last batch, and `pending` is what is to be written with the
+        next one. This may be called on another thread, because it schedules nothing.
+        """
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
         self.current = segment
         self.end_group = segment.end_group
@@ -112,8 +120,10 @@ class Appender:
         self.current = segment
 
     def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
-        """The segment that the batch will go to. `DiskFullError`, `UsageError`: nothing has
-        happened."""
+        """Return the segment that the batch will go to.
+
+        `DiskFullError` and `UsageError` mean that nothing has happened.
+        """
         if self.closing:
             raise StorageError("the store is closed")
         if not reserve and not self._preallocated.space:
@@ -138,15 +148,18 @@ class Appender:
         return segment
 
     def _check_share(self, segment: LogSegment, cost: int) -> None:
-        """On a full disk recovery adds leave a share of the reserve to state records: a fence, or
-        the deletions that give space back, must not lack the room that an add has taken."""
+        """Refuse recovery adds that would use up the share of the reserve for state records.
+
+        The disk is full. A fence, or the deletions that give space back, must not lack the space
+        that an add has taken.
+        """
         share = self._preallocated.reserve_bytes // STATE_SHARE
         if not self._preallocated.capacity() and not segment.fits(cost + share):
             raise DiskFullError(f"the log is full: {self._preallocated.error}")
 
     def _roll(self, old: LogSegment, cost: int) -> LogSegment:
         preallocated = self._preallocated
-        # One block is for the mark of the end, should it be the last group.
+        # One block is for the end mark, in case this becomes the last group.
         header = segment_header_size(len(self._catalogue.segments) + 1)
         needed = header + cost + BLOCK_BYTES
         if needed > self._config.segment_bytes:
@@ -160,8 +173,8 @@ class Appender:
                 if old.fits(cost):
                     return old
                 raise DiskFullError(f"the log is full: {preallocated.error}")
-            # The next segment is being prepared. Until it is there the old one grows, by what
-            # was received already: no more should be.
+            # The next segment is being prepared. Until it is ready the old one grows by what was
+            # received already, and no more should be received.
             self._stalled = self._was_full = True
             return old
         segment = preallocated.take()
@@ -177,11 +190,13 @@ class Appender:
     def submit(self, batch: LogBatch, segment: LogSegment) -> None:
         """Queue a batch that `admit` has accepted for `segment`, once its runs are indexed.
 
-        A patient batch waits for the next one that is not, and they are written and synced
-        together; so copies and explicit LACs cost a disk that is written to anyway no syncs of
-        their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
-        wait: they go by themselves, and so do those that follow until one comes. The order of
-        batches stays what it is."""
+        A patient batch waits for the next batch that is not patient, and both are written and
+        synced together. So copies and explicit LACs cost no syncs of their own on a disk that is
+        written to anyway, and no batch waits behind a sync that is theirs alone. If none arrives
+        within `PATIENCE_S`, the patient batches are written by themselves, and later ones are
+        written at once until a writer's add arrives. They are also written by themselves if many
+        bytes wait. The order of batches never changes.
+        """
         runs, size = batch.run_count, batch.size_bytes
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
@@ -204,12 +219,12 @@ class Appender:
         self._writer.submit(batch, segment)
 
     def _on_patience(self) -> None:
-        """Nobody has come."""
+        """Write the waiting batches because no other batch has arrived."""
         self._in_company = False
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """What has rested goes ahead of what comes now."""
+        """Submit the patient batches that have waited, before any newer batch."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -218,8 +233,10 @@ class Appender:
             self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
-        """Log state records, in order; `done` when all are durable. They may use the reserve.
-        `patient`: see `submit`."""
+        """Log state records in order, and call `done` when all are durable.
+
+        They may use the reserve. `patient` is explained in `submit`.
+        """
         if self.failed is not None:
             done(self.failed)
             return
@@ -247,7 +264,7 @@ class Appender:
         self.submit(batch, self.admit(batch, reserve=True))
 
     def add_pending(self, record: StateRecord) -> None:
-        """To be logged ahead of the next batch, or soon."""
+        """Log this record before the next batch, or soon if there is none."""
         self._pending.append(record)
         self._arm()
 
@@ -303,7 +320,7 @@ class Appender:
 
     @property
     def taken(self) -> tuple[int, int]:
-        """Bytes that wait to be durable, and that were written since the start."""
+        """The bytes that wait to be durable, and the bytes written since the start."""
         return self.queued_bytes, self.bytes_written
 
     @property
@@ -311,7 +328,7 @@ class Appender:
         return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
 
     def on_prepared(self) -> None:
-        """A segment is prepared, or cannot be."""
+        """Continue after a segment was prepared, or could not be."""
         self._stalled = False
         self._check_drained()
 
@@ -327,7 +344,8 @@ class Appender:
             barriers.popleft()[1](error)
 
     def on_failed(self, batches: Sequence[LogBatch], error: StorageError) -> None:
-        """Final: what was queued may or may not be stored, and nothing more is taken."""
+        """Fail for good: batches in the queue may or may not be stored, and no more are
+        accepted."""
         self.failed = error
         self._cancel_timer()
         self._hand_over()
@@ -340,7 +358,7 @@ class Appender:
         self._release_barriers(error)
         self.on_failure(error)
 
-    # -- the mark of the end ----------------------------------------------------------------------
+    # -- the end mark -----------------------------------------------------------------------------
 
     def start(self) -> None:
         if self._unmarked or self._pending:
@@ -352,7 +370,7 @@ class Appender:
             self._timer = self._schedule(self._config.seal_idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
-        """An empty group behind the last one proves that the last one was synced."""
+        """Write an empty group after the last one, which proves that the last one was synced."""
         self._timer = None
         if self.failed is not None or self.closing:
             return
@@ -361,7 +379,7 @@ class Appender:
             try:
                 self._submit_records((), None)
             except StorageError:
-                return  # No room: the next batch, if one fits, will do it.
+                return  # There is no space. The next batch will do this, if one fits.
         elif busy:
             self._arm()
 
@@ -371,12 +389,12 @@ class Appender:
             self._timer = None
 
     def finish(self) -> None:
-        """Before the log's worker is stopped: queue what is pending, and the mark of the end."""
+        """Queue what is pending and the end mark, before the log's worker is stopped."""
         if self.failed is None and not self.closing:
             try:
                 self._submit_records((), None)
             except StorageError:
-                pass  # No room. The start will find no clean stop, and look.
+                pass  # There is no space. The next start finds no clean stop and scans the log.
         self._hand_over()
         self.closing = True
         self._cancel_timer()

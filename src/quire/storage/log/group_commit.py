@@ -1,12 +1,12 @@
-"""The write-once log: what waits is composed into one group, written and synced.
+"""The write-once log: the waiting batches are composed into one group, which is written and synced.
 
-One group at a time: group n + 1 is written only after the sync of group n has returned. That a
-valid group, or a later segment, exists therefore proves that everything before it was synced, and
-what is bad there is damage. Only the last group may be torn. The log waits for nothing: while one
-sync runs, the next group gathers.
+The log writes one group at a time: group n + 1 is written only after the sync of group n has
+returned. A valid group, or a later segment, therefore proves that everything before it was synced.
+A bad block before it is damage, and only the last group may be torn. The log never waits for more
+batches: while one sync runs, the next group gathers.
 
-`LogWriter` knows nothing of threads. `submit` and `take_waiting` are called on the event loop,
-`step` by the worker; between them stands only a deque.
+`LogWriter` knows nothing of threads. `submit` and `take_waiting` are called on the event loop, and
+`step` is called by the worker. They share only a deque.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.storage.segment.segment import LogSegment
 
 
 class WrittenGroup:
-    """A group that is on the disk, synced, with the batches in it."""
+    """A group that is on the disk and synced, with the batches in it."""
 
     __slots__ = ("batches", "checksums", "end", "number", "segment", "times_s")
 
@@ -43,28 +43,32 @@ class WrittenGroup:
         self.end = group.header.end
         self.checksums = group.checksums
         self.times_s = times_s
-        """When it was begun, written and synced, by the monotonic clock that was handed in."""
+        """The times at which the group was begun, written and synced, by the injected monotonic
+        clock."""
 
 
 class StorageTimes:
-    """Observed once for each group, however much is in it. Patient batches wait on purpose, and
-    are not in what is said of entries."""
+    """The latencies of the log, observed once for each group, however much is in it.
+
+    Patient batches wait on purpose, so they are not part of the figures for entries.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.queued = Histogram()
-        """Of a group: from the receipt of its oldest batch until it was begun."""
+        """Seconds from the receipt of a group's oldest batch until the group was begun."""
         self.written = Histogram()
-        """Of a group: composing it and handing it to the system."""
+        """Seconds to compose a group and hand it to the operating system."""
         self.synced = Histogram()
-        """Of a group: its fdatasync."""
+        """Seconds that the fdatasync of a group took."""
         self.added = Histogram()
-        """Of an entry: from the receipt of the oldest in its group until they were durable."""
+        """Seconds for each entry from the receipt of the oldest entry in its group until they were
+        durable."""
         self.answered = Histogram()
-        """The same, until all of the group had their answers."""
+        """Seconds as in `added`, but until all entries of the group had their answers."""
 
     def on_written(self, group: WrittenGroup) -> None:
-        """Whoever waited for its batches was told."""
+        """Observe a group after its batches have been completed."""
         began_s, written_s, synced_s = group.times_s
         self.written.observe(written_s - began_s)
         self.synced.observe(synced_s - written_s)
@@ -94,15 +98,17 @@ class LogWriter:
         self._max_group_bytes = max_group_bytes
         self._monotonic = monotonic
         self.on_written: Callable[[WrittenGroup], None] = lambda group: None
-        """Posted to the event loop for each group that is synced, in order."""
+        """The callback for each synced group, posted to the event loop in order."""
         self.on_failed: Callable[[Sequence[LogBatch], StorageError], None] = lambda *failure: None
-        """Posted to the event loop after a failure. Nothing is written after it."""
+        """The callback for a failure, posted to the event loop. Nothing is written after a
+        failure."""
         self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
         self._segment: LogSegment | None = None
         self._end = 0
         self._stopped = False
         self.draining = False
-        """Set before the worker is stopped: its last step then writes all that waits."""
+        """Whether the worker is about to be stopped. Its last step then writes all waiting
+        batches."""
         self.next_group = 0
         self._halt: StorageError | None = None
 
@@ -116,13 +122,15 @@ class LogWriter:
         self._worker.wake()
 
     def halt(self, error: StorageError) -> None:
-        """The disk failed elsewhere: nothing more is written behind the group that is on its way.
-        `on_failed` is posted as after a failed write."""
+        """Write nothing after the group that is being written, because the disk failed elsewhere.
+
+        `on_failed` is posted as after a failed write.
+        """
         self._halt = error
         self._worker.wake()
 
     def take_waiting(self) -> list[LogBatch]:
-        """What will not be written after a failure."""
+        """Remove and return the batches that will not be written after a failure."""
         waiting = [batch for batch, _ in self._waiting]
         self._waiting.clear()
         return waiting
@@ -148,13 +156,13 @@ class LogWriter:
                 self._fail(segment, batches, f"{type(error).__name__}: {error}")
                 raise
             self._worker.post(partial(self.on_written, group))
-            self._cache.wrote(segment.name, group.end)  # Nobody waits for this.
+            self._cache.wrote(segment.name, group.end)  # No caller waits for this.
             if self._waiting and not self.draining:
                 self._worker.wake()
                 return
 
     def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
-        """Write and sync one group. `OSError` is final: nothing may be written after it."""
+        """Write and sync one group. An `OSError` is final: nothing may be written after it."""
         began_s = self._monotonic()
         file = segment.file
         assert file is not None
@@ -180,8 +188,11 @@ class LogWriter:
         return WrittenGroup(segment, batches, group, times_s)
 
     def _begin(self, segment: LogSegment) -> None:
-        """The header is synced before the first group is written: where it does not check, no
-        group of the segment was ever acknowledged, unless it was damaged later."""
+        """Write and sync the segment's header before the first group is written.
+
+        If the header fails its checksum, no group of the segment was ever acknowledged, unless the
+        header was damaged later.
+        """
         assert segment.file is not None
         header = SegmentHeader(
             self._directory_id, segment.number, self.next_group, segment.previous, segment.live
@@ -195,7 +206,7 @@ class LogWriter:
         self._end = len(data)
 
     def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
-        """Return the batches of the next group, all of one segment. None: nothing waits."""
+        """Return the batches of the next group, all of one segment, or None if no batch waits."""
         waiting = self._waiting
         try:
             batch, segment = waiting.popleft()
@@ -204,7 +215,7 @@ class LogWriter:
         taken = [batch]
         size = batch.size_bytes
         while waiting:
-            # Only this side removes, so the batch that is looked at is the one that is taken.
+            # Only this side removes batches, so the batch seen here is the one removed below.
             batch, other = waiting[0]
             size += batch.size_bytes
             if other is not segment or size > self._max_group_bytes:

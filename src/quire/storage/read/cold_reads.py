@@ -1,4 +1,4 @@
-"""Reads that may have to wait for the device, or that take more than one turn of the event loop.
+"""Reads that may have to wait for the device, or that take more than one event-loop iteration.
 
 Threads read and compute checksums, the event loop compares them and takes apart what they brought:
 while it is busy with one piece of a read, the next one is under way. Large pieces that the system
@@ -35,7 +35,7 @@ InfoOf = Callable[[int], LedgerInfo]
 """The ledger now: it may be deleted while a read waits. `NoLedger`."""
 
 ROWS_PER_TURN = 4096
-"""Of an index, looked at in one turn of the event loop."""
+"""The number of index rows examined in one event-loop iteration."""
 
 LARGE_BYTES = 64 * 1024
 """Extents of so many bytes are read on the event loop if they are cached."""

@@ -27,7 +27,7 @@ GATHERED_EXTENTS_MAX = 128
 RUNS_MIN = 4
 """Fewer are read one by one."""
 ENTRIES_MAX = 4096
-"""Put together in one turn of the event loop, in a millisecond or two."""
+"""The most entries assembled in one event-loop iteration, which takes a millisecond or two."""
 SPREAD_MAX = 32
 """Bytes that are passed over for one that is wanted, in the extent so far."""
 PASSED_MAX_BYTES = 128 * 1024

@@ -42,8 +42,10 @@ class ReadBudget:
         """By all reads together, since the start."""
 
     async def spend(self, size_bytes: int) -> None:
-        """So much of a read is done. Waits until more of it is due, one turn of the event loop at
-        least. Cancel-safe."""
+        """Note that this much of a read is done, and wait until more of it is due.
+
+        Waits at least one event-loop iteration. Cancel-safe.
+        """
         if not self._bytes_per_s or not self._entries_are_taken():
             self._earned = self._spent
             await asyncio.sleep(0)

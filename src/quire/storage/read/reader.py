@@ -45,7 +45,7 @@ MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
-"""Taken apart in one turn of the event loop: adds wait for no more than that."""
+"""The bytes parsed in one event-loop iteration. Adds wait for no more than that."""
 UNSHARED_BYTES = SLICE_BYTES // 2
 """Reads of no more do not count in the rate that those who catch up share (`ReadBudget`)."""
 SCATTERED_BYTES = 16 * 1024

@@ -1,7 +1,7 @@
-"""Reading a segment's groups one by one: at a start, where there is no footer to rely on.
+"""Reading the groups of a segment one by one, at a start without a footer to rely on.
 
-A start must not end at one bad sector: a block that cannot be read is read as one that does not
-match its checksum.
+One bad sector must not end a start. A block that the device cannot read is therefore returned as
+bytes that do not match its checksum.
 """
 
 from __future__ import annotations
@@ -37,31 +37,33 @@ from quire.storage.segment.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
 _ZEROS = bytes(SCAN_BYTES)
-"""Read at once where groups are searched."""
+"""A block of zeros as long as one read of a search for groups."""
 SECTOR_BYTES = 512
-"""What a device writes as a whole, or not at all."""
+"""The number of bytes that a device writes as a whole or not at all."""
 UNREADABLE = {errno.EIO, errno.EBADMSG}
-"""Of the device, and of a file system with checksums of its own."""
+"""The errors of the device, and of a file system with its own checksums, for bytes that cannot be
+read."""
 UNREADABLE_BLOCKS_MAX = 16
-"""Of one file. Where more cannot be read it is not a sector that is bad, but the disk."""
+"""The most unreadable blocks of one file. If more cannot be read, the whole disk is bad rather than
+a sector."""
 _NO_BLOCK = b"\xbd" * BLOCK_BYTES
-"""Not zeros: those may not have been written yet, and what is lost was."""
+"""The bytes returned for an unreadable block. They are not zeros, because zeros would mean that the
+block may not have been written, and a lost block was written."""
 
 
 class TolerantReader:
-    """Reads a file of the log; a block that the device cannot read is one of which no checksum is
-    right."""
+    """A reader of a log file that returns bytes matching no checksum for each unreadable block."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file
         self.unreadable: set[int] = set()
-        """Where the blocks begin that could not be read."""
+        """The offsets of the blocks that could not be read."""
 
     def size(self) -> int:
         return self._file.size()
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
-        """`OSError` where the disk fails as a whole."""
+        """Read the bytes at `offset`. Raises `OSError` if the disk fails as a whole."""
         try:
             return self._file.read(offset, size, wait=wait)
         except OSError as error:
@@ -93,28 +95,36 @@ class ScannedGroup:
     header: GroupHeader
     table: GroupTable
     checksums: array[int]
-    """What each block should have."""
+    """The checksum that each block should have."""
     damaged_blocks: int
     may_be_torn: bool
-    """Not all of it may have been written. Else what is damaged was damaged later."""
+    """Whether some of the group may not have been written. If it was written whole, the damage came
+    later."""
 
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What was found in one segment."""
+    """The result of scanning one segment."""
 
     groups: list[ScannedGroup] = field(default_factory=list)
     end: int = BLOCK_BYTES
-    """Behind the last group."""
+    """The end of the last group."""
     tail_used: bool = False
-    """Whether something that is not zeros lies behind the last group."""
+    """Whether anything after the last group is not zeros."""
     lost_behind: int = 0
-    """Groups there that were written whole, and do not check: as many as were begun behind others,
-    for each is synced before the next; or one that is last, where no sector of its front lacks."""
+    """The number of groups after the last valid one that were written whole but are invalid.
+
+    Each group that was begun after another one proves that the earlier one was synced, because a
+    group is synced before the next one is written. If no group was begun after the first invalid
+    one, that one counts only if no sector of its front is missing.
+    """
 
 
 def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:
-    """None where it does not check. `StorageError` where a later version wrote it."""
+    """Return the header, or None if it fails its checks.
+
+    Raises `StorageError` if a later version wrote it.
+    """
     head = read(file, 0, BLOCK_BYTES)
     try:
         size = segment_header_bytes(head)
@@ -132,23 +142,24 @@ def read_segment_header(file: Readable, directory_id: bytes, number: int) -> Seg
 
 
 def has_groups(file: Readable) -> bool:
-    """Whether anything in the file looks like the start of a group, checked or not.
+    """Return whether anything in the file looks like the start of a group, valid or not.
 
-    Only the start of a file that starts with zeros is looked at: groups follow the header closely,
-    and there are always prepared files, which are large."""
+    If the file starts with zeros, only its start is examined. Groups follow the header closely, and
+    there are always preallocated files, which are large.
+    """
     at = 0
     blank = _is_blank(read(file, 0, BLOCK_BYTES))
     while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
         if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
             return True
         if _unreadable_from(file, 0):
-            return True  # It may be one.
+            return True  # The unreadable block may be the start of a group.
         at += len(data)
     return False
 
 
 def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> SegmentScan:
-    """All groups whose tables check, in the order of the file."""
+    """Return all groups whose tables are valid, in the order of the file."""
     scan = SegmentScan(end=start)
     size = file.size()
     for group in each_group(file, directory_id, number, start, size):
@@ -164,17 +175,18 @@ def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) ->
 
 
 def _unreadable_from(file: Readable, at: int) -> bool:
-    """Whether something from `at` on was read that could not be."""
+    """Return whether a read found unreadable blocks at or after `at`."""
     return isinstance(file, TolerantReader) and max(file.unreadable, default=-1) >= at
 
 
 def each_group(
     file: Readable, directory_id: bytes, number: int, start: int, end: int
 ) -> Iterator[ScannedGroup]:
-    """The groups between `start` and `end` whose tables check.
+    """Yield the groups between `start` and `end` whose tables are valid.
 
-    Behind a bad one the next is searched block by block: a group that checks is proof enough, for
-    its header names directory, segment and place."""
+    After a bad group, the next one is searched block by block. A group with a valid table is
+    sufficient proof, because its header names the directory, the segment and the offset.
+    """
     at: int | None = start
     while at is not None and at < end:
         group = _group_at(file, directory_id, number, at, end)
@@ -188,7 +200,7 @@ def each_group(
 def _header_at(
     file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> tuple[GroupHeader, bytes] | None:
-    """A header whose table checks, and the bytes of both."""
+    """Return a header whose table is valid, and the bytes of both, or None."""
     head = read(file, at, BLOCK_BYTES)
     header = decode_group_header(head, 0, directory_id, number, at)
     if header is None:
@@ -204,7 +216,8 @@ def _header_at(
 def read_group_header(
     file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> GroupHeader | None:
-    """The header of the group that starts at `at`, if it and its table check. `OSError`."""
+    """Return the header of the group at `at` if it and its table are valid, or None. Raises
+    `OSError`."""
     found = _header_at(file, directory_id, number, at, size)
     return None if found is None else found[0]
 
@@ -227,8 +240,11 @@ def _group_at(
 
 
 def _may_be_torn(data: bytes, header: GroupHeader, table: GroupTable) -> bool:
-    """Whether, in a block that does not check, some sector may be as it was before the group was
-    written: zeros. Entries may have them there, too, and then it may be one bit that is wrong."""
+    """Return whether a damaged block may have a sector that the group's write never reached.
+
+    Such a sector still has the zeros from before the write. Entries may have zeros there as well,
+    so a block in which only one bit is wrong does not count.
+    """
     start = header.payload_offset - header.offset
     stop = start + header.payload_bytes
     if len(data) < stop:
@@ -248,7 +264,7 @@ def _may_be_torn(data: bytes, header: GroupHeader, table: GroupTable) -> bool:
 
 
 def _lacks_sector(data: bytes, at: int, end: int) -> bool:
-    """Whether there are only zeros in one of the sectors, as far as they lie between these."""
+    """Return whether any sector has only zeros in its part between `at` and `end`."""
     while at < end:
         behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
         if _is_blank(data[at:behind]):
@@ -258,14 +274,17 @@ def _lacks_sector(data: bytes, at: int, end: int) -> bool:
 
 
 def _has_damaged_front(file: Readable, directory_id: bytes, number: int, at: int) -> bool:
-    """Whether a group was begun at `at` whose header and table, which do not check, were written
-    whole: neither can have a sector of zeros. (A sealed segment has its index there.)"""
+    """Return whether a group was begun at `at` whose front was written whole and is damaged.
+
+    The front is the header and the table. Neither can have a sector of zeros, so an invalid front
+    without one was written whole. In a sealed segment the index is at this place.
+    """
     head = read(file, at, BLOCK_BYTES)
     if not looks_like_group(head, directory_id, number):
         return False
     header = decode_group_header(head, 0, directory_id, number, at)
     if header is None:
-        return True  # The sector that it lies in was written whole.
+        return True  # The sector with the header was written whole.
     size = -(-(header.payload_offset - at) // SECTOR_BYTES) * SECTOR_BYTES
     front = read(file, at, size)
     if len(front) == size and not _lacks_sector(front, 0, size):
@@ -301,13 +320,16 @@ def _is_used(file: Readable, at: int, size: int) -> bool:
 
 
 def _is_blank(data: bytes) -> bool:
-    """Whether these are zeros, `SCAN_BYTES` at most. As one comparison: what is preallocated is
-    read at each start, and `strip` takes 5 ms a megabyte."""
+    """Return whether these bytes, at most `SCAN_BYTES`, are all zeros.
+
+    It is one comparison, because each start reads the preallocated space, and `strip` takes 5 ms
+    per megabyte.
+    """
     return data == _ZEROS[: len(data)]
 
 
 def _begun_behind(file: Readable, at: int, size: int) -> int:
-    """How many groups have begun behind what lies at `at`, as their first bytes say."""
+    """Return the number of groups begun after the block at `at`, judged by their first bytes."""
     count, at = 0, at + BLOCK_BYTES
     while at < size and (data := read(file, at, SCAN_BYTES)):
         blocks = range(0, len(data), BLOCK_BYTES)
@@ -317,7 +339,7 @@ def _begun_behind(file: Readable, at: int, size: int) -> int:
 
 
 def used_end(file: Readable, at: int) -> int:
-    """Behind the last byte from `at` on that is not zero; `at` where there is none."""
+    """Return the offset after the last nonzero byte from `at` on, or `at` if there is none."""
     end = file.size()
     while end > at:
         start = max(at, end - SCAN_BYTES)

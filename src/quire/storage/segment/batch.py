@@ -1,4 +1,4 @@
-"""What is handed to the log: batches of frames, described by runs."""
+"""The batches of frames that are handed to the log, described by runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _IN_MEMORY = -1
 
 
 class Run:
-    """Entries of one ledger whose frames lie back to back in one batch.
+    """Entries of one ledger whose frames are adjacent in one batch.
 
-    Ids are consecutive from `first` on where `ids` is None, else ascending as listed. Frames have
-    `frame_size` bytes each, or where that is 0 the `sizes` listed. Sizes include the frame header.
+    If `ids` is None, the ids are consecutive from `first` on. Otherwise they are ascending, as
+    listed. Each frame has `frame_size` bytes. If that is 0, `sizes` lists the size of each frame.
+    Sizes include the frame header.
     """
 
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
     batch: LogBatch
-    """Set by the store."""
+    """The batch of this run, which the store sets."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Run:
 
 
 def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
-    """Each of them as a run, the first of which begins at `offset`."""
+    """Return each row of the columns as a run, the first of which begins at `offset`."""
     ledger_ids, entry_ids, size = columns
     offsets = range(offset, offset + size * len(ledger_ids), size)
     return [
@@ -66,10 +67,10 @@ def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
 
 
 class LogBatch:
-    """One received chunk: complete ADD frames back to back, and what they are.
+    """One received chunk: complete, adjacent ADD frames, and a description of their entries.
 
-    `buffers` belong to the store from `append` on and must not change. They are dropped once the
-    batch is synced; the runs live on as the index.
+    The store owns `buffers` from `append` on, and they must not change. They are dropped once the
+    batch is synced. The runs live on as the index.
     """
 
     __slots__ = (
@@ -89,10 +90,10 @@ class LogBatch:
     )  # fmt: skip
 
     sequence: int
-    """Ascends in the order of appends."""
+    """The number of the batch, which ascends in the order of appends."""
     done: Callable[[LogBatch, StorageError | None], None] | None
     cost_bytes: int
-    """The most that it can take in its segment."""
+    """The most bytes that the batch can take in its segment."""
 
     def __init__(
         self,
@@ -102,25 +103,26 @@ class LogBatch:
     ) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
         self.columns = runs if isinstance(runs, ColumnarBatch) else None
-        """Instead of runs: entries of ledgers in turn."""
+        """The batch as columns instead of runs: entries whose ledgers take turns."""
         self._runs: Sequence[Run] = () if isinstance(runs, ColumnarBatch) else runs
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
-        """Where the first buffer lies in the segment's file, once written."""
+        """The offset of the first buffer in the segment's file, once it is written."""
         self.done = None
         self.entries = 0
-        """For measuring only, as `received_s`: set by whoever took it from the network."""
+        """The number of entries. It is for metrics only, as `received_s` is. The code that takes
+        the batch from the network sets both."""
         self.received_s = 0.0
-        """When its chunk came, by the store's monotonic clock."""
+        """The time of receipt of the batch's chunk, by the store's monotonic clock."""
         self.partial = False
-        """A part of what was handed in: the rest went to another directory."""
+        """Whether this is a part of a larger batch, the rest of which went to another directory."""
         self.patient = False
-        """No writer or reader waits for it: see `Appender.submit`."""
+        """Whether no writer or reader waits for this batch; see `Appender.submit`."""
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Made anew at each call where there are `columns`."""
+        """The runs of the batch. If it has `columns`, they are made anew at each call."""
         return self._runs if self.columns is None else runs_of(self.columns)
 
     @property
@@ -134,14 +136,19 @@ class LogBatch:
         return sum([run.count for run in self._runs])
 
     def forget_runs(self) -> None:
-        """Those of the index name their batch: a ring that nothing but a look at all objects would
-        free."""
+        """Drop the runs and columns.
+
+        The runs in the index refer to their batch, which would otherwise form a reference cycle
+        that only a full garbage collection could free.
+        """
         self._runs, self.columns = (), None
 
     def cost(self) -> int:
-        """The most that it can take in a segment: as a group of its own, with sizes and ids.
+        """Return the most bytes that the batch can take in a segment.
 
-        An entry takes 52 bytes at least, its size and its id in the table 12: a quarter will do.
+        This is its size as a group of its own, with sizes and ids. An entry takes at least 52
+        bytes, and its size and id in the table take 12. A quarter is therefore enough for the
+        table.
         """
         size = self.size_bytes
         table = self.run_count * RUN_ROW.size + size // 4 + size // 1024 + 8
@@ -150,7 +157,8 @@ class LogBatch:
         return -(-(GROUP_HEADER_BYTES + table + size) // BLOCK_BYTES) * BLOCK_BYTES
 
     def memory(self, at: int, size: int) -> Buffer:
-        """Bytes [at, at + size) of the buffers; a copy only where they straddle two of them."""
+        """Return bytes [at, at + size) of the buffers. They are copied only if they span several
+        buffers."""
         assert self.buffers is not None
         pieces: list[Buffer] = []
         for buffer in self.buffers:
@@ -171,5 +179,5 @@ first_of = attrgetter("first")
 
 
 def arrival(run: Run) -> tuple[int, int]:
-    """Sorts runs in the order of their arrival."""
+    """Return the sort key that puts runs in the order of their arrival."""
     return run.batch.sequence, run.offset
