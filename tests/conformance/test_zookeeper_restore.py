@@ -53,14 +53,14 @@ async def test_a_restored_copy_is_noticed(tmp_path: Path) -> None:
     port, bookie = free_port(), Bookie()
     uri = f"zk+hierarchical://127.0.0.1:{port}/ledgers"
 
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         store = await open_metadata(uri)
         await store.initialise()
         old, _ = await store.create_ledger(METADATA)
         await bookie.guard(store).raise_mark()
         await store.close()
     shutil.copytree(data, copy)
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         store = await open_metadata(uri)
         newer = [(await store.create_ledger(METADATA))[0] for _ in range(5)]
         await bookie.guard(store).raise_mark()
@@ -68,7 +68,7 @@ async def test_a_restored_copy_is_noticed(tmp_path: Path) -> None:
         await store.close()
     shutil.rmtree(data)
     shutil.copytree(copy, data)
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         store = await open_metadata(uri)
         assert await ids_of(store) == [old]  # the five would be dropped by this
         guard = bookie.guard(store)
@@ -89,19 +89,19 @@ async def test_a_client_that_was_connected_is_not_answered_by_a_restored_copy(
     data, copy = tmp_path / "data", tmp_path / "copy"
     port = free_port()
     uri = f"zk+hierarchical://127.0.0.1:{port}/ledgers"
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         store = await open_metadata(uri)
         await store.initialise()
         await store.close()
     shutil.copytree(data, copy)
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         connected = await open_metadata(uri)
         ledger_id = 0
         for _ in range(20):
             ledger_id, _ = await connected.create_ledger(METADATA)
     shutil.rmtree(data)
     shutil.copytree(copy, data)
-    async with ZooKeeperServer(data, port):
+    with ZooKeeperServer(data, port):
         fresh = await open_metadata(uri)
         assert await ids_of(fresh) == []
         await fresh.close()

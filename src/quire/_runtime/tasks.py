@@ -80,6 +80,17 @@ async def each(
     return [results[at] for at, _ in todo]
 
 
+async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
+    """Wait for the event, and return whether it came before the end of a time-out that is not yet
+    entered: `await came(event, asyncio.timeout(3))`. Cancel-safe."""
+    try:
+        async with within:
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 async def pages(items: AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
     """The items, `size` at a time; fewer in the last page. A generator of items is closed at the
     end, also where the caller closes this one before."""

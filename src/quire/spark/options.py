@@ -20,14 +20,17 @@ from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.streams.namespace.names import check_stream_name
+from quire.streams.namespace.namespace import namespace_path
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 ENV_METADATA = "QUIRE_METADATA"
+ENV_NAMESPACE = "QUIRE_NAMESPACE"
 ENV_PASSWORD = "QUIRE_PASSWORD"
 ENV_PLACEMENT = "QUIRE_PLACEMENT"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
+DEFAULT_NAMESPACE = "/streams"
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
 MIN_PARTITIONS_MAX = 10_000
@@ -239,6 +242,11 @@ class GivenOptions:
                 "metadata URI",
             )
         return uri
+
+    def namespace(self, environ: Mapping[str, str]) -> str:
+        """Return the namespace that the options name, else the environment, else the default."""
+        default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
+        return self.take("namespace", namespace_path, None) or namespace_path(default)
 
     def placement(self, environ: Mapping[str, str]) -> str:
         text = self.take("placement", parse_name, None) or environ.get(ENV_PLACEMENT, "")

@@ -57,7 +57,7 @@ from quire.spark import worker
 from quire.spark.streams.options import TableOptions
 from quire.spark.streams.query import lag
 from quire.spark.streams.view import StreamView
-from quire.streams import DLSN, Namespace, Truncation
+from quire.streams import DLSN, Namespace
 from quire.streams.namespace.namespace import open_namespace
 from quire.streams.namespace.walk import namespaces
 from quire.streams.read.statistics import SegmentStatistics, segment_statistics
@@ -65,8 +65,6 @@ from quire.streams.read.statistics import SegmentStatistics, segment_statistics
 LEDGERS_PER_TASK = 20_000
 ROWS_AT_ONCE = 256
 """Looked at together, and given to Spark as one batch."""
-END_TXID = 2**63 - 1
-"""Of the end of a stream."""
 
 UNAVAILABLE = (MetadataUnavailableError, ClientClosedError)
 """Errors that are not about a single item."""
@@ -303,7 +301,7 @@ async def _streams(streams: Namespace, view: StreamView) -> list[Row]:
             "bytes": sum(fact.size_bytes for fact in left),
             "first": str(view.oldest) if records else None,
             "last": str(newest) if records and newest else None,
-            "ended": any(_ended(fact) for fact in facts),
+            "ended": any(fact.ended for fact in facts),
             "txids": "time" if view.txid_is_time else "given",
         }
     ]
@@ -316,29 +314,15 @@ async def _segments(streams: Namespace, view: StreamView) -> list[Row]:
 
 def _segment_row(namespace: str, stream: str, fact: SegmentStatistics) -> Row:
     segment = fact.segment
-    partial = segment.truncation is Truncation.PARTIAL
-    state = "in progress" if segment.in_progress else "completed"
-    sequence, txid = segment.first_sequence_id, segment.first_txid
     return {
         "namespace": namespace,
         "stream": stream,
         "segment": segment.lssn,
         "ledger": segment.ledger_id,
-        "state": "lost" if fact.lost else "truncated" if fact.truncated else state,
-        "records": fact.records,
-        "bytes": fact.size_bytes,
-        "first_sequence": sequence if sequence >= 0 else None,
-        "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
-        "last": None if fact.last is None else str(fact.last),
-        "first_txid": txid if txid != END_TXID else None,
-        "last_txid": fact.last_txid if fact.last_txid != END_TXID else None,
+        **fact.described(),
         "created": _time(fact.ctime_ms),
         "completed": None if segment.in_progress else _time(segment.completion_time_ms),
     }
-
-
-def _ended(fact: SegmentStatistics) -> bool:
-    return not fact.segment.in_progress and fact.segment.last_txid == END_TXID
 
 
 async def _subscriptions(streams: Namespace, view: StreamView) -> list[Row]:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from quire._runtime.metrics import Metric
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, came
 from quire._runtime.units import host_port
 from quire.client.cluster.health import BookieHealth
 from quire.client.cluster.link_watch import Links, LinkWatch
@@ -134,13 +134,7 @@ class BookiePool:
 
     async def changed(self, deadline: float) -> bool:
         """Wait for a change of the registered bookies until `deadline` (loop time)."""
-        event = self._changed
-        try:
-            async with asyncio.timeout_at(deadline):
-                await event.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await came(self._changed, asyncio.timeout_at(deadline))
 
     def pick_now(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
         """Writable bookies for the open places, by index, as the placement policy chooses them;

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import MAX_TXID
-from quire.codec.distributedlog.segment import Truncation
 from quire.errors import StreamDamagedError
 from quire.http.views.ledger_json import time_text
 from quire.streams.ownership.named_ledgers import segment_words
@@ -35,8 +34,7 @@ class StreamStatistics:
 
     @property
     def ended(self) -> bool:
-        completed = [fact.segment for fact in self.facts if not fact.segment.in_progress]
-        return any(segment.last_txid == MAX_TXID for segment in completed)
+        return any(fact.ended for fact in self.facts)
 
     @property
     def last(self) -> DLSN | None:
@@ -126,18 +124,9 @@ async def subscription_lags(
 
 def segment_as_json(fact: SegmentStatistics) -> dict[str, Any]:
     segment = fact.segment
-    state = "in progress" if segment.in_progress else "completed"
-    partial = segment.truncation is Truncation.PARTIAL
     return {
         "number": segment.lssn,
         "ledger_id": segment.ledger_id,
-        "state": "lost" if fact.lost else "truncated" if fact.truncated else state,
-        "records": fact.records,
-        "bytes": fact.size_bytes,
-        "first_sequence": segment.first_sequence_id if segment.first_sequence_id >= 0 else None,
-        "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
-        "last": None if fact.last is None else str(fact.last),
-        "first_txid": segment.first_txid if segment.first_txid != MAX_TXID else None,
-        "last_txid": fact.last_txid if fact.last_txid != MAX_TXID else None,
+        **fact.described(),
         "completed": time_text(segment.completion_time_ms) if not segment.in_progress else None,
     }

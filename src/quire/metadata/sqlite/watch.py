@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, came
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
 from quire.metadata.common import WatchHandle, logger
@@ -184,11 +184,7 @@ class Watches:
                     failing = True
                     self._wake.set()  # what happened meanwhile is not known
                     await asyncio.sleep(self._poll_s)
-                try:
-                    async with asyncio.timeout(self._poll_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await came(self._wake, asyncio.timeout(self._poll_s))
         finally:
             self._polling = False
 

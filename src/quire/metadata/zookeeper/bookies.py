@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 
 from quire._runtime.retry import Backoff, Retry
-from quire._runtime.tasks import TaskSet
+from quire._runtime.tasks import TaskSet, came
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
 from quire.metadata.common import bookie_exists, decode_address, logger
 from quire.metadata.interface import BookieAddress, Bookies
@@ -143,11 +143,7 @@ class ZooKeeperRegistration:
 
         if not await self._root.do(f"register bookie {self._bookie_id}", watch):
             return
-        try:
-            async with asyncio.timeout_at(deadline):
-                await gone.wait()
-        except TimeoutError:
-            pass  # the caller looks once more
+        await came(gone, asyncio.timeout_at(deadline))  # the caller looks once more
 
     async def set_readonly(self, readonly: bool) -> None:
         """After an error it is still wanted: the task goes on trying."""

@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
 
+from quire._runtime.tasks import came
 from quire.errors import (
     ClientClosedError,
     MetadataDeniedError,
@@ -287,11 +288,8 @@ class ZooKeeperConnection:
             self._to_loop(stopped.set)
 
         threading.Thread(target=stop, daemon=True, name="zookeeper-close").start()
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await stopped.wait()
-        except TimeoutError:
-            pass  # it ends once its connection attempt does; nothing waits for it
+        # Otherwise it ends once its connection attempt does; nothing waits for it.
+        await came(stopped, asyncio.timeout(CLOSE_TIMEOUT_S))
 
     def _to_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:

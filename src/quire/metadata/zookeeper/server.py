@@ -7,7 +7,6 @@ this is not for production.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import importlib.util
 import os
@@ -39,8 +38,7 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class ZooKeeperServer:
-    """A server process. Use it as a context manager, or `start` and `stop`; all of them block, the
-    asynchronous context manager does so on a thread."""
+    """A server process. Use it as a context manager, or `start` and `stop`; all of them block."""
 
     def __init__(
         self,
@@ -141,18 +139,6 @@ class ZooKeeperServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    async def __aenter__(self) -> ZooKeeperServer:
-        await asyncio.to_thread(self.start)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.stop)
 
     # -- starting -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
+from quire._runtime.batches import batches
 from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError
 from quire.metadata.common import (
@@ -244,14 +245,9 @@ def _names(path: str, names: Iterable[str]) -> list[str]:
 
 def _deletions(paths: Iterable[str]) -> Iterator[list[Operation]]:
     """In commits of a size that ZooKeeper takes."""
-    operations: list[Operation] = []
-    size = 0
-    for path in paths:
-        path_size = len(path.encode()) + OPERATION_BYTES
-        if len(operations) == COMMIT_OPERATIONS_MAX or size + path_size > COMMIT_BYTES_MAX:
-            yield operations
-            operations, size = [], 0
-        operations.append(Delete(path))
-        size += path_size
-    if operations:
-        yield operations
+
+    def size_of(path: str) -> int:
+        return len(path.encode()) + OPERATION_BYTES
+
+    for some in batches(paths, size_of, COMMIT_BYTES_MAX, COMMIT_OPERATIONS_MAX):
+        yield [Delete(path) for path in some]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quire._runtime.batches import batches
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
@@ -146,18 +147,13 @@ def pieces(
     which bookies alternate."""
     queues: list[list[Piece]] = []
     for bookie, todo in sorted(by_bookie.items()):
-        queue: list[Piece] = []
-        chosen: list[Part] = []
-        size = 0
-        for part, part_bytes in todo:
-            if chosen and (size + part_bytes > piece_bytes or len(chosen) == PIECE_PARTS_MAX):
-                queue.append({"bookie": bookie, "rate": rate, "parts": chosen})
-                chosen, size = [], 0
-            chosen.append(part)
-            size += part_bytes
-        if chosen:
-            queue.append({"bookie": bookie, "rate": rate, "parts": chosen})
-        queues.append(queue)
+        some = batches(todo, lambda sized: sized[1], piece_bytes, PIECE_PARTS_MAX)
+        queues.append(
+            [
+                {"bookie": bookie, "rate": rate, "parts": [part for part, _ in chosen]}
+                for chosen in some
+            ]
+        )
     turns = [
         [queue[number] for queue in queues if number < len(queue)]
         for number in range(max(map(len, queues), default=0))

@@ -24,7 +24,7 @@ from functools import partial
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import each
+from quire._runtime.tasks import came, each
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.underreplication import (
@@ -208,11 +208,7 @@ class Auditor:
             until_s = min(audit_at_s, _never(due_s))
             if self._silent:
                 until_s = min(until_s, now_s + self._settings.poll_s)
-            try:
-                async with asyncio.timeout_at(_finite(until_s)):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+            await came(self._news, asyncio.timeout_at(_finite(until_s)))
 
     async def _look(self) -> None:
         waits, returns = self._lost.waits, self._lost.returns

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
+from quire._runtime.tasks import came
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
@@ -215,11 +216,7 @@ class ReplicationWorker:
         soon_s = [rest.until_s for rest in self._resting.values() if rest.until_s > now_s]
         until_s = min([now_s + self._settings.poll_s, *soon_s])
         self._news.clear()
-        try:
-            async with asyncio.timeout_at(until_s):
-                await self._news.wait()
-        except TimeoutError:
-            pass
+        await came(self._news, asyncio.timeout_at(until_s))
 
     def _rest(self, ledger_id: int, seconds: float, rest: _Rest) -> None:
         self._resting.pop(ledger_id, None)

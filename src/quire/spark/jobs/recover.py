@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.batches import batches
 from quire._runtime.tasks import each
 from quire.blocking.background import call
 from quire.client import Client
@@ -151,19 +152,11 @@ def _pieces(
     seen: Mapping[int, OpenLedgerState],
     rate: float | None,
 ) -> list[Piece]:
-    pieces: list[Piece] = []
-    chosen: list[list[Any]] = []
-    size = 0
-    for ledger in todo:
-        if chosen and (size + sizes[ledger] > PIECE_BYTES or len(chosen) == PIECE_LEDGERS_MAX):
-            pieces.append({"bookie": bookie, "rate": rate, "ledgers": chosen})
-            chosen, size = [], 0
-        before = seen.get(ledger)
-        chosen.append([ledger, None if before is None else asdict(before)])
-        size += sizes[ledger]
-    if chosen:
-        pieces.append({"bookie": bookie, "rate": rate, "ledgers": chosen})
-    return pieces
+    known = {ledger: asdict(before) for ledger, before in seen.items()}
+    return [
+        {"bookie": bookie, "rate": rate, "ledgers": [[one, known.get(one)] for one in some]}
+        for some in batches(todo, sizes.__getitem__, PIECE_BYTES, PIECE_LEDGERS_MAX)
+    ]
 
 
 # -- in tasks ---------------------------------------------------------------------------------

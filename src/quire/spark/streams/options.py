@@ -11,6 +11,7 @@ from quire._runtime.units import parse_duration, parse_size
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.spark.options import (
+    DEFAULT_NAMESPACE,
     ENV_METADATA,
     PARTITION_BYTES,
     READING,
@@ -30,8 +31,6 @@ from quire.streams.namespace.namespace import namespace_path
 from quire.streams.read.arrow import COLUMNS
 from quire.streams.read.positions import PLACES, Start, parse_start
 
-DEFAULT_NAMESPACE = "/streams"
-ENV_NAMESPACE = "QUIRE_NAMESPACE"
 STREAMS_MAX = 10_000
 """Of one read."""
 MAX_TRIGGER_DELAY_S = 15 * 60.0
@@ -108,7 +107,7 @@ class StreamReadOptions:
             )
         return cls(
             metadata=given.metadata(environ),
-            namespace=given_namespace(given, environ),
+            namespace=given.namespace(environ),
             streams=streams,
             pattern=pattern,
             password=given.password(environ),
@@ -156,12 +155,6 @@ class TableOptions:
 
 
 # -- inside -----------------------------------------------------------------------------------
-
-
-def given_namespace(given: GivenOptions, environ: Mapping[str, str]) -> str:
-    """Return the namespace that the options name, else the environment, else the default."""
-    default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
-    return given.take("namespace", namespace_path, None) or namespace_path(default)
 
 
 def _names(text: str) -> tuple[str, ...]:

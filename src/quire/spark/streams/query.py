@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from quire._runtime.tasks import TaskSet, each
+from quire._runtime.tasks import TaskSet, came, each
 from quire.client import Client
 from quire.errors import (
     MetadataUnavailableError,
@@ -203,12 +203,7 @@ class StreamQuery:
 
     async def _wait_for_news(self, until_s: float) -> bool:
         """Wait for news, until then."""
-        try:
-            async with asyncio.timeout_at(until_s):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await came(self._news, asyncio.timeout_at(until_s))
 
     def _next_offsets(
         self,

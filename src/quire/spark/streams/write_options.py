@@ -21,7 +21,6 @@ from quire.spark.options import (
     parse_name,
     parse_stream,
 )
-from quire.spark.streams.options import given_namespace
 from quire.streams.namespace.names import check_key_name, check_token
 
 WILDCARDS = frozenset("*?[")
@@ -69,7 +68,7 @@ class StreamWriteOptions:
         column = given.take("streamColumn", parse_name, None)
         return cls(
             metadata=given.metadata(environ),
-            namespace=given_namespace(given, environ),
+            namespace=given.namespace(environ),
             streams=_streams(given, column),
             stream_column=column,
             password=given.password(environ),

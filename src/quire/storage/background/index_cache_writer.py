@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from quire._runtime.batches import batches
 from quire.codec.log import index_cache as fmt
 from quire.codec.log.footer import Trailer
 from quire.codec.log.index_cache import CachedLedger, CachedSegment
@@ -114,7 +115,7 @@ class Snapshot:
                     found.append(one)
                 else:
                     rowless.append(info)
-            for part in _parts(found):
+            for part in batches(found, lambda one: len(one.rows), BLOCK_BYTES_MAX):
                 self.ledgers += len(part)
                 yield fmt.encode_ledgers(part)
         for at in range(0, len(rowless), LEDGERS_PER_BLOCK):
@@ -144,20 +145,6 @@ def _cached(info: LedgerInfo, through: int) -> CachedLedger:
         max(lasts, default=-1), info.last_add_confirmed, info.born, min(info.touched, through),
         ordered, rows,
     )  # fmt: skip
-
-
-def _parts(ledgers: list[CachedLedger]) -> Iterator[list[CachedLedger]]:
-    """Of so many bytes each; none is empty."""
-    part: list[CachedLedger] = []
-    size = 0
-    for one in ledgers:
-        if part and size + len(one.rows) > BLOCK_BYTES_MAX:
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += len(one.rows)
-    if part:
-        yield part
 
 
 class CacheFile:

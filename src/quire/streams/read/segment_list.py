@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
+from quire._runtime.tasks import came
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
@@ -64,9 +65,5 @@ class SegmentList:
 
     async def changed(self) -> Sequence[StreamSegment]:
         """Wait for a change, or for `LIST_AGAIN_S`, and read the list again. Cancel-safe."""
-        try:
-            async with asyncio.timeout(LIST_AGAIN_S):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await came(self._changed, asyncio.timeout(LIST_AGAIN_S))
         return await self.look()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_TXID
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError
 from quire.streams.read.positions import oldest_position, search_segment
@@ -35,6 +37,28 @@ class SegmentStatistics:
     @property
     def truncated(self) -> bool:
         return self.segment.truncation is Truncation.TRUNCATED
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream ends with this segment."""
+        return not self.segment.in_progress and self.segment.last_txid == MAX_TXID
+
+    def described(self) -> dict[str, Any]:
+        """Return what tables and JSON say of a segment. What is not known, or does not exist, is
+        None."""
+        segment = self.segment
+        state = "in progress" if segment.in_progress else "completed"
+        partial = segment.truncation is Truncation.PARTIAL
+        return {
+            "state": "lost" if self.lost else "truncated" if self.truncated else state,
+            "records": self.records,
+            "bytes": self.size_bytes,
+            "first_sequence": segment.first_sequence_id if segment.first_sequence_id >= 0 else None,
+            "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
+            "last": None if self.last is None else str(self.last),
+            "first_txid": segment.first_txid if segment.first_txid != MAX_TXID else None,
+            "last_txid": self.last_txid if self.last_txid != MAX_TXID else None,
+        }
 
 
 async def segment_statistics(

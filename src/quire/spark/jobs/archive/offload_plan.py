@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from quire._runtime.batches import batches
 from quire.errors import StreamDamagedError, UsageError
 from quire.spark.jobs.archive.manifest import Manifest
 from quire.spark.jobs.archive.parquet_files import SegmentPart
@@ -90,16 +91,7 @@ def parts_of(
 
 def together(parts: Sequence[SegmentPart], file_bytes: int) -> Iterator[list[SegmentPart]]:
     """Small segments share a file."""
-    gathered: list[SegmentPart] = []
-    size_bytes = 0
-    for part in parts:
-        if gathered and size_bytes + part.size_bytes > file_bytes:
-            yield gathered
-            gathered, size_bytes = [], 0
-        gathered.append(part)
-        size_bytes += part.size_bytes
-    if gathered:
-        yield gathered
+    return batches(parts, lambda part: part.size_bytes, file_bytes)
 
 
 def check_same_stream(
