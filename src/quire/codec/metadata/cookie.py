@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.codec.metadata.formats_pb2 import CookieFormat
 from quire.codec.metadata.protobuf_text import parse_text, write_text
 from quire.errors import CookieError
 
@@ -73,6 +72,9 @@ def split_directories(stored: str) -> tuple[str, ...]:
 
 def encode(cookie: Cookie) -> bytes:
     """The bytes of the current layout, whatever layout `cookie` was read from."""
+    # Imported here: most commands that name a cookie's type read none.
+    from quire.codec.metadata.formats_pb2 import CookieFormat
+
     message = CookieFormat(
         bookieHost=cookie.bookie_id,
         journalDir=cookie.journal_dirs,
@@ -101,6 +103,8 @@ def decode(data: bytes) -> Cookie:
 
 
 def _decode_text(body: bytes, layout_version: int) -> Cookie:
+    from quire.codec.metadata.formats_pb2 import CookieFormat
+
     message = parse_text(body, CookieFormat())
     missing = [name for name in _REQUIRED if not message.HasField(name)]
     if missing:

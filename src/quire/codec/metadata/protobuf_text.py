@@ -6,11 +6,12 @@ ASCII as octal escapes. Read: everything that Java's parser takes, which is more
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from google.protobuf.message import Message
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound="Message")
 
 
 class TextError(ValueError):

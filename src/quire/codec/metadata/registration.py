@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
-from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
 from quire.errors import MetadataError, UsageError
+
+if TYPE_CHECKING:
+    from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
 
 RPC_PROTOCOL = "bookie-rpc"
 """The protocol of the endpoint that clients connect to."""
@@ -52,6 +53,9 @@ class BookieServiceInfo:
 
 def encode(info: BookieServiceInfo) -> bytes:
     """The registration's payload. Without endpoints it is empty, and reads as an old bookie."""
+    # Imported here: most commands that check a bookie's id read no registration.
+    from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
+
     message = BookieServiceInfoFormat()
     for one in info.endpoints:
         message.endpoints.add(
@@ -71,6 +75,10 @@ def decode(data: bytes, bookie_id: str) -> BookieServiceInfo:
     """`MetadataError` if the payload is damaged, or empty while the id is not `host:port`."""
     if not data:
         return _legacy(bookie_id)
+    from google.protobuf.message import DecodeError
+
+    from quire.codec.metadata.formats_pb2 import BookieServiceInfoFormat
+
     try:
         message = BookieServiceInfoFormat.FromString(data)
         endpoints = tuple(_endpoint(one) for one in message.endpoints)
