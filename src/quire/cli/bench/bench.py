@@ -38,6 +38,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import max_payload_bytes
 
 if TYPE_CHECKING:
+    import quire
     from quire.cli.bench.core import Load, RoundResult, Shape
     from quire.client import Client
 
@@ -294,7 +295,6 @@ def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> No
 
 
 async def _add(work: BenchOptions, count: int, mode: str) -> None:
-    import quire
     from quire.cli.bench import core as bench_core
 
     if count > LEDGERS_MAX:

@@ -14,17 +14,10 @@ from quire.cli.bookie.identity import errors_of
 from quire.cli.common.groups import EXIT_ERROR, LazyGroup, commands, say
 from quire.cli.common.options import LEDGER_ID_MAX, flag, json_option
 from quire.cli.common.output import print_json, time_text
-from quire.codec.log.state_records import (
-    Deleted,
-    FormatError,
-    RecordKind,
-    StateRecord,
-    Superseded,
-    decode_segment_value,
-)
 from quire.errors import StorageError
 
 if TYPE_CHECKING:
+    from quire.codec.log.state_records import StateRecord
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.contents import (
         FileDescription,
@@ -269,6 +262,8 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
     """Describe a record. Only the length of a master key is shown, because its owner may write."""
+    from quire.codec.log.state_records import Deleted, RecordKind, Superseded, decode_segment_value
+
     described: dict[str, Any] = {
         # Its name in the output is older than that in the code.
         "record": "merged" if record.kind is RecordKind.SUPERSEDED else record.kind.name.lower(),
@@ -303,6 +298,8 @@ def _record_text(described: dict[str, Any]) -> str:
 
 def _show_index(dump: SegmentDump, as_json: bool) -> bool:
     """Whether something in it does not check."""
+    from quire.codec.log.state_records import FormatError
+
     trailer, bad = dump.description.trailer, bool(dump.problem)
     if trailer is None or dump.summary is None:
         if as_json:

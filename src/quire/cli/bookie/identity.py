@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from quire.cli.common.progress import JobBar
 from quire.codec.metadata.cookie import Cookie, split_directories
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import CookieError, QuireError, StartError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.bookies.directories import BookieDirectories
     from quire.metadata.interface import MetadataStore
     from quire.metadata.ledgers.unreadable import Unread

@@ -33,13 +33,13 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.progress import JobBar
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.metadata.ledgers.naming import SomeLedgers
 from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
     from quire.bookie.directories.lost import DirectoryContent, KnownBookie
     from quire.bookie.directories.replacement import DirectoryReplacement
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.interfaces import Disk
 

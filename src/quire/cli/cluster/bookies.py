@@ -23,8 +23,6 @@ from quire.cli.common.options import (
 )
 from quire.cli.common.output import print_json
 from quire.cli.common.tls import connect, tls_options
-from quire.core.placement.tables import read_groups, with_location
-from quire.core.placement.values import parse_location
 from quire.errors import MetadataError, NoSuchKeyError, QuireError, UsageError
 
 if TYPE_CHECKING:
@@ -113,6 +111,8 @@ def locations() -> None:
 
 
 def _check_location(text: str) -> None:
+    from quire.core.placement.values import parse_location
+
     parse_location(text)
 
 
@@ -169,6 +169,8 @@ async def set_location(
     uri: str, node: str, bookie: str, location: str, group: str, hostname: str
 ) -> None:
     """Say where a bookie stands: /rack, /region/rack or /zone/upgrade-domain."""
+    from quire.core.placement.tables import with_location
+
     await _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
 
 
@@ -179,12 +181,16 @@ async def set_location(
 @asynchronous
 async def remove(uri: str, node: str, bookie: str) -> None:
     """Forget where a bookie stands. One that is not in the table is success."""
+    from quire.core.placement.tables import with_location
+
     await _change(uri, node, lambda data: with_location(data, bookie, None))
 
 
 async def _list(
     uri: str, node: str
 ) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Any]]:
+    from quire.core.placement.tables import read_groups
+
     async with opened_metadata(uri) as store:
         bookies = await store.bookies()
         registered = {**bookies.readonly, **bookies.writable}

@@ -29,11 +29,11 @@ from quire.cli.common.options import (
 from quire.cli.common.output import ledger_as_json, print_json
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import UnreadableMetadataError
 
 if TYPE_CHECKING:
     from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64

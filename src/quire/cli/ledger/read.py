@@ -6,6 +6,7 @@ import json
 import sys
 from base64 import b64encode
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,8 +24,10 @@ from quire.cli.common.options import (
 from quire.cli.common.output import OutputThread
 from quire.cli.common.progress import ProgressBar
 from quire.cli.common.tls import connect, tls_options
-from quire.codec.entry.entry import EntryRun
-from quire.codec.metadata.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from quire.codec.entry.entry import EntryRun
+    from quire.codec.metadata.ledger_metadata import LedgerState
 
 
 @click.command()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
-from quire.cli.shell.session import Shell
-from quire.core.placement.choice import Chance
 from quire.core.placement.policies import AnyBookie
-from quire.core.placement.values import View, Wanted
 from quire.errors import CookieError, NoSuchKeyError, QuireError, UsageError
 
 if TYPE_CHECKING:
+    from quire.cli.shell.session import Shell
     from quire.client import Client
+    from quire.core.placement.choice import Chance
+    from quire.core.placement.values import View, Wanted
 
 SANITY_PAYLOAD_BYTES = 100
 

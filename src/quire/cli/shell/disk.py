@@ -18,12 +18,12 @@ from quire._runtime.units import are, counted
 from quire.cli.bookie.disk import looked_at
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.progress import ProgressBar
-from quire.cli.shell.session import Shell
 from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType, digester
 from quire.codec.entry.entry import META, META_BYTES
 from quire.errors import NoSuchLedgerError, StorageError
 
 if TYPE_CHECKING:
+    from quire.cli.shell.session import Shell
     from quire.storage.inspect.contents import SegmentDump
     from quire.storage.segment.extents import FrameExtent
 

@@ -18,7 +18,6 @@ from quire.cli.ledger.manage import check_owners
 from quire.cli.shell.session import LOOKUPS_IN_FLIGHT, Shell, agreed
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_metadata_format import decode, encode
 from quire.core.replicas import Bad
 from quire.errors import (
@@ -31,6 +30,7 @@ from quire.errors import (
 
 if TYPE_CHECKING:
     from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.ledgers.unreadable import Unread
 
 TEST_PAYLOAD = b"\0" * 100

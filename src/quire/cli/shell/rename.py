@@ -11,13 +11,13 @@ import click
 
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.shell.ledgers import each_metadata, say_unread
-from quire.cli.shell.session import Shell
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchEntryError, QuireError, UsageError
 
 if TYPE_CHECKING:
+    from quire.cli.shell.session import Shell
     from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
 
 
 async def update_bookie(shell: Shell, source: str, target: str, **how: Any) -> int:

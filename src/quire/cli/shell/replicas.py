@@ -12,10 +12,8 @@ from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.moves import done_text, planned_text, run_job, say_what_is_left
 from quire.cli.common.options import run_async
 from quire.cli.common.output import time_text
-from quire.cli.common.progress import JobBar
 from quire.cli.shell.ledgers import each_metadata, say_unread
 from quire.cli.shell.session import Shell, agreed, bookie_line
-from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.underreplication import (
     CHECKED_LEDGERS,
     CHECKED_PLACEMENT,
@@ -25,7 +23,9 @@ from quire.errors import NoSuchKeyError, NoSuchLedgerError
 from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
+    from quire.cli.common.progress import JobBar
     from quire.client import Client
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.moves.decommission import Decommissioned
     from quire.replication.moves.recover import RecoverResult

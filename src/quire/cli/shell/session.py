@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.opening import Opening
 from quire.cli.bookie.identity import opened_metadata
-from quire.cli.common.configuration import configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import LEDGER_ID_MAX, WHICH_CLUSTER
 from quire.cli.common.tls import connect
@@ -22,6 +20,7 @@ from quire.codec.metadata.registration import default_bookie_id
 from quire.errors import CookieError, MetadataURIError, StorageError
 
 if TYPE_CHECKING:
+    from quire._runtime.opening import Opening
     from quire.client import Client
     from quire.metadata.interface import BookieAddress, MetadataStore
 
@@ -72,6 +71,8 @@ class Shell:
 
     def own_directories(self) -> tuple[str, ...]:
         """Of the local bookie; `click.UsageError`."""
+        from quire.cli.common.configuration import configured
+
         found = (
             self.directories
             or tuple(self.given.get("bookie.directories", ()))
@@ -88,6 +89,8 @@ class Shell:
         """Of the local bookie; `click.UsageError`."""
         if self.local_bookie:
             return self.local_bookie
+        from quire.cli.common.configuration import configured
+
         process = configured().bookie_process()
         named = self.given.get("bookie.bookie_id") or process.bookie_id
         if named:

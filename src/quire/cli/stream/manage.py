@@ -31,10 +31,10 @@ from quire.cli.stream.options import (
     place_option,
     set_option,
 )
-from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchStreamError
 
 if TYPE_CHECKING:
+    from quire.codec.distributedlog.segment import StreamSegment
     from quire.streams.read.positions import Start
 
 

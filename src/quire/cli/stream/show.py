@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,6 +31,9 @@ from quire.cli.stream.options import (
     sources,
 )
 from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError, StreamDamagedError
+
+if TYPE_CHECKING:
+    from quire.streams import Namespace
 
 STREAMS_AT_ONCE = 64
 """Looked at, for --long, before they are printed."""
@@ -65,7 +69,6 @@ async def list_streams(
     """
 
     from quire.http.views.stream_statistics import stream_statistics
-    from quire.streams import Namespace
 
     failed: list[str] = []
 
