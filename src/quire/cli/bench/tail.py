@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from quire.cli.bench.core import PACE_S, Load, RoundResult
@@ -121,6 +122,6 @@ async def _note_acks(
             acked.extend([now] * (writer.last_add_confirmed - len(acked)))
 
 
-async def open_all(clients: list[Client], ledger_id: int, count: int) -> list[LedgerReader]:
+async def open_all(clients: Sequence[Client], ledger_id: int, count: int) -> list[LedgerReader]:
     """`count` readers, of the clients in turn."""
     return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]
