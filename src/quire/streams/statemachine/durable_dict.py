@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
+from quire.errors import UsageError
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
@@ -73,7 +74,8 @@ class DurableDict(Mapping[str, Any]):
         return open_dict(streams, name, snapshot_every=snapshot_every)
 
     async def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return."""
+        """Set a value. It is durable on return. Raises UsageError for a key that is not text, and
+        TypeError for a value that JSON does not know: nothing was changed."""
         await self._execute("set", key, value)
 
     async def delete(self, key: str) -> bool:
@@ -84,7 +86,12 @@ class DurableDict(Mapping[str, Any]):
         """Set `new` where the value is `old` (None: where there is none). Whether that was so."""
         return await self._execute("compare", key, old, new)
 
-    async def _execute(self, *command: Any) -> bool:
+    async def _execute(self, name: str, key: str, *values: Any) -> bool:
+        if not isinstance(key, str):
+            raise UsageError(
+                f"a key of the dictionary is text, not {type(key).__name__}. Nothing was changed"
+            )
+        command = name, key, *values
         return await self.leader.execute(json.dumps(command).encode())
 
     def __getitem__(self, key: str) -> Any:
