@@ -34,7 +34,7 @@ from quire.metadata.ledgers.creation import recreated, same_creation
 from quire.metadata.ledgers.update import update_ledger
 
 
-def payload_bytes(payload: Buffer) -> bytes:
+def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
     """The bytes of a payload. What its owner may change before it is sent is copied; what counts
     items of several bytes (a view of integers) would be stored cut off. Raises UsageError."""
     if type(payload) is bytes:
@@ -43,7 +43,7 @@ def payload_bytes(payload: Buffer) -> bytes:
         return bytes(memoryview(payload))
     except TypeError:
         raise UsageError(
-            f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
+            f"{what} is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
             "was sent",
             remedy="Encode it first: text with .encode()",
         ) from None
