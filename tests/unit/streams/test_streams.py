@@ -11,6 +11,7 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
+    ClientClosedError,
     NoSuchNamespaceError,
     NoSuchStreamError,
     RecordTooLargeError,
@@ -431,6 +432,22 @@ def test_a_record_is_the_bytes_of_what_is_given() -> None:
         await writer.close()
         found = [r.payload for r in await b.read("s")]
         assert found == [b"before", array("I", [7]).tobytes(), b"the last"]
+
+    run(scene)
+
+
+def test_writers_end_with_their_client_and_wait_for_nobody() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        ledger = await b.client.create_ledger()
+        await ledger.append(b"x")
+        await b.client.close()
+        began_s = b.world.loop.time()
+        for call in (writer.append(b"y"), writer.close(), ledger.append(b"y"), ledger.close()):
+            with pytest.raises(ClientClosedError):
+                await call
+        assert b.world.loop.time() - began_s < 1.0
 
     run(scene)
 
