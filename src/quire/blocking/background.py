@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -29,6 +30,12 @@ class _Background:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def end(self, work: Coroutine[Any, Any, None]) -> None:
+        if sys.is_finalizing() or threading.current_thread() is self._thread:
+            work.close()
+        else:
+            self.call(work)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
@@ -67,14 +74,25 @@ def _forget_loop() -> None:
 os.register_at_fork(after_in_child=_forget_loop)
 
 
-def call(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the background loop and wait for it."""
+def _started() -> _Background:
     global _background
     if _background is None:
         with _starting:
             if _background is None:
                 _background = _Background()
-    return _background.call(work)
+    return _background
+
+
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop and wait for it."""
+    return _started().call(work)
+
+
+def end(work: Coroutine[Any, Any, None]) -> None:
+    """As `call`, for what ends something, and may be called by Python's garbage collection. It does
+    nothing on the thread of the loop, which cannot wait for itself and ends what is collected there
+    anyway, and while the interpreter ends: nobody runs the loop any more."""
+    _started().end(work)
 
 
 def run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

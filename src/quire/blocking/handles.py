@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from quire._runtime.opening import AsyncHandle
-from quire.blocking.background import call, reopening
+from quire.blocking.background import call, end, reopening
 from quire.codec.entry.entry import Entry, EntryRun
 from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
@@ -98,16 +98,37 @@ _END = _End()
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
     """Iterate over an asynchronous iterator, one item a call. It is closed when this one is."""
+    steps = _Steps(items)
     try:
-        while not isinstance(item := call(_next(items)), _End):
+        while not isinstance(item := call(steps.next()), _End):
             yield item
     finally:
-        if isinstance(items, AsyncGenerator):
-            call(items.aclose())
+        end(steps.close())
 
 
-async def _next(items: AsyncIterator[T]) -> T | _End:
-    return await anext(items, _END)
+class _Steps(Generic[T]):
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self._step: asyncio.Task[object] | None = None
+        self._pid = os.getpid()
+
+    async def next(self) -> T | _End:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"this iteration belongs to process {self._pid}", remedy="Begin it in this process"
+            )
+        self._step = asyncio.current_task()
+        return await anext(self._items, _END)
+
+    async def close(self) -> None:
+        """Whoever waited for a step may have been interrupted: then it is cancelled, but may not
+        have ended yet. In a child there is nothing to close: the event loop is the parent's."""
+        if self._pid != os.getpid():
+            return
+        if self._step is not None and not self._step.done():
+            await asyncio.wait([self._step])
+        if isinstance(self._items, AsyncGenerator):
+            await self._items.aclose()
 
 
 async def collected(items: AsyncIterator[T]) -> list[T]:

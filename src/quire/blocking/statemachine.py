@@ -119,7 +119,9 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
         return Leader(self._opened.leader)
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return."""
+        """Set a value. It is durable on return. Raises UsageError for a key that is not text, and
+        TypeError for a value that JSON does not know: nothing was changed.
+        """
         call(self.aio.set(key, value))
 
     def delete(self, key: str) -> bool:

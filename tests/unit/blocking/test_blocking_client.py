@@ -6,6 +6,9 @@ import asyncio
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -20,8 +23,52 @@ from quire.errors import (
     UsageError,
 )
 from quire.statemachine import Dictionary
+from quire.testing import LocalCluster
 
 WAIT_S = 30.0
+
+
+def test_an_iteration_that_is_interrupted_raises_the_interruption(
+    client: blocking.Client,
+) -> None:
+    """Ctrl-C while the next entry is waited for: what is waited for ends before it is closed."""
+    with client.create_ledger() as writer:
+        entries = client.open_ledger(writer.ledger_id).tail(0)
+        main = threading.main_thread().ident
+        assert main is not None
+        timer = threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(entries)
+        timer.join()
+        assert writer.append(b"goes on") == 0
+
+
+OPEN_AT_THE_END = """
+import os
+import sys
+from quire import blocking
+
+client = blocking.connect(sys.argv[1])
+with client.create_ledger() as writer:
+    writer.append_many([b"0", b"1"])
+entries = client.open_ledger(writer.ledger_id).read()
+next(entries)
+child = os.fork()
+if not child:
+    entries.close()  # it is the parent's
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_program_and_its_child_end_with_an_iteration_half_done() -> None:
+    with LocalCluster(bookies=3) as cluster:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", OPEN_AT_THE_END, cluster.uri],
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ledgers(client: blocking.Client) -> None:

@@ -32,6 +32,21 @@ def test_what_was_executed_survives() -> None:
     run(scene)
 
 
+def test_keys_are_text_and_values_json() -> None:
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            with pytest.raises(UsageError, match="a key of the dictionary is text, not int"):
+                await d.set(1, "x")  # type: ignore[arg-type]
+            with pytest.raises(UsageError):
+                await d.compare_and_set(None, None, 1)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                await d.set("a", b"bytes")
+            assert dict(d) == {}
+            assert d.leader.applied == 0
+
+    run(scene)
+
+
 def test_a_new_leader_ends_the_old_one() -> None:
     async def scene(b: Bench) -> None:
         old = await open_dict(b.streams, "d")

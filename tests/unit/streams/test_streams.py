@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from contextlib import aclosing
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
+    ClientClosedError,
     NoSuchNamespaceError,
     NoSuchStreamError,
     RecordTooLargeError,
@@ -410,6 +412,42 @@ def test_what_cannot_be_appended() -> None:
         await writer.append(b"y", txid=5)
         await writer.close()
         assert [r.txid for r in await b.read("s")] == [5, 5]
+
+    run(scene)
+
+
+def test_a_record_is_the_bytes_of_what_is_given() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        mine = bytearray(b"before")
+        appended = await writer.submit_many([mine, memoryview(array("I", [7]))])
+        mine[:] = b"after!"
+        await appended.wait()
+        for wrong in ("text", [1, 2], None):
+            with pytest.raises(UsageError, match="a record is bytes"):
+                await writer.append(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            await writer.append_many([b"not alone", "text"])  # type: ignore[list-item]
+        await writer.append(b"the last")
+        await writer.close()
+        found = [r.payload for r in await b.read("s")]
+        assert found == [b"before", array("I", [7]).tobytes(), b"the last"]
+
+    run(scene)
+
+
+def test_writers_end_with_their_client_and_wait_for_nobody() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        ledger = await b.client.create_ledger()
+        await ledger.append(b"x")
+        await b.client.close()
+        began_s = b.world.loop.time()
+        for call in (writer.append(b"y"), writer.close(), ledger.append(b"y"), ledger.close()):
+            with pytest.raises(ClientClosedError):
+                await call
+        assert b.world.loop.time() - began_s < 1.0
 
     run(scene)
 

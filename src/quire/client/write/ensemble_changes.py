@@ -40,7 +40,13 @@ from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
 from quire.core.placement import Wanted
 from quire.core.placement.words import some
-from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, QuireError, WriteError
+from quire.errors import (
+    ClientClosedError,
+    MetadataTooLargeError,
+    NotEnoughBookiesError,
+    QuireError,
+    WriteError,
+)
 
 RETURN_REST_S = 30.0
 """Seconds until a member may return over a new connection once more. A member whose next connection
@@ -196,6 +202,9 @@ class EnsembleChanges:
         With `may_return`, try a new connection to the same bookie first.
         """
         session = self._session
+        if session.pool.closed:
+            session.fail(self._client_closed())
+            return
         self._failed[member.index] = member
         self._may_return.discard(member.index)
         if may_return:
@@ -203,6 +212,15 @@ class EnsembleChanges:
         if not session.pipeline.frozen:
             session.pipeline.frozen = True
             session.tasks.start(self._run())
+
+    def _client_closed(self) -> ClientClosedError:
+        session = self._session
+        error = ClientClosedError(
+            f"the client is closed, and ledger {session.ledger_id} was open for writing",
+            remedy="Open the ledger with recovery, which closes it",
+        )
+        error.outcome_known = session.pipeline.last_pushed == session.pipeline.last_confirmed
+        return error
 
     async def _run(self) -> None:
         """Handle failed members until none is left (replication spec, 4.2 and 4.3)."""

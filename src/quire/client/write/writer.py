@@ -36,12 +36,13 @@ from quire.metadata.ledgers.creation import recreated, same_creation
 from quire.metadata.ledgers.update import update_ledger
 
 
-def payload_bytes(payload: Buffer) -> bytes:
+def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
     """Return the payload as bytes that nobody can change.
 
     A mutable buffer is copied, because its owner may change it before it is sent. A view whose
     items have several bytes, such as a view of integers, is converted: its length counts items, so
-    it would otherwise be stored cut off. Raises UsageError if the payload is not a buffer.
+    it would otherwise be stored cut off. Raises UsageError, which names `what` the payload is for,
+    if the payload is not a buffer.
     """
     if type(payload) is bytes:
         return payload
@@ -49,7 +50,7 @@ def payload_bytes(payload: Buffer) -> bytes:
         return bytes(memoryview(payload))
     except TypeError:
         raise UsageError(
-            f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
+            f"{what} is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
             "was sent",
             remedy="Encode it first: text with .encode()",
         ) from None

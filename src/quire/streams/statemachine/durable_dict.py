@@ -17,10 +17,19 @@ from typing import Any, Self
 
 from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
+from quire.errors import UsageError
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
 SNAPSHOT_EVERY = 10_000
+
+
+def _decoded(command: bytes) -> Any:
+    """Return the JSON value of a command, or None if it is not JSON."""
+    try:
+        return json.loads(command)
+    except ValueError:
+        return None
 
 
 class Dictionary:
@@ -31,8 +40,11 @@ class Dictionary:
         self.items: dict[str, Any] = {}
 
     def apply(self, command: bytes) -> bool:
-        """Whether anything was changed."""
-        match json.loads(command):
+        """Apply a command, and return whether it changed anything.
+
+        Raises UsageError for a record that is no command. The stream then belongs to somebody
+        else, and a snapshot of this dictionary would truncate it."""
+        match _decoded(command):
             case ["set", str(key), value]:
                 self.items[key] = value
                 return True
@@ -41,7 +53,12 @@ class Dictionary:
             case ["compare", str(key), old, new] if self.items.get(key) == old:
                 self.items[key] = new
                 return True
-        return False
+            case ["set" | "delete" | "compare", *_]:
+                return False
+        raise UsageError(
+            "the stream has a record that is no command of a dictionary",
+            remedy="Give the dictionary the name of a stream of its own",
+        )
 
     def snapshot(self) -> bytes:
         return json.dumps(self.items).encode()
@@ -73,7 +90,8 @@ class DurableDict(Mapping[str, Any]):
         return open_dict(streams, name, snapshot_every=snapshot_every)
 
     async def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return."""
+        """Set a value. It is durable on return. Raises UsageError for a key that is not text, and
+        TypeError for a value that JSON does not know: nothing was changed."""
         await self._execute("set", key, value)
 
     async def delete(self, key: str) -> bool:
@@ -84,7 +102,12 @@ class DurableDict(Mapping[str, Any]):
         """Set `new` where the value is `old` (None: where there is none). Whether that was so."""
         return await self._execute("compare", key, old, new)
 
-    async def _execute(self, *command: Any) -> bool:
+    async def _execute(self, name: str, key: str, *values: Any) -> bool:
+        if not isinstance(key, str):
+            raise UsageError(
+                f"a key of the dictionary is text, not {type(key).__name__}. Nothing was changed"
+            )
+        command = name, key, *values
         return await self.leader.execute(json.dumps(command).encode())
 
     def __getitem__(self, key: str) -> Any:

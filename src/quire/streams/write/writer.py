@@ -16,6 +16,7 @@ from typing import Self
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
+from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.control_record import CreationTime, FencingToken, encode_control
 from quire.codec.distributedlog.dlsn import DLSN, INVALID_DLSN
 from quire.codec.distributedlog.limits import MAX_USER_TXID
@@ -236,6 +237,8 @@ class StreamWriter:
         await self._writer_task.budget.wait()
         self._check()
         self._check_token(token)
+        if not {bytes}.issuperset(map(type, payloads)):
+            payloads = [payload_bytes(payload, "a record") for payload in payloads]
         given = self._txids(len(payloads), txids)
         longest = max(map(len, payloads), default=0)
         if longest > MAX_PAYLOAD_BYTES:

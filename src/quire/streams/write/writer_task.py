@@ -17,6 +17,7 @@ from typing import TypeVar
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
 from quire.errors import (
+    ClientClosedError,
     QuireError,
     StreamClosedError,
     StreamFencedError,
@@ -41,7 +42,7 @@ SEGMENT_BACKOFF = Backoff(0.05, 2.0)
 """The pauses before a segment is begun or completed once more."""
 GIVE_UP_S = 60.0
 """Without a segment to write to, for so long, the writer ends."""
-FINAL = (StreamFencedError, UnauthorizedError, UsageError)
+FINAL = (ClientClosedError, StreamFencedError, UnauthorizedError, UsageError)
 
 
 class ByteBudget:
@@ -202,6 +203,9 @@ class WriterTask:
                 self._send()
             await self.segments.release()
             self._fail(StreamClosedError(f"the writer of stream {self.name} is closed"))
+        except ClientClosedError as error:
+            error.outcome_known = False  # of what is under way
+            self._fail(error)
         except QuireError as error:
             self._fail(error)
 
