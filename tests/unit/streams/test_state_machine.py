@@ -47,6 +47,19 @@ def test_keys_are_text_and_values_json() -> None:
     run(scene)
 
 
+def test_a_stream_of_other_records_is_refused_and_stays_whole() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("orders", create=True) as writer:
+            for number in range(50):
+                await writer.append(b'{"order": %d}' % number)
+        with pytest.raises(UsageError, match="no command of a dictionary"):
+            await open_dict(b.streams, "orders", snapshot_every=20)
+        async with b.streams.open_reader("orders") as reader:
+            assert len([record async for record in reader]) == 50
+
+    run(scene)
+
+
 def test_a_new_leader_ends_the_old_one() -> None:
     async def scene(b: Bench) -> None:
         old = await open_dict(b.streams, "d")

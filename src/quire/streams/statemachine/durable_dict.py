@@ -38,12 +38,12 @@ class Dictionary:
 
     def __init__(self) -> None:
         self.items: dict[str, Any] = {}
+        self.has_other_records = False
+        """Whether a record was no command. The stream then belongs to somebody else, and a snapshot
+        of this dictionary would truncate it."""
 
     def apply(self, command: bytes) -> bool:
-        """Apply a command, and return whether it changed anything.
-
-        Raises UsageError for a record that is no command. The stream then belongs to somebody
-        else, and a snapshot of this dictionary would truncate it."""
+        """Apply a command, and return whether it changed anything."""
         match _decoded(command):
             case ["set", str(key), value]:
                 self.items[key] = value
@@ -55,10 +55,8 @@ class Dictionary:
                 return True
             case ["set" | "delete" | "compare", *_]:
                 return False
-        raise UsageError(
-            "the stream has a record that is no command of a dictionary",
-            remedy="Give the dictionary the name of a stream of its own",
-        )
+        self.has_other_records = True
+        return False
 
     def snapshot(self) -> bytes:
         return json.dumps(self.items).encode()
@@ -142,4 +140,10 @@ async def open_dict(
     """Open a dictionary as it was left. See `quire.Client.durable_dict`."""
     machine = Dictionary()
     leader = await lead(streams, name, machine, snapshot_every=snapshot_every, create=create)
+    if machine.has_other_records:
+        await leader.close()
+        raise UsageError(
+            f"stream {name} has a record that is no command of a dictionary. Nothing was changed",
+            remedy="Give the dictionary the name of a stream of its own",
+        )
     return DurableDict(machine, leader)
