@@ -15,6 +15,7 @@ from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,
     RecordTooLargeError,
+    StreamClosedError,
     StreamConditionError,
     StreamEndedError,
     StreamExistsError,
@@ -28,6 +29,7 @@ from quire.streams.namespace.namespace import open_namespace
 from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.read.reader import StreamReader
 from quire.streams.read.records import Gap
+from quire.streams.write.segments import SegmentWriter
 from quire.streams.write.writer import StreamWriter
 from tests.support.streams import Bench, run
 
@@ -619,5 +621,26 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             await writer.close()
         assert streams._budget.used_bytes == 0
         await streams.close()
+
+    run(scene)
+
+
+def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends must not wait for ever for a task that has ended."""
+
+    def defective(self: SegmentWriter, entry: object) -> None:
+        raise RuntimeError("a defect")
+
+    async def scene(b: Bench) -> None:
+        reported: list[dict[str, object]] = []
+        monkeypatch.setattr(b.world.loop, "call_exception_handler", reported.append)
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"before")
+        monkeypatch.setattr(SegmentWriter, "send", defective)
+        for _ in range(2):
+            with pytest.raises(StreamClosedError, match=r"failed unexpectedly.*a defect"):
+                await writer.append(b"never")
+        assert [str(one["exception"]) for one in reported] == ["a defect"]
+        await writer.close()
 
     run(scene)

@@ -162,7 +162,10 @@ class WriterTask:
 
     def _send_and_wake(self) -> None:
         self._send_scheduled = False
-        self._send()
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 - appends must not wait for a defect for ever
+            self._fail_unexpectedly(error)
         self._work.set()
 
     def _send(self) -> None:
@@ -208,6 +211,21 @@ class WriterTask:
             self._fail(error)
         except QuireError as error:
             self._fail(error)
+        except Exception as error:  # noqa: BLE001 - appends must not wait for a defect for ever
+            self._fail_unexpectedly(error)
+
+    def _fail_unexpectedly(self, error: Exception) -> None:
+        if self.failure is not None:
+            return
+        self._loop.call_exception_handler(
+            {"message": f"unexpected error in the writer of stream {self.name}", "exception": error}
+        )
+        failure = StreamClosedError(
+            f"the writer of stream {self.name} failed unexpectedly: {error!r}",
+            remedy="Open the stream for writing again, and report this error",
+        )
+        failure.outcome_known = False
+        self._fail(failure)
 
     async def _step(self) -> bool:
         """The next thing that has to be waited for. False: closed, and all is done."""
