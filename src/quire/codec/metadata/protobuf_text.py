@@ -6,12 +6,16 @@ ASCII as octal escapes. Read: everything that Java's parser takes, which is more
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 M = TypeVar("M", bound="Message")
+
+ESCAPES = re.compile(rb"\\(?:([4-7][0-7]{2}|[^0-7abfnrtvxuU\\'\"]|\Z)|.)", re.DOTALL)
+"""Every escape sequence of a text. The group matches in one that no parser takes."""
 
 
 class TextError(ValueError):
@@ -37,7 +41,11 @@ def parse_text(data: bytes, message: M, *, allow_unknown: bool = False) -> M:
     """
     from google.protobuf import text_format
 
+    # google.protobuf only warns about a wrong escape, and stores it as it is.
+    for found in ESCAPES.finditer(data):
+        if found[1] is not None:
+            raise TextError(f"{found[0]!r} is no escape sequence")
     try:
         return text_format.Merge(data.decode(), message, allow_unknown_field=allow_unknown)
-    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+    except (text_format.ParseError, UnicodeError, RecursionError) as error:
         raise TextError(str(error)) from None
