@@ -19,16 +19,9 @@ from quire.replication.repair import fragment as fragment_module
 from quire.replication.repair.replica_scan import ReplicaScan, scan
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
-from tests.support.sim.autorecovery import (
-    ENTRIES,
-    PATIENCE_S,
-    PLAIN,
-    STRIPED,
-    Scene,
-    has_all,
-    payload,
-    settled,
-)
+from tests.support.sim.autorecovery import ENTRIES, PATIENCE_S, Scene, has_all
+from tests.support.sim.cluster import payload
+from tests.support.sim.replication import PLAIN, STRIPED, settled
 from tests.support.waiting import until
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from quire._runtime.clock import SystemClock
-from quire.bookie.event_log import EventLog
+from quire._runtime.event_log import EventLog
 from quire.bookie.server import Address, Bookie
 from quire.config import BookieConfig
 from quire.metadata.interface import MetadataStore

@@ -12,19 +12,13 @@ from quire.replication.marks.marks import ReplicationMarks
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.machine.loop import SimTask
 from quire_simulator.world.world import World
+from tests.support.sim.replication import PLAIN, write
 from tests.support.waiting import until
-
-PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
-
 
 ENTRIES = 300
 
 
 PATIENCE_S = 600.0
-
-
-def payload(entry_id: int) -> bytes:
-    return b"%d." % entry_id * (1 + entry_id % 40)
 
 
 class Scene:
@@ -63,15 +57,7 @@ class Scene:
     async def ledger(
         self, shape: tuple[int, int, int] = PLAIN, *, entries: int = ENTRIES, close: bool = True
     ) -> Any:
-        writer = await self.client.create_ledger(
-            ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2], password=b"pw"
-        )
-        if entries:
-            await writer.append_many([payload(n) for n in range(entries)])
-            await settled(writer)
-        if close:
-            await writer.close()
-        return writer
+        return await write(self.client, entries, shape, close)
 
     async def ensemble(self, ledger_id: int) -> tuple[str, ...]:
         return (await self.client.ledger_metadata(ledger_id)).segments[0].ensemble
@@ -107,9 +93,3 @@ async def has_all(client: Client, ledger_id: int) -> None:
                 ranges = await client.list_entries(bookie, ledger_id)
                 have = {n for low, high in ranges for n in range(low, high + 1)}
                 assert wanted <= have
-
-
-async def settled(writer: Any) -> None:
-    """Until every member has everything: the last entries may be on the ack quorum only."""
-    while writer._session.pipeline.unacked_bytes_max():
-        await asyncio.sleep(0.001)

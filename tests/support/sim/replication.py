@@ -15,12 +15,9 @@ from quire.replication import (
 from quire.replication.audit import pieces as audit_pieces
 from quire_simulator.machine.clock import SimClock
 from quire_simulator.world.world import World, bookie_id
+from tests.support.sim.cluster import payload
 
 PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
-
-
-def payload(entry_id: int) -> bytes:
-    return b"%d." % entry_id * (1 + entry_id % 40)
 
 
 async def start(world: World, count: int) -> list[str]:
