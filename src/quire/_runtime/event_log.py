@@ -1,4 +1,4 @@
-"""The log of a bookie, as the parts of a bookie write to it."""
+"""The log of a server, as its parts write to it: one event with its fields."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 SIZE_UNITS = {
@@ -107,7 +107,8 @@ NAMED_MAX = 5
 """The number of names in a sentence."""
 
 
-def some_of(names: Sequence[str]) -> str:
+def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
     """Return the names as part of a sentence: the first ones, and how many more there are."""
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    known = list(names)
+    more = len(known) - limit
+    return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from quire._runtime.event_log import EventLog
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import TaskSet
-from quire.bookie.event_log import EventLog
 from quire.errors import KeyExistsError, QuireError
 from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 

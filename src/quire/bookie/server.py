@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 from quire.bookie.announcement import Announcement
@@ -27,7 +28,6 @@ from quire.bookie.directories.identity import remembered_id
 from quire.bookie.directories.listed import FoundDirectory, check_directories, look_at
 from quire.bookie.directories.opening import open_store
 from quire.bookie.directories.rollback import Rollbacks
-from quire.bookie.event_log import EventLog
 from quire.bookie.options import check_config
 from quire.bookie.protocol.connection import Connection
 from quire.bookie.protocol.connection_limits import SWEEP_S

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from quire._runtime.event_log import EventLog
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 
@@ -30,10 +30,6 @@ _CLIENT_MODES = {
 Stamp = tuple[tuple[int, ...] | None, ...]
 
 
-class TlsLog(Protocol):
-    def __call__(self, event: str, **fields: object) -> None: ...
-
-
 class TlsContext:
     """The context for new handshakes, as its files are now."""
 
@@ -43,7 +39,7 @@ class TlsContext:
         files: Sequence[str],
         reload_check_s: float,
         monotonic: Callable[[], float],
-        log: TlsLog,
+        log: EventLog,
     ) -> None:
         """Makes the first context. `TlsConfigError` if the files cannot be used."""
         self.reloads = 0
@@ -94,7 +90,9 @@ class TlsContext:
         return tuple(stamps)
 
 
-def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: TlsLog) -> TlsContext:
+def server_tls(
+    config: TlsServerConfig, monotonic: Callable[[], float], log: EventLog
+) -> TlsContext:
     """`TlsConfigError` if the files cannot be used, or the options contradict each other."""
     return TlsContext(
         lambda: server_context(config),
@@ -105,7 +103,9 @@ def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: Tls
     )
 
 
-def client_tls(config: TlsClientConfig, monotonic: Callable[[], float], log: TlsLog) -> TlsContext:
+def client_tls(
+    config: TlsClientConfig, monotonic: Callable[[], float], log: EventLog
+) -> TlsContext:
     return TlsContext(
         lambda: client_context(config),
         _files(config.certificate, config.private_key, config.key_password_file, config.ca),

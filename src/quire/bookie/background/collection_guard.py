@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire.bookie.event_log import EventLog
+from quire._runtime.event_log import EventLog
 from quire.errors import (
     CollectionOffError,
     CookieError,

@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
 from quire.bookie.background.complete_ledger import durable, is_complete
-from quire.bookie.event_log import EventLog
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range

@@ -15,8 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
+from quire._runtime.event_log import EventLog
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
-from quire.bookie.event_log import EventLog
 from quire.errors import MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
-from quire.bookie.event_log import EventLog
 from quire.errors import CookieError, NoSuchKeyError, QuireError
 from quire.metadata.bookies.orders import Order, What, order_path, read_order, withdraw_order
 from quire.metadata.interface import MetadataStore, Versioned, Watch

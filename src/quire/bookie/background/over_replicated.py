@@ -20,9 +20,9 @@ import asyncio
 from collections.abc import Sequence
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import each
 from quire.bookie.background.collection_guard import CollectionGuard, check_cluster
-from quire.bookie.event_log import EventLog
 from quire.codec.metadata.underreplication import LockHolder, lock_path
 from quire.errors import (
     KeyExistsError,

@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quire.bookie.event_log import EventLog
+from quire._runtime.event_log import EventLog
 from quire.errors import (
     CookieError,
     KeyExistsError,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.bookie.event_log import EventLog
+from quire._runtime.event_log import EventLog
 from quire.config import BookieConfig
 
 SWEEP_S = 1.0

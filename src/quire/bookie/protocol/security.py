@@ -6,12 +6,13 @@ import asyncio
 from typing import Any, Protocol
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire._runtime.tasks import TaskSet
 from quire.codec.wire.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.network import Network
-from quire.net.tls import TlsLog, server_context, server_tls
+from quire.net.tls import server_context, server_tls
 
 
 class SecurityCounters(Protocol):
@@ -49,7 +50,7 @@ class Security:
         config: BookieConfig,
         network: Network,
         clock: Clock,
-        log: TlsLog,
+        log: EventLog,
         counters: SecurityCounters,
     ) -> None:
         check_security(config)

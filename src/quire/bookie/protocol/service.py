@@ -12,9 +12,9 @@ from functools import partial
 from typing import Protocol, cast
 
 from quire._runtime.clock import Clock
+from quire._runtime.event_log import EventLog
 from quire._runtime.metrics import Histogram
 from quire._runtime.tasks import TaskSet
-from quire.bookie.event_log import EventLog
 from quire.bookie.protocol.answer_budget import Account, AnswerBudget, AnswerSink
 from quire.bookie.protocol.connection_limits import ConnectionLimits, Limited
 from quire.bookie.protocol.loading_store import LoadingStore

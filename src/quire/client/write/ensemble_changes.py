@@ -31,6 +31,7 @@ from typing import Any, Protocol
 
 from quire._runtime.retry import Backoff
 from quire._runtime.tasks import TaskSet
+from quire._runtime.units import some_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.logs import log_event
 from quire.client.observability.tracing import SessionSpans, note
@@ -39,7 +40,7 @@ from quire.core.append.pipeline import AddPipeline
 from quire.core.append.quorum import bearable
 from quire.core.append.spread_pipeline import SpreadPipeline
 from quire.core.placement import Wanted
-from quire.core.placement.words import some
+from quire.core.placement.words import NAMES_MAX
 from quire.errors import (
     ClientClosedError,
     MetadataTooLargeError,
@@ -439,7 +440,7 @@ class EnsembleChanges:
             what, remedy = "the metadata has no room to replace", "Start these bookies again"
             why = self._no_room.args[0]
         return NotEnoughBookiesError(
-            f"ledger {session.ledger_id}: {what} {some(lost.values())}{tried}{why}",
+            f"ledger {session.ledger_id}: {what} {some_of(lost.values(), NAMES_MAX)}{tried}{why}",
             ledger_id=session.ledger_id,
             causes=session.causes,
             remedy=f"{remedy}, then open the ledger with recovery",

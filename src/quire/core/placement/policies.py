@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from quire._runtime.units import counted
+from quire._runtime.units import counted, some_of
 from quire.config import PlacementConfig
 from quire.core.placement.choice import Chance, choose, mix
 from quire.core.placement.search import ANYTHING, Members, Rank, Rule, Window, fill, windows
@@ -22,7 +22,7 @@ from quire.core.placement.values import (
     distance,
     region_of,
 )
-from quire.core.placement.words import bookies_of, some
+from quire.core.placement.words import NAMES_MAX, bookies_of
 from quire.errors import UsageError
 
 
@@ -120,7 +120,7 @@ class DomainPolicy:
         count = len(wanted.holes)
         text = f"{count} {'bookie' if count == 1 else 'bookies'}"
         if wanted.gone:
-            text += f" in the place of {some(sorted(wanted.gone.values()))}"
+            text += f" in the place of {some_of(sorted(wanted.gone.values()), NAMES_MAX)}"
         indifferent = self.indifferent(view)
         requirement = "" if indifferent else self.requirement(wanted, view)
         return f"{text} {requirement}" if requirement else text
@@ -195,7 +195,7 @@ class RackAware(DomainPolicy):
         if self.config.enforce_racks:
             lost = [p.bookie_id for p in members if p.location == view.default_location]
             if lost:
-                return Adherence(Level.FAIL, f"the rack of {some(lost)} is not known")
+                return Adherence(Level.FAIL, f"the rack of {some_of(lost, NAMES_MAX)} is not known")
         least = self._racks(write_quorum)
         for window in windows(len(members), write_quorum):
             inside = [members[index] for index in window]
@@ -272,8 +272,8 @@ class RegionAware(RackAware):
             return "in different regions if possible"
         least = self.config.min_regions
         return (
-            f"in the regions {some(self.config.regions)}, every ack quorum of {wanted.ack_quorum} "
-            f"in {least} of them,"
+            f"in the regions {some_of(self.config.regions, NAMES_MAX)}, "
+            f"every ack quorum of {wanted.ack_quorum} in {least} of them,"
         )
 
     def adherence(
@@ -285,7 +285,9 @@ class RegionAware(RackAware):
             if self.config.regions:
                 outside = [p.bookie_id for p in inside if region(p) not in self.config.regions]
                 if outside:
-                    return Adherence(Level.FAIL, f"{some(outside)}: outside the regions to write")
+                    return Adherence(
+                        Level.FAIL, f"{some_of(outside, NAMES_MAX)}: outside the regions to write"
+                    )
                 if not self._durable(inside, ack_quorum):
                     reason = f"an ack quorum of {ack_quorum} may lie in fewer than {least} regions"
                     return Adherence(Level.FAIL, f"{bookies_of(inside)}: {reason}")

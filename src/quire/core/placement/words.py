@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from quire._runtime.units import are, some_of
 from quire.core.placement.values import Place, View, Wanted
 
 NAMES_MAX = 8
@@ -12,19 +13,12 @@ RACKS_MAX = 8
 """Racks named in one message."""
 
 
-def some(names: Iterable[str], limit: int = NAMES_MAX) -> str:
-    """The first ones, and how many more."""
-    known = list(names)
-    text = ", ".join(known[:limit])
-    return f"{text} and {len(known) - limit} more" if len(known) > limit else text
-
-
 def bookies_of(places: Sequence[Place]) -> str:
     """'b1 and b2 in /a, b3 in /b'."""
     racks: dict[str, list[str]] = {}
     for place in places:
         racks.setdefault(place.location, []).append(place.bookie_id)
-    listed = [f"{some(names)} in {rack}" for rack, names in sorted(racks.items())]
+    listed = [f"{some_of(names, NAMES_MAX)} in {rack}" for rack, names in sorted(racks.items())]
     return "; ".join(listed[:RACKS_MAX]) + ("; ..." if len(listed) > RACKS_MAX else "")
 
 
@@ -38,7 +32,7 @@ def situation(wanted: Wanted, view: View) -> str:
     told = {bookie: _flaw(bookie, wanted, view) for bookie in places}
     if not view.located:
         names = [f"{b} ({told[b]})" if told[b] else b for b in sorted(places)]
-        return f"{len(places)} {are(len(places))} writable: {some(names, NAMES_MAX * 2)}"
+        return f"{len(places)} {are(len(places))} writable: {some_of(names, NAMES_MAX * 2)}"
     racks: dict[str, list[str]] = {}
     for bookie, place in sorted(places.items()):
         flaw = told[bookie]
@@ -47,7 +41,7 @@ def situation(wanted: Wanted, view: View) -> str:
         if place.location not in racks and place.bookie_id in wanted.gone.values():
             racks[place.location] = []
     listed = [
-        f"rack {rack}: {some(names) if names else 'none writable'}"
+        f"rack {rack}: {some_of(names, NAMES_MAX) if names else 'none writable'}"
         for rack, names in sorted(racks.items())
     ]
     more = f"; and {len(listed) - RACKS_MAX} racks more" if len(listed) > RACKS_MAX else ""
@@ -68,7 +62,3 @@ def _flaw(bookie: str, wanted: Wanted, view: View) -> str:
         ago = view.failed_s[bookie]
         return "in quarantine" if ago < 0 else f"failed {ago:.0f} s ago"
     return ""
-
-
-def are(count: int) -> str:
-    return "is" if count == 1 else "are"

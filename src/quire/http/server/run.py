@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from quire._runtime.clock import SystemClock
+from quire._runtime.event_log import EventLog
 from quire._runtime.metrics import CONTENT_TYPE, Metric, exposition
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
@@ -24,7 +25,7 @@ from quire.http.server.api import Api, Call, Handler, Route, Text
 from quire.http.server.fetch import fetcher, proves
 from quire.http.server.metrics import autorecovery_metrics, process_metrics, server_metrics
 from quire.http.server.security import HttpOptions
-from quire.http.server.server import HttpLog, HttpServer
+from quire.http.server.server import HttpServer
 from quire.http.server.static_files import static_routes
 from quire.http.views.cluster_view import ClusterView, cluster_metrics
 from quire.http.watch.rates import ENDPOINT
@@ -87,7 +88,7 @@ async def serve_bookie(
     uri: str,
     config: ClientConfig,
     version: str,
-    log: HttpLog,
+    log: EventLog,
     *,
     autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
@@ -130,7 +131,7 @@ async def serve_cluster(
     uri: str,
     config: ClientConfig,
     version: str,
-    log: HttpLog,
+    log: EventLog,
     *,
     owner: str,
     autorecovery: AutorecoveryStats | None = None,
@@ -158,7 +159,7 @@ async def _serving(
     options: HttpOptions,
     owner: str,
     version: str,
-    log: HttpLog,
+    log: EventLog,
     *,
     about_cluster: bool = False,
 ) -> AsyncIterator[HttpServer]:

@@ -12,8 +12,9 @@ import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
+from quire._runtime.event_log import EventLog
 from quire._runtime.units import host_port
 from quire.errors import QuireError, StartError
 from quire.http.server.api import Api, Reply, Route, Text
@@ -43,10 +44,6 @@ _HEADERS = {
 }
 
 
-class HttpLog(Protocol):
-    def __call__(self, event: str, **fields: object) -> None: ...
-
-
 class PortTakenError(StartError):
     """Somebody else listens there."""
 
@@ -61,7 +58,7 @@ class HttpServer:
         *,
         version: str,
         monotonic: Callable[[], float],
-        log: HttpLog,
+        log: EventLog,
     ) -> None:
         """`StartError` for options that would let everybody in, `TlsConfigError` for files that
         cannot be used."""
