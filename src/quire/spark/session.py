@@ -227,5 +227,5 @@ def _import(module: str) -> Any:
 
 def _without(why: str) -> UsageError:
     return UsageError(
-        f"Spark cannot be used: {why}", remedy='Install it with: pip install "quire[spark]"'
+        f"Spark cannot be used: {why}", remedy='Install it with: pip install "quire-log[spark]"'
     )

@@ -188,7 +188,7 @@ def test_pipelines_without_spark(module: str, monkeypatch: pytest.MonkeyPatch) -
     command = ("pipeline", "compact", "x", "--key", "k", "--to", "t", "--metadata", "sqlite:////c")
     line = only_error(quire(*command), 2)
     assert f"No module named '{module}'" in line
-    assert 'pip install "quire[spark]"' in line
+    assert 'pip install "quire-log[spark]"' in line
 
 
 @pytest.mark.parametrize("uri", ["nonsense", "sqlite://host/file", "zk://", "redis://here/ledgers"])

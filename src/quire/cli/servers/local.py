@@ -93,7 +93,7 @@ def local(
         if shown:
             say(f"Dashboard: {shown[0].said}")
         elif not no_ui:
-            say('No dashboard: it needs pip install "quire[http]"')
+            say('No dashboard: it needs pip install "quire-log[http]"')
         _watch([*cluster.processes, *shown], stopping)
     except StoppedError:
         say("stopped before it served")

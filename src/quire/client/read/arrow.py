@@ -32,7 +32,7 @@ def import_pyarrow() -> Any:
     except ImportError:
         raise UsageError(
             "Arrow tables need pyarrow and numpy",
-            remedy='Install them with: pip install "quire[arrow]"',
+            remedy='Install them with: pip install "quire-log[arrow]"',
         ) from None
     return pyarrow
 
@@ -128,6 +128,6 @@ def to_polars(entries: pa.Table) -> Any:
         import polars
     except ImportError:
         raise UsageError(
-            "Polars frames need polars", remedy='Install it with: pip install "quire[all]"'
+            "Polars frames need polars", remedy='Install it with: pip install "quire-log[all]"'
         ) from None
     return polars.from_arrow(entries)

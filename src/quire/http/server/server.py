@@ -28,7 +28,7 @@ try:
     from aiohttp import web
 except ImportError as error:  # pragma: no cover - the tests have it
     raise StartError(
-        "HTTP needs aiohttp, which is not installed", remedy='Run: pip install "quire[http]"'
+        "HTTP needs aiohttp, which is not installed", remedy='Run: pip install "quire-log[http]"'
     ) from error
 
 BACKLOG = 128

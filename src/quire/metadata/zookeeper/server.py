@@ -236,7 +236,7 @@ def _class_path() -> str:
             return str(Path(place, "jars", "*"))
     raise StartError(
         "PySpark, whose jars contain ZooKeeper, is not installed",
-        remedy='Run pip install "quire[spark]" (Java is needed as well)',
+        remedy='Run pip install "quire-log[spark]" (Java is needed as well)',
     )
 
 
