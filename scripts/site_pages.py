@@ -114,7 +114,7 @@ def relative(target: str, page: str) -> str:
 
 def linked_files() -> Iterator[Path]:
     """Files of the repository that are no page, and that some page links to."""
-    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / source for source in TOP)]
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in TOP)]
     found = {
         (page.parent / target).resolve()
         for page in pages

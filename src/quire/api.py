@@ -211,7 +211,7 @@ async def connect(
         zookeeper: Who the client is to ZooKeeper. By default the environment says so
             (`QUIRE_ZOOKEEPER_AUTH_FILE`).
         tracer: A tracer of OpenTelemetry, for spans of calls and batches
-            (docs/observability.md).
+            (docs/guides/client-observability.md).
 
     Raises:
         MetadataURIError, MetadataUnavailableError, MetadataDeniedError,

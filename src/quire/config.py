@@ -61,7 +61,7 @@ class TlsServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    """On which bookies a client puts what it writes (docs/placement.md)."""
+    """On which bookies a client puts what it writes (docs/guides/placement.md)."""
 
     policy: str = "rack-aware"
     """rack-aware, region-aware, zone-aware, local-first, any, or the name of an entry point in the
@@ -200,7 +200,8 @@ class ClientConfig:
     """A bookie whose answer cannot be right (`Client.suspects`) is put into quarantine, too."""
     assume_liars: int = 0
     """So many bookies of any ensemble may lie, and nothing acknowledged is to be lost by it:
-    opening asks for more answers, and fails where it cannot have them. See docs/replication.md."""
+    opening asks for more answers, and fails where it cannot have them. See
+    docs/explanation/replication.md."""
     bookies_wait_s: float = 2.0
     """How long `create_ledger` and an ensemble change wait for enough bookies to register."""
     ledger_metadata_version: int = 3

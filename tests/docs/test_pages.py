@@ -11,7 +11,7 @@ import pytest
 from quire.testing.cluster import LocalCluster
 from tests.support.docs import page_runner
 from tests.support.docs.page_runner import PageError, PageRunner, matches
-from tests.support.docs.pages import ROOT, SPARK_PAGES, all_pages, blocks, typed
+from tests.support.docs.pages import all_pages, blocks, needs, typed
 
 NOT_RUN_MAX = 18
 """Blocks that are only read, because they need root, Apache's servers, a package index ... One
@@ -29,7 +29,7 @@ def run(page: Path, directory: Path, uri: str) -> int:
         return runner.ran
 
 
-PAGES = [page for page in all_pages() if page.name not in SPARK_PAGES and blocks(page)]
+PAGES = [page for page in all_pages() if "spark" not in needs(page) and blocks(page)]
 
 
 @pytest.mark.slow
@@ -42,10 +42,12 @@ def test_the_page_does_what_it_says(
     assert run(page, tmp_path, quire_cluster.uri) == wanted
 
 
-@pytest.mark.parametrize("name", SPARK_PAGES)
-def test_commands_and_programs_of_spark_are_read(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "page", [one for one in all_pages() if "spark" in needs(one)], ids=lambda page: page.name
+)
+def test_commands_and_programs_of_spark_are_read(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "QUIRE_METADATA": "sqlite:////not/asked.db"}
-    with PageRunner(ROOT / "docs" / name, tmp_path, environment) as runner:
+    with PageRunner(page, tmp_path, environment) as runner:
         runner.read()
 
 

@@ -1,5 +1,5 @@
 """One bookie of five lies, at the protocol level: what clients see, what an audit says of it, and
-what a repair does. docs/byzantine.md has the table; its rows are `ROWS`.
+what a repair does. docs/explanation/byzantine-bookies.md has the table; its rows are `ROWS`.
 
 Every client is a new one: what it has learnt about the liar shall not help the next.
 """
@@ -195,7 +195,7 @@ async def test_one_that_drops_the_end_is_not_told_from_one_that_never_got_it(pla
 
 
 def test_the_document_has_the_rows() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "byzantine.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "byzantine-bookies.md"
     section = page.read_text().partition("## Byzantine bookies: what is seen")[2]
     documented = {}
     for line in section.splitlines():

@@ -1,8 +1,8 @@
 """Defects that the simulator must find: each is put into the real code, for this test only.
 
 The seed that found a mutant when it was last measured (`scripts/mutants`, which writes the table of
-docs/simulator.md) is tried first. Then come all the others up to a bound with room, so that a
-workload may give its seeds another meaning without a test failing for it.
+docs/internals/simulator.md) is tried first. Then come all the others up to a bound with room, so
+that a workload may give its seeds another meaning without a test failing for it.
 
 `make test` puts in a few of each room, those that take the fewest seeds; `make sim` all.
 """
@@ -35,7 +35,7 @@ much later than it did, and only so many that find nothing say that nothing does
 FULL_SEEDS = 200
 """What `make sim` asks for, at least."""
 FULL = int(os.environ.get("QUIRE_SIM_SEEDS", "0")) >= FULL_SEEDS
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulator.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "internals" / "simulator.md"
 ROWS = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
 MEASURED = {name: int(seeds) - 1 for name, seeds in ROWS}
 """The seed that found each."""
@@ -119,7 +119,7 @@ def test_a_mutant_that_does_not_fit_leaves_the_table_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script: Any = ModuleType("mutants_script")
-    source = DOCUMENT.parents[1] / "scripts" / "mutants"
+    source = DOCUMENT.parents[2] / "scripts" / "mutants"
     script.__file__ = str(source)
     monkeypatch.setitem(sys.modules, script.__name__, script)
     exec(compile(source.read_text("utf-8"), str(source), "exec"), vars(script))

@@ -1,4 +1,5 @@
-"""docs/simulator.md names every invariant, fault and workload that there is, and no others."""
+"""docs/internals/simulator.md names every invariant, fault and workload that there is, and no
+others."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from quire_simulator.streams.invariants import (
     READ_INVARIANTS,
 )
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "internals" / "simulator.md").read_text(
+    encoding="utf-8"
+)
 ROOMS = ("actors", "faults", "invariants", "plans", "report", "streams", "world")
 ROOT = Path(simulation.__file__).parent
 SOURCES = [ROOT / "run.py", *(source for room in ROOMS for source in (ROOT / room).glob("*.py"))]

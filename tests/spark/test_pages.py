@@ -12,15 +12,14 @@ from pyspark.sql import SparkSession
 from quire.spark import worker
 from quire.testing.cluster import LocalCluster
 from tests.support.docs.page_runner import PageRunner
-from tests.support.docs.pages import SPARK_PAGES, all_pages, blocks
+from tests.support.docs.pages import all_pages, blocks, needs
 
 pytestmark = pytest.mark.spark
 
-LONG = ("pipelines.md",)
 PAGES = [
-    pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [])
+    pytest.param(page, marks=[pytest.mark.long] if "long" in needs(page) else [])
     for page in all_pages()
-    if page.name in SPARK_PAGES or any(block.spark for block in blocks(page))
+    if "spark" in needs(page) or any(block.spark for block in blocks(page))
 ]
 
 

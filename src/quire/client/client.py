@@ -472,7 +472,7 @@ async def connect(
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
     `zookeeper` says who we are to ZooKeeper; without it the environment does
     (`QUIRE_ZOOKEEPER_AUTH_FILE`). `tracer`: of OpenTelemetry, for spans of calls and batches
-    (docs/observability.md). Raises MetadataURIError, MetadataUnavailableError,
+    (docs/guides/client-observability.md). Raises MetadataURIError, MetadataUnavailableError,
     MetadataDeniedError, ClusterNotInitialisedError.
     """
     return await connected(LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer)

@@ -1,7 +1,7 @@
 """Every key of the configuration: what `quire.toml` may hold, its type, unit, default and meaning.
 
 The keys are the fields of the dataclasses that take them; a field's docstring is its documentation.
-`docs/configuration.md` is made from this (`configuration_page`).
+`docs/reference/configuration.md` is made from this (`configuration_page`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@
     frame.writeStream.format("quire").option("stream", "orders").option("writerId", "me").start()
     spark.read.format("quire").option("table", "segments").load()
 
-`docs/spark.md` is the guide for streams and tables. What follows is about ledgers and datasets.
+`docs/guides/spark.md` is the guide for streams and tables. What follows is about ledgers and
+datasets.
 
 The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
 driver when Spark starts. Passwords (`password`; default: QUIRE_PASSWORD of the driver, which no

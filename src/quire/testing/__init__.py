@@ -6,7 +6,8 @@
         ...  # connect to cluster.uri
 
 pytest finds the fixtures by itself wherever Quire is installed: `quire_cluster`,
-`quire_blocking_client`, and with pytest-asyncio `quire_client`. docs/testing.md shows them.
+`quire_blocking_client`, and with pytest-asyncio `quire_client`. docs/guides/test-your-program.md
+shows them.
 """
 
 from __future__ import annotations

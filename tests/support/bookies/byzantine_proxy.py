@@ -42,7 +42,7 @@ TOO_HIGH_BY = 1_000
 
 
 class Lie(enum.StrEnum):
-    """Named as the rows of docs/byzantine.md."""
+    """Named as the rows of docs/explanation/byzantine-bookies.md."""
 
     WRONG_BYTES = "wrong bytes"
     """A bit of the payload is another one; the digest is left."""

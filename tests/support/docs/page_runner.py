@@ -31,7 +31,7 @@ from quire.cli.common.groups import DefaultGroup
 from quire.cli.main import cli
 from quire.configuration.layers import file_layer, merged
 from quire.testing._process import free_ports, is_free
-from tests.support.docs.pages import ROOT, SPARK_PAGES, Block, Here, Typed, pieces, typed
+from tests.support.docs.pages import ROOT, Block, Here, Typed, needs, pieces, typed
 
 LIMIT_S = 60.0
 """For one command or one block of Python."""
@@ -138,7 +138,7 @@ class PageRunner:
                 self.ran += not piece.hidden
 
     def needs_spark(self, block: Block) -> bool:
-        return block.spark or self.page.name in SPARK_PAGES
+        return block.spark or "spark" in needs(self.page)
 
     def _run_block(self, block: Block) -> None:
         if block.title:

@@ -26,8 +26,7 @@ PIECE = re.compile(
     r"|^ *<!-- (?P<what>not run|status|numbers|here|run|with): (?P<words>.*?)-->",
     re.MULTILINE | re.DOTALL,
 )
-SPARK_PAGES = ("spark.md", "pipelines.md")
-"""All of their blocks need Spark."""
+PAGE_NEEDS = re.compile(r"^<!-- page: ([\w, ]+) -->$", re.MULTILINE)
 TITLE = re.compile(r"title=\"([^\"]+)\"")
 
 
@@ -60,6 +59,12 @@ def all_pages() -> list[Path]:
     """Every page that the site has, README first."""
     top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def needs(page: Path) -> set[str]:
+    """Return what all blocks of a page need: `spark`, and `long` if they take minutes."""
+    found = PAGE_NEEDS.search(page.read_text(encoding="utf-8"))
+    return set(found[1].split(", ")) if found else set()
 
 
 def pieces(page: Path) -> Iterator[Block | Here]:

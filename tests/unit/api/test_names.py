@@ -1,4 +1,4 @@
-"""Names that mean the same everywhere in the public API (docs/client.md)."""
+"""Names that mean the same everywhere in the public API (docs/reference/client.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The rules of bookies (docs/replication.md) that are about requests and answers: a real bookie and
+"""The rules of bookies (docs/explanation/replication.md) that are about requests and answers: a
+real bookie and
 connections that send frames of protocol v2. What the disk has to do is in `test_storage_store`."""
 
 from __future__ import annotations

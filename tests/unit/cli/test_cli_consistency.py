@@ -16,7 +16,7 @@ from quire.cli.shell.shell import REFUSED, shell
 from quire.cli.shell.verbs import VERBS
 from tests.support.cli import ALL
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 LEAVES = {
     " ".join(path): command
     for path, command in ALL.items()
@@ -109,7 +109,7 @@ def test_exit_statuses_are_documented_in_one_table() -> None:
 
 
 def test_verbs_of_apache_s_shell_are_documented() -> None:
-    text = (DOCS / "from-bookieshell.md").read_text()
+    text = (DOCS / "bookieshell.md").read_text()
     table = text.partition("## Verbs")[2]
     rows = set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE))
     assert rows == {*VERBS, *REFUSED}

@@ -340,14 +340,18 @@ def test_tls_of_a_client_comes_from_the_file(file: Any, tmp_path: Path) -> None:
 def test_the_pages_are_current() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "config-docs"))
     for name, lines in made["PAGES"].items():
-        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
         assert made["renewed"](text, lines()) == text, "run: make config-docs"
-    rows = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").count("\n| `")
+    rows = (
+        (ROOT / "docs" / "reference" / "configuration.md")
+        .read_text(encoding="utf-8")
+        .count("\n| `")
+    )
     assert rows >= len(keys())
 
 
 def test_the_example_on_the_page_is_right() -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     example = text.partition("```toml\n")[2].partition("```")[0]
     found = from_toml(example)
     assert found.problems == []

@@ -1,4 +1,5 @@
-"""The rules of readers (docs/replication.md), on bookies that answer as each test wants."""
+"""The rules of readers (docs/explanation/replication.md), on bookies that answer as each test
+wants."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""docs/http.md and docs/metrics.md say what the code says. With QUIRE_WRITE_DOCS=1 their tables are
-written anew."""
+"""docs/reference/http.md and docs/reference/metrics.md say what the code says. With
+QUIRE_WRITE_DOCS=1 their tables are written anew."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from quire.http.watch.reachability import MetadataReachability
 from quire.replication.autorecovery.settings import AutorecoveryStats
 from tests.support.bookies.bookie import memory_metadata, running_bookie
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
 
 

@@ -1,5 +1,5 @@
-"""docs/replication.md names all 47 rules, each with modules and tests that exist, and no limit and
-no kind that does not."""
+"""docs/explanation/replication.md names all 47 rules, each with modules and tests that exist, and
+no limit and no kind that does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.client.cluster.health import PROVEN, REPAIRABLE, Misbehaviour
 from quire.config import ClientConfig
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = (ROOT / "docs" / "replication.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "explanation" / "replication.md").read_text(encoding="utf-8")
 RULES = range(1, 48)
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -11,7 +11,7 @@ from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
 from quire.streams.write.writer_task import GIVE_UP_S
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "streams.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([a-z_]+)` \| (\S+) \| .+ \|$", re.MULTILINE)
 
 

@@ -289,7 +289,8 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
         raise CookieError(
             f"{path} belongs to another cluster than the one at {uri}: {told}",
             remedy="Use the metadata URI of its cluster. If that store is lost or was created "
-            "again, restore it from a backup first (docs/disaster-recovery.md): this directory may "
+            "again, restore it from a backup first (docs/guides/disaster-recovery.md): this "
+            "directory may "
             "have the only copies of its entries. A new bookie of this cluster needs an empty "
             "directory",
         )

@@ -1,7 +1,7 @@
 """The table of Apache's keys, `bk_server.toml`, as rules that can be applied.
 
-`quire bookie start --bk-server-conf`, `quire bookie conf` and docs/from-apache-configuration.md are
-made from it.
+`quire bookie start --bk-server-conf`, `quire bookie conf` and
+docs/reference/apache-configuration.md are made from it.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def resolver(asked: Asked) -> KeyOutcome:
         return taken("Pulsar's table", client__placement__locations="metadata")
     if name in RESOLVERS:
         return implied(f"by {RESOLVERS[name]}")
-    return ignored("set `client.placement.locations`: see docs/placement.md")
+    return ignored("set `client.placement.locations`: see docs/guides/placement.md")
 
 
 def http_enabled(asked: Asked) -> KeyOutcome:

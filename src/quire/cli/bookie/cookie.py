@@ -600,7 +600,8 @@ async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: b
             f"{what} names cluster {one.instance_id or 'none'}, the one at {store.uri} is "
             f"{instance_id or 'without an instance id'}: nothing was changed",
             remedy="Use the metadata URI of its cluster. If that store is lost or was created "
-            "again, restore it from a backup first (docs/disaster-recovery.md). If `quire ledger "
+            "again, restore it from a backup first (docs/guides/disaster-recovery.md). If `quire "
+            "ledger "
             "list` shows that this store names the bookie's ledgers, --force makes the bookie "
             "belong to it; the bookie then deletes ledgers that the store does not name",
         )

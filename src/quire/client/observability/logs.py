@@ -3,7 +3,7 @@
 An event has a name and fields (`ledger`, `entry`, `bookie`, `outcome` and others). The text of the
 record has them as `name key=value ...`; the record itself has them as attributes, as `extra` makes
 them, so that any formatter for JSON finds them. `JsonFormatter` is one. The events are listed in
-docs/observability.md. Nothing is logged for each entry.
+docs/guides/client-observability.md. Nothing is logged for each entry.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Spans are of calls, of batches and of requests for many entries, never of single entries. Only what
 a program with a tracer has anyway is imported (`opentelemetry-api`, the extra `otel`), and only
-then. What each span is and has: docs/observability.md.
+then. What each span is and has: docs/guides/client-observability.md.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Flag(enum.IntFlag):
     RECOVERY_ADD = 2
     HIGH_PRIORITY = 4
     WAIT = 0x100
-    """Of a BATCH_READ, ours (docs/protocol.md): where its first entry is not there yet, it may be
-    answered a little later. Apache's bookies take no notice of it."""
+    """Of a BATCH_READ, ours (docs/reference/protocol.md): where its first entry is not there yet,
+    it may be answered a little later. Apache's bookies take no notice of it."""
 
 
 RECOVERY_ADD = int(Flag.RECOVERY_ADD)

@@ -170,7 +170,8 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
             "bad",
             f"The metadata store went back in time, as detected by {some_of(found.refusing)}: a "
             "backup was restored, or its newest writes are lost",
-            "quire cluster gc status; docs/disaster-recovery.md says how to find what is missing",
+            "quire cluster gc status; docs/guides/disaster-recovery.md says how to find what is "
+            "missing",
             "Ledgers that were created or moved since that state are not named any more, and "
             "cannot be read",
             "These bookies delete nothing until an operator accepts the store "

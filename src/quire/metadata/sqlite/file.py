@@ -52,8 +52,8 @@ OPEN_ATTEMPTS_MAX = 3
 
 MISSING_REMEDY = (
     "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
-    "correct the URI, or put the file or a backup of it back (docs/disaster-recovery.md): its "
-    "bookies still have their data"
+    "correct the URI, or put the file or a backup of it back (docs/guides/disaster-recovery.md): "
+    "its bookies still have their data"
 )
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -321,7 +321,7 @@ class SqliteFile:
                 f"the metadata file {self.path} {what}, but {log} beside it holds {logged} bytes: "
                 "the newest changes of a cluster. Nothing was changed",
                 remedy="Put the file back that this log belongs to. To use a backup instead "
-                "(docs/disaster-recovery.md), move the log away first, and keep it",
+                "(docs/guides/disaster-recovery.md), move the log away first, and keep it",
             )
         if instance_id is None:
             raise ClusterNotInitialisedError(
@@ -373,7 +373,8 @@ class SqliteFile:
             raise MetadataError(
                 f"the metadata file {self.path} is damaged, so the list of ledgers may not be "
                 f"complete: {found}",
-                remedy="Restore it from a backup (docs/disaster-recovery.md). A backup that was "
+                remedy="Restore it from a backup (docs/guides/disaster-recovery.md). A backup "
+                "that was "
                 "copied over the file while processes used it is mixed with their log",
             )
 

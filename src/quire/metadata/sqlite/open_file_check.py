@@ -77,7 +77,7 @@ class OpenFileCheck:
             "nothing is known of what it held",
             remedy="Put the same file back at its path, with its -wal and -shm, and it is used "
             "again. To use another one, such as a backup, stop all processes of the cluster first "
-            "(docs/disaster-recovery.md)",
+            "(docs/guides/disaster-recovery.md)",
         )
         error.outcome_known = True
         if not self._told and self._known:

@@ -146,7 +146,7 @@ class ZooKeeperRoot:
                 f"{self} holds the cluster {found or 'without an instance id'}, and held "
                 f"{self._instance_id} before: this is another cluster now",
                 remedy="Find out who created it, and restore the data of the earlier one "
-                "(docs/disaster-recovery.md); then start this process again",
+                "(docs/guides/disaster-recovery.md); then start this process again",
             )
         self._instance_id = found
 
@@ -155,7 +155,7 @@ class ZooKeeperRoot:
             f"{self} holds no cluster",
             remedy="If the cluster is new, make it with `quire cluster init --metadata URI`. If it "
             "is not, correct the servers and the root in the URI, or restore ZooKeeper's data "
-            "(docs/disaster-recovery.md): the bookies still have theirs",
+            "(docs/guides/disaster-recovery.md): the bookies still have theirs",
         )
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:

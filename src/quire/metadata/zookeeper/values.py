@@ -290,7 +290,7 @@ class Values:
     def _remove_remedy(self) -> str:
         return (
             f"The node {self._base} holds the id of that cluster. If its nodes below the ledgers "
-            "root are lost, restore ZooKeeper's data (docs/disaster-recovery.md); for a new "
+            "root are lost, restore ZooKeeper's data (docs/guides/disaster-recovery.md); for a new "
             "cluster take another root. Only where nobody needs the datasets and streams of the "
             f"earlier one: `deleteall {self._base}` in ZooKeeper's command line"
         )

@@ -1,5 +1,5 @@
-"""Jobs on Spark, as functions; the command `quire pipeline` runs the same. `docs/pipelines.md` is
-the guide.
+"""Jobs on Spark, as functions; the command `quire pipeline` runs the same.
+`docs/guides/pipelines.md` is the guide.
 
     from quire.spark.jobs import ClusterOptions, offload
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
