@@ -27,7 +27,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @flag("--toml", "Print the taken keys as a configuration file of Quire.", name="as_toml")
 @json_option("Print one JSON object for each key.")
 def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
-    """Print the meaning of each key of Apache's bk_server.conf for Quire.
+    """Print the meaning of each key of Apache's bk_server.conf.
 
     A key is taken, implied, ignored or refused. If a key is refused, a bookie does not start with
     this file, and the exit status is 1.
