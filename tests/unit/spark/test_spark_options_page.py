@@ -63,8 +63,10 @@ def test_the_page_has_the_defaults_of_the_code() -> None:
     assert PARTITION_BYTES == 64 << 20
     assert MAX_TRIGGER_DELAY_S == 15 * 60
     reading, ledgers = section("Reading streams"), section("Reading datasets and ledgers")
-    assert "| `partitionBytes` | `64m` |" in reading and "| `partitionBytes` | `64m` |" in ledgers
-    assert f"at most {STREAMS_MAX:,}" in reading and f"at most {MIN_PARTITIONS_MAX:,}" in reading
+    for text in (reading, ledgers):
+        assert "| `partitionBytes` | `64m` |" in text
+    for limit in (STREAMS_MAX, MIN_PARTITIONS_MAX):
+        assert f"at most {limit:,}" in reading
     assert "| `maxTriggerDelay` | `15m` |" in section("Streaming queries")
     for column in LEDGER_COLUMNS:
         assert f"`{column}`" in ledgers
