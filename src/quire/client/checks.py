@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import fields
 
 from quire.client.cluster.placement import make_policy
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
-from quire.config import ClientConfig, PlacementConfig
+from quire.config import ClientConfig
 from quire.core.placement.values import parse_location
 from quire.errors import UsageError
 from quire.net.tls import client_context
-
-METADATA_VERSIONS = (2, 3)
 
 
 def check_config(config: ClientConfig) -> None:
     """Check the configuration of a client.
 
     Raises:
-        UsageError: A number is impossible, or the placement policy does not exist.
+        UsageError: It is no `ClientConfig`, the placement policy does not exist, or its options
+            contradict each other.
         TlsConfigError: A file cannot be used.
     """
-    _check_numbers(config, "")
-    _check_numbers(config.placement, "placement.")
-    check_format(config.ledger_metadata_version)
+    if not isinstance(config, ClientConfig):
+        raise UsageError(f"config is a quire.ClientConfig, not {type(config).__name__}")
     make_policy(config.placement)
     if config.placement.own_location:
         parse_location(config.placement.own_location)
     if config.tls is not None:
         client_context(config.tls)
-
-
-def check_format(version: int) -> None:
-    """Raise UsageError unless new ledgers can be stored in this format."""
-    if version not in METADATA_VERSIONS:
-        raise UsageError(
-            f"new ledgers cannot be stored in metadata format {version}: "
-            "ledger_metadata_version is 2 or 3"
-        )
 
 
 def check_new_ledger(
@@ -63,11 +50,3 @@ def check_new_ledger(
             key.encode()
         except UnicodeEncodeError:
             raise UsageError(f"the key {key!r} of custom metadata is not Unicode text") from None
-
-
-def _check_numbers(config: ClientConfig | PlacementConfig, table: str) -> None:
-    for field in fields(config):
-        value = getattr(config, field.name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (value < 0 or not math.isfinite(value)):
-            raise UsageError(f"{table}{field.name} of a client cannot be {value}")

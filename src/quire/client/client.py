@@ -14,7 +14,7 @@ from quire._runtime.metrics import exposition
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
-from quire.client.checks import check_config, check_format, check_new_ledger
+from quire.client.checks import check_config, check_new_ledger
 from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
@@ -177,7 +177,6 @@ class LedgerClient:
                 f"{ack_quorum} >= 1 does not hold"
             )
         self._check_byzantine(self.config.assume_liars, ack_quorum)
-        check_format(self.config.ledger_metadata_version)
         with self._pool.tracing.span("create_ledger") as span:
             ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
             metadata = LedgerMetadata(
