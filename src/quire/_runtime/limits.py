@@ -112,7 +112,8 @@ class FieldRule:
     def allowed(self, value: object) -> str:
         """Return what the field may be, for the message that refuses `value`."""
         if self.limits.choices:
-            text = " or ".join(repr(one) for one in self.limits.choices)
+            *others, last = map(repr, self.limits.choices)
+            text = f"{', '.join(others)} or {last}"
         elif self.kind in ("integer", "number"):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             unit = f" ({self.unit})" if self.unit else ""

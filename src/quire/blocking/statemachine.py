@@ -100,7 +100,7 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
         call(self.aio.wait_applied(count))
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following. Calls that wait raise StreamClosedError."""
         call(self.aio.close())
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.former_names import deprecated
@@ -58,6 +60,14 @@ DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
 
 
+class EndsWithClient(Protocol):
+    """A handle that was opened from a client and has work under way that ends with the client."""
+
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        """End the work. Those who wait for it, or use the handle later, get `error`."""
+        ...
+
+
 class LedgerClient:
     """A connection to one cluster, for its ledgers. `quire.Client` adds what is built on them.
 
@@ -92,6 +102,9 @@ class LedgerClient:
         )
         self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
+        self._handles: WeakValueDictionary[int, EndsWithClient] = WeakValueDictionary()
+        """The handles to end when the client is closed, in the order in which they were opened."""
+        self._handle_numbers = itertools.count()
         self._closed = False
 
     # -- ledgers ------------------------------------------------------------------------------
@@ -404,14 +417,19 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Safe to call twice."""
+        recovery. Whatever else was opened from the client ends, too: calls that wait raise
+        ClientClosedError. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        await self._pool.close()
-        self._feeds.interrupt()
-        await self._tasks.close()
-        await self.metadata.close()
+        try:
+            for _, handle in sorted(self._handles.items(), reverse=True):
+                await handle._client_closed(ClientClosedError("the client is closed"))
+        finally:
+            await self._pool.close()
+            self._feeds.interrupt()
+            await self._tasks.close()
+            await self.metadata.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -456,6 +474,15 @@ def pool_of(client: LedgerClient) -> BookiePool:
     This is internal to Quire. Raises ClientClosedError."""
     client._check_open()
     return client._pool
+
+
+def end_with_client(client: LedgerClient, handle: EndsWithClient) -> None:
+    """Have a handle of a room above ended when the client is closed, the newest handle first.
+
+    The client does not keep the handle alive. This is internal to Quire. Raises ClientClosedError.
+    """
+    client._check_open()
+    client._handles[next(client._handle_numbers)] = handle
 
 
 @opening

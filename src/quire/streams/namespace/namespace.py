@@ -15,14 +15,17 @@ from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
+from quire.client.client import end_with_client
 from quire.codec.distributedlog.binding import NamespaceBinding
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
+    ClientClosedError,
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    QuireError,
     StreamEndedError,
     StreamExistsError,
     StreamQuotaError,
@@ -90,6 +93,7 @@ class Namespace:
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
+        end_with_client(client, self)
 
     # -- namespaces ---------------------------------------------------------------------------
 
@@ -136,9 +140,17 @@ class Namespace:
 
     async def close(self) -> None:
         """Abandon the writers that are open, and release their locks."""
+        await self._end(None)
+
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        await self._end(error)
+
+    async def _end(self, error: QuireError | None) -> None:
+        """End what was opened through it. Writers raise `error` from now on; None: that they were
+        abandoned."""
         writers = dict(self._writers)
         for writer in writers:
-            writer.abandon()
+            writer._abandon(error)
         await each([lock for lock in writers.values() if lock], StreamLock.release)
         await self._tasks.close()
 
@@ -307,6 +319,7 @@ class Namespace:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
         held = StreamLock(self._tree, metadata.paths.lock, self._tasks)
+        end_with_client(self.client, held)
         await held.acquire(lock)
         try:
             return await self._open_writer(metadata, held)
@@ -401,9 +414,7 @@ class Namespace:
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
-        return StreamMetadata(
-            self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
-        )
+        return StreamMetadata(self.client, StreamPaths(self.path, stream_name(name)))
 
 
 @opening

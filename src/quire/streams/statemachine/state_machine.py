@@ -23,9 +23,11 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from quire._runtime.opening import opening
 from quire._runtime.tasks import TaskSet
+from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
+    ClientClosedError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -96,9 +98,20 @@ class _Replica(Generic[ResultT]):
         self._tasks = TaskSet()
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
+        self._ended: QuireError | None = None
+        """The error of calls after the end, and of those that waited for something then."""
+        end_with_client(streams.client, self)
 
-    async def _end(self) -> None:
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        await self._end(error)
+
+    async def _end(self, error: QuireError) -> None:
+        if self._ended is None:
+            self._ended = error
         await self._tasks.close()
+
+    async def _close(self) -> None:
+        await self._end(StreamClosedError(f"state machine {self.name} is closed"))
         if self.owns_streams:
             await self._streams.close()
 
@@ -247,7 +260,7 @@ class Leader(_Replica[ResultT]):
                 await asyncio.wait([self._waiting[-1][2]])
             await self._writer.close()
         finally:
-            await self._end()
+            await self._close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -262,12 +275,19 @@ class Leader(_Replica[ResultT]):
             await self.close()
         else:
             self._writer.abandon()
-            await self._end()
+            await self._close()
 
     # -- inside -------------------------------------------------------------------------------
 
+    async def _end(self, error: QuireError) -> None:
+        error.outcome_known = False  # of the commands under way
+        await super()._end(error)
+        self._fail(error)
+
     async def _submit(self, command: bytes) -> ResultT | None:
         appended = await self._writer.submit_many((command,))
+        if self._ended is not None:  # nobody applies commands any more
+            raise self._ended
         result: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((appended, command, result))
         self._more.set()
@@ -368,13 +388,22 @@ class Follower(_Replica[ResultT]):
     async def wait_applied(self, count: int) -> None:
         """Until so many commands (`Leader.applied`) are applied here. Raises what ended it."""
         async with self._moved:
-            await self._moved.wait_for(lambda: self.applied >= count or self.failure is not None)
-        if self.applied < count and self.failure is not None:
-            raise self.failure
+            await self._moved.wait_for(lambda: self.applied >= count or self._over is not None)
+        if self.applied < count and self._over is not None:
+            raise self._over
+
+    @property
+    def _over(self) -> QuireError | None:
+        """The error of those who wait for commands, once none comes any more."""
+        return self.failure or self._ended
 
     async def close(self) -> None:
-        """Stop following."""
-        await self._end()
+        """Stop following. Calls that wait raise StreamClosedError."""
+        await self._close()
+
+    async def _end(self, error: QuireError) -> None:
+        await super()._end(error)
+        await self._tell()
 
     async def __aenter__(self) -> Self:
         return self

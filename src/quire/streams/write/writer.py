@@ -23,6 +23,7 @@ from quire.codec.distributedlog.limits import MAX_USER_TXID
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES, entry_ends
 from quire.codec.wire.v2 import Buffer
 from quire.errors import (
+    QuireError,
     RecordTooLargeError,
     StreamClosedError,
     StreamConditionError,
@@ -202,7 +203,10 @@ class StreamWriter:
 
     def abandon(self) -> None:
         """Stop without completing the segment: the next writer does. Nothing is waited for."""
-        self._writer_task.abandon()
+        self._abandon(None)
+
+    def _abandon(self, error: QuireError | None) -> None:
+        self._writer_task.abandon(error)
 
     def on_end(self, ended: Callable[[], object]) -> None:
         """Call `ended` once, when the writer is closed or has failed."""
