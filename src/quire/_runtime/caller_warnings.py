@@ -40,24 +40,22 @@ def find_caller() -> CallerLine | None:
     return None
 
 
-def warn_caller(message: str, category: type[Warning], source: object = None) -> None:
-    """Warn about the line that called Quire.
+def caller_line() -> CallerLine | None:
+    """Return the line of the program that made the current call, also in the blocking API."""
+    return find_caller() or blocking_caller.get()
+
+
+def warn_caller(message: str, category: type[Warning], at: CallerLine | None = None) -> None:
+    """Warn about a line of the program that uses Quire.
 
     Args:
         message: The text of the warning.
         category: The class of the warning.
-        source: The object that a ResourceWarning is about.
+        at: The line, if it is not the one that made the current call.
     """
-    found = find_caller() or blocking_caller.get()
-    if found is None:
-        warnings.warn(message, category, stacklevel=2, source=source)
+    at = at or caller_line()
+    if at is None:
+        warnings.warn(message, category, stacklevel=2)
         return
-    warnings.warn_explicit(
-        message,
-        category,
-        found.file,
-        found.line,
-        found.module,
-        found.namespace.setdefault("__warningregistry__", {}),
-        source=source,
-    )
+    registry = at.namespace.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, at.file, at.line, at.module, registry)

@@ -61,7 +61,6 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
             warn_caller(
                 f"{name}() was never awaited. Use `await {name}(...)` or `async with {name}(...)`",
                 RuntimeWarning,
-                self,
             )
 
     def _begun(self) -> Coroutine[Any, Any, T_co]:

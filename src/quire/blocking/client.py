@@ -246,6 +246,11 @@ class Client(ContextHandle[AsyncClient]):
         if self._leave():
             call(self._opened.close())
 
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._opened.closed
+
     def namespace(
         self,
         path: str,

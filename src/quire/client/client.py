@@ -21,6 +21,7 @@ from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
 from quire.client.datasets.datasets import Datasets
+from quire.client.forgotten import watch
 from quire.client.observability.tracing import Tracing, note
 from quire.client.read.follow import Feeds
 from quire.client.read.last_confirmed import read_last_confirmed
@@ -442,6 +443,11 @@ class LedgerClient:
     ) -> None:
         await self.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError("the client is closed")
@@ -476,13 +482,18 @@ def pool_of(client: LedgerClient) -> BookiePool:
     return client._pool
 
 
-def end_with_client(client: LedgerClient, handle: EndsWithClient) -> None:
+def end_with_client(client: LedgerClient, handle: EndsWithClient) -> TaskSet:
     """Have a handle of a room above ended when the client is closed, the newest handle first.
 
-    The client does not keep the handle alive. This is internal to Quire. Raises ClientClosedError.
+    The client does not keep the handle alive, except while one of its tasks runs. This is internal
+    to Quire. Raises ClientClosedError.
+
+    Returns:
+        A set for the background work of the handle.
     """
     client._check_open()
     client._handles[next(client._handle_numbers)] = handle
+    return TaskSet(client._tasks)
 
 
 @opening
@@ -517,7 +528,9 @@ async def connected(
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()
-        return kind(metadata, config=config, tracer=tracer)
+        client = kind(metadata, config=config, tracer=tracer)
+        client._tasks.start(watch(client))
+        return client
     except BaseException:
         await metadata.close()
         raise

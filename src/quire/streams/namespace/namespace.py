@@ -13,7 +13,7 @@ from typing import Any
 
 from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
-from quire._runtime.tasks import TaskSet, each
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.binding import NamespaceBinding
@@ -89,11 +89,10 @@ class Namespace:
         self._values = dict(values)
         self.password = password
         self._tree = client.metadata.tree
-        self._tasks = TaskSet()
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
-        end_with_client(client, self)
+        self._tasks = end_with_client(client, self)
 
     # -- namespaces ---------------------------------------------------------------------------
 

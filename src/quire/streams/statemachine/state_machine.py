@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from quire._runtime.opening import opening
-from quire._runtime.tasks import TaskSet
 from quire.client.client import end_with_client
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
@@ -95,12 +94,11 @@ class _Replica(Generic[ResultT]):
         self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
-        self._tasks = TaskSet()
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
         self._ended: QuireError | None = None
         """The error of calls after the end, and of those that waited for something then."""
-        end_with_client(streams.client, self)
+        self._tasks = end_with_client(streams.client, self)
 
     async def _client_closed(self, error: ClientClosedError) -> None:
         await self._end(error)
