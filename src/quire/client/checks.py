@@ -8,7 +8,7 @@ from quire.client.cluster.placement import make_policy
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.config import ClientConfig
 from quire.core.placement.values import parse_location
-from quire.errors import UsageError
+from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.net.tls import client_context
 
 
@@ -21,7 +21,7 @@ def check_config(config: ClientConfig) -> None:
         TlsConfigError: A file cannot be used.
     """
     if not isinstance(config, ClientConfig):
-        raise UsageError(f"config is a quire.ClientConfig, not {type(config).__name__}")
+        raise ArgumentTypeError(f"config is a quire.ClientConfig, not {type(config).__name__}")
     make_policy(config.placement)
     if config.placement.own_location:
         parse_location(config.placement.own_location)
@@ -29,20 +29,25 @@ def check_config(config: ClientConfig) -> None:
         client_context(config.tls)
 
 
+def check_ledger_id(ledger_id: int) -> None:
+    """Raise UsageError for a number that is not a ledger id, ArgumentTypeError for another type."""
+    check_type("a ledger id", ledger_id, int)
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
+
+
 def check_new_ledger(
     password: bytes, custom: Mapping[str, bytes] | None, ledger_id: int | None
 ) -> None:
     """Raise UsageError for values that the metadata of a ledger cannot hold."""
-    if not isinstance(password, bytes):
-        raise UsageError(
-            f"a password is bytes, not {type(password).__name__}",
-            remedy="Encode it first: text with .encode()",
-        )
-    if ledger_id is not None and not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
+    check_type("a password", password, bytes)
+    if ledger_id is not None:
+        check_ledger_id(ledger_id)
+    if custom is not None and not isinstance(custom, Mapping):
+        raise ArgumentTypeError(f"custom metadata is a mapping, not {type(custom).__name__}")
     for key, value in (custom or {}).items():
         if not isinstance(key, str) or not isinstance(value, bytes):
-            raise UsageError(
+            raise ArgumentTypeError(
                 f"custom metadata is text and bytes, not {key!r}: {type(value).__name__}",
                 remedy="Encode the value first: text with .encode()",
             )

@@ -16,7 +16,7 @@ from quire._runtime.metrics import exposition
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
-from quire.client.checks import check_config, check_new_ledger
+from quire.client.checks import check_config, check_ledger_id, check_new_ledger
 from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
@@ -42,6 +42,7 @@ from quire.errors import (
     QuireError,
     UnauthorizedError,
     UsageError,
+    check_type,
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.interface import Bookies, MetadataStore
@@ -185,6 +186,12 @@ class LedgerClient:
         self._check_open()
         kind = self._digest(digest)
         check_new_ledger(password, custom, ledger_id)
+        for what, size in (
+            ("ensemble_size", ensemble_size),
+            ("write_quorum", write_quorum),
+            ("ack_quorum", ack_quorum),
+        ):
+            check_type(what, size, int)
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise UsageError(
                 f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
@@ -254,6 +261,10 @@ class LedgerClient:
         Cancel-safe.
         """
         self._check_open()
+        check_ledger_id(ledger_id)
+        check_type("a password", password, bytes)
+        if assume_liars is not None:
+            check_type("assume_liars", assume_liars, int)
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
             reader = await self._open(
                 ledger_id, password, recover, assume_liars, unverified_password
@@ -325,12 +336,14 @@ class LedgerClient:
         `quire.streams.ownership.owners.refuse_owned` checks whether a ledger has an owner; `quire
         ledger delete` and the HTTP API call it first."""
         self._check_open()
+        check_ledger_id(ledger_id)
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
         """All ledger ids from `first` on, ascending."""
         self._check_open()
+        check_type("a ledger id", first, int)
         async for found in self.metadata.list_ledgers(first):
             for ledger_id in found.ledger_ids:
                 yield ledger_id
@@ -338,6 +351,7 @@ class LedgerClient:
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store says of a ledger. NoSuchLedgerError."""
         self._check_open()
+        check_ledger_id(ledger_id)
         return (await self.metadata.read_ledger(ledger_id)).value
 
     async def bookies(self) -> Bookies:
@@ -349,6 +363,7 @@ class LedgerClient:
         """The disk space of one bookie, as it says. Raises BookieUnavailableError,
         BookieTimeoutError (after `read_timeout_s`), BookieIOError. Cancel-safe."""
         self._check_open()
+        check_type("a bookie id", bookie_id, str)
         return await self._ask(bookie_id, lambda channel: channel.bookie_info())
 
     async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
@@ -359,6 +374,8 @@ class LedgerClient:
         Cancel-safe.
         """
         self._check_open()
+        check_type("a bookie id", bookie_id, str)
+        check_ledger_id(ledger_id)
         try:
             return await self._ask(bookie_id, lambda channel: channel.list_entries(ledger_id))
         except NoEntryAnswer as error:
@@ -468,6 +485,7 @@ class LedgerClient:
     def _digest(digest: DigestType | str) -> DigestType:
         if isinstance(digest, DigestType):
             return digest
+        check_type("a digest", digest, str)
         try:
             return DigestType.parse(digest)
         except ValueError as error:
@@ -524,7 +542,8 @@ async def connected(
     tracer: Tracer | None,
 ) -> C:
     """Return a client of the given class. See `connect`."""
-    check_config(config or ClientConfig())
+    config = ClientConfig() if config is None else config
+    check_config(config)
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()

@@ -21,6 +21,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
+    ArgumentTypeError,
     ClientClosedError,
     MetadataURIError,
     NoSuchKeyError,
@@ -31,6 +32,7 @@ from quire.errors import (
     StreamQuotaError,
     UsageError,
     VersionConflictError,
+    check_type,
 )
 from quire.metadata.tree import COMMIT_OPERATIONS_MAX, Create, Delete, Operation, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
@@ -52,7 +54,7 @@ from quire.streams.namespace.truncation import (
     would_free,
     would_retain,
 )
-from quire.streams.read.positions import EARLIEST, Start, find
+from quire.streams.read.positions import EARLIEST, Start, check_position, check_start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.lock import StreamLock
@@ -308,6 +310,8 @@ class Namespace:
         is lost, try again).
         """
         metadata = self.metadata(name)
+        if lock is not None and not isinstance(lock, int | float):
+            raise ArgumentTypeError(f"lock is a number of seconds, not {type(lock).__name__}")
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -375,6 +379,7 @@ class Namespace:
 
     async def find(self, name: str, start: Start) -> DLSN:
         """The position that `start` means now."""
+        check_start(start)
         segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 
@@ -401,6 +406,7 @@ class Namespace:
         being written is left alone: what lies in it is given up by a later call (or roll first).
         `dry_run`: only say which would go."""
         metadata = self.metadata(name)
+        check_position(before)
         if dry_run:
             return await would_free(self.client, metadata, before)
         await truncate(metadata, before)
@@ -427,6 +433,7 @@ async def open_namespace(
 ) -> Namespace:
     """Open a namespace. See `quire.Client.namespace`."""
     path = namespace_path(path)
+    check_type("a password", password, bytes)
     if create:
         await _make(client, path, current_names(settings or {}))
     elif settings:
@@ -469,6 +476,7 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
 
 def namespace_path(path: str) -> str:
     """Checked: absolute, without a slash at the end. UsageError."""
+    check_type("the path of a namespace", path, str)
     parts = path.strip("/").split("/")
     try:
         for part in parts:

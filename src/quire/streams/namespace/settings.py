@@ -16,7 +16,7 @@ from quire._runtime.former_names import in_seconds_now, was_in_milliseconds
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
-from quire.errors import MetadataError, UsageError
+from quire.errors import ArgumentTypeError, MetadataError, UsageError
 
 FORMAT_KEY = "quire"
 FORMAT = 1
@@ -131,6 +131,8 @@ DEFAULTS = StreamSettings()
 
 def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings under their present names. A former name is a DeprecationWarning."""
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(f"settings are a mapping, not {type(values).__name__}")
     for name in values.keys() & IN_MILLISECONDS.keys():
         in_seconds_now(name, IN_MILLISECONDS[name])
     return _in_seconds(values)

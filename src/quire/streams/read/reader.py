@@ -24,7 +24,14 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.read.positions import EARLIEST, Start, find, oldest_position
+from quire.streams.read.positions import (
+    EARLIEST,
+    Start,
+    check_position,
+    check_start,
+    find,
+    oldest_position,
+)
 from quire.streams.read.records import Gap, Record, RecordBatch, decode
 from quire.streams.read.segment_list import SegmentList
 
@@ -70,6 +77,9 @@ class StreamReader:
     ) -> None:
         if on_gap not in GAP_CHOICES:
             raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+        check_start(start)
+        if end is not None:
+            check_position(end)
         self.name = metadata.paths.name
         self._client = client
         self._metadata = metadata

@@ -23,9 +23,11 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from quire._runtime.opening import opening
 from quire.client.client import end_with_client
+from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
+    ArgumentTypeError,
     ClientClosedError,
     NoSuchObjectError,
     ObjectDamagedError,
@@ -36,6 +38,7 @@ from quire.errors import (
     StreamFencedError,
     StreamGapError,
     UsageError,
+    check_type,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
@@ -74,6 +77,21 @@ class StateMachine(Protocol[ResultT_co]):
     def restore(self, state: bytes) -> None: ...
 
 
+def check_machine(machine: object) -> None:
+    """Raise ArgumentTypeError unless the object has the methods of a state machine."""
+    remedy = "Give an object with apply(command), snapshot() and restore(state)"
+    if isinstance(machine, type):
+        raise ArgumentTypeError(
+            f"{machine.__name__} is a class, and not a state machine", remedy=remedy
+        )
+    for method in ("apply", "snapshot", "restore"):
+        if not callable(getattr(machine, method, None)):
+            raise ArgumentTypeError(
+                f"{type(machine).__name__} is not a state machine: it has no method {method!r}",
+                remedy=remedy,
+            )
+
+
 class _Replica(Generic[ResultT]):
     """A machine, and how far it has come along the log."""
 
@@ -85,6 +103,7 @@ class _Replica(Generic[ResultT]):
     """The number of commands so far, those that a snapshot stands for included."""
 
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
+        check_machine(machine)
         self.name = name
         self.machine = machine
         self.applied = 0
@@ -187,9 +206,10 @@ class Leader(_Replica[ResultT]):
         *,
         snapshot_every: int = 0,
     ) -> None:
-        super().__init__(streams, name, machine)
+        check_type("snapshot_every", snapshot_every, int)
         if snapshot_every < 0:
             raise UsageError(f"snapshot_every is a number of commands, or 0, not {snapshot_every}")
+        super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
@@ -218,9 +238,10 @@ class Leader(_Replica[ResultT]):
         Raises UsageError for an empty command (nothing happened); StreamFencedError when another
         leader has come, and what an append raises: the command may or may not be applied by the
         next leader. If cancelled, it may still be applied."""
+        command = payload_bytes(command, "a command")
         if command == NOTHING:
             raise UsageError("a command must not be empty")
-        result: ResultT = await self._submit(bytes(command))  # type: ignore[assignment]
+        result: ResultT = await self._submit(command)  # type: ignore[assignment]
         return result
 
     async def confirm(self) -> None:

@@ -1,4 +1,4 @@
-"""Warnings through the blocking API name the line of the program, although another thread works."""
+"""What a caller in another thread hears: warnings that name its line, and refused arguments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire import blocking
+from quire.errors import ArgumentTypeError
 
 SETTINGS = {"retention_ms": 86_400_000}
 Use = Callable[[blocking.Client, blocking.Namespace], Any]
@@ -31,3 +32,11 @@ def test_a_deprecation_names_the_line_that_called(client: blocking.Client, use: 
         [warning] = found
         assert warning.filename == __file__
         assert "lambda client, streams" in linecache.getline(warning.filename, warning.lineno)
+
+
+def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
+    for wrong in ("text", 5, None):
+        with pytest.raises(ArgumentTypeError, match="the source of an object"):
+            client.objects().put("o", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="a piece of an object is a buffer, not str"):
+        client.objects().put("o", ["text"])  # type: ignore[list-item]
