@@ -102,7 +102,7 @@ config-docs: $(STAMP) ## write the generated parts of the documents about config
 	@$(BIN)/python scripts/config-docs
 
 docs: $(STAMP) ## the documentation as a site, in build/site; broken links are errors
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | sed '/^INFO /d'  # --quiet would hide warnings from --strict
 	@echo "build/site/index.html"
 
 dist: $(STAMP) ## wheel and sdist, in dist/
