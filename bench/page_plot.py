@@ -5,7 +5,7 @@
     bench/page_plot.py --check    end with status 1 if the picture does not match the table
 
 Each row of the table becomes a bar. Its length is the ratio, on a logarithmic scale that begins at
-1, where both sides are equal.
+1, where both sides are equal. The style is that of the other pictures of the documentation.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "pictures" / "benchmarks.svg"
+STYLED = PICTURE.with_name("cluster.svg")
+"""The picture whose style is used."""
 ROW = re.compile(
     r"^\| (?P<what>[^|]+) \| (?P<ours>[^|]+) \| (?P<theirs>[^|]+) \| (?P<ratio>[\d.]+) \|$"
 )
@@ -32,24 +34,6 @@ LEFT, RIGHT = 24, 545
 TOP = 96
 ROW_HEIGHT = 60
 TICKS = (1, 2, 5, 10, 20)
-
-STYLE = """
-    text { fill: #1f2328; font: 18px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif }
-    .n { font-size: 16px; fill: #57606a }
-    .b { font-weight: 600 }
-    .m { text-anchor: middle }
-    .e { text-anchor: end }
-    .panel { fill: #f6f8fa; stroke: #d0d7de }
-    .tick { stroke: #d0d7de }
-    .bar { fill: #0969da }
-    @media (prefers-color-scheme: dark) {
-      text { fill: #e6edf3 }
-      .n { fill: #9da7b3 }
-      .panel { fill: #161b22; stroke: #30363d }
-      .tick { stroke: #30363d }
-      .bar { fill: #58a6ff }
-    }
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +55,13 @@ def rows_of(page: str) -> list[Row]:
     ]
 
 
+def style() -> str:
+    """Return the style element that all pictures share."""
+    found = re.search(r"<style>.*?</style>", STYLED.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
 def picture_of(rows: Sequence[Row]) -> str:
     """Return the picture as SVG."""
     largest = max(TICKS[-1], *(row.ratio for row in rows))
@@ -87,7 +78,7 @@ def picture_of(rows: Sequence[Row]) -> str:
         '  <desc id="desc">A bar for each measurement. '
         + escape(" ".join(f"{row.what}: {row.ratio:g} times." for row in rows))
         + "</desc>",
-        f"  <style>{STYLE}  </style>",
+        f"  {style()}",
         f'  <rect class="panel" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
         'rx="12"/>',
         f'  <text x="{LEFT}" y="38" class="b">'
@@ -97,7 +88,7 @@ def picture_of(rows: Sequence[Row]) -> str:
     ]
     for tick in TICKS:
         lines += [
-            f'  <line class="tick" x1="{x(tick)}" y1="{TOP - 12}" x2="{x(tick)}" y2="{bottom}"/>',
+            f'  <line class="panel" x1="{x(tick)}" y1="{TOP - 12}" x2="{x(tick)}" y2="{bottom}"/>',
             f'  <text x="{x(tick)}" y="{bottom + 24}" class="n m">{tick}×</text>',
         ]
     for number, row in enumerate(rows):
@@ -106,7 +97,7 @@ def picture_of(rows: Sequence[Row]) -> str:
             f'  <text x="{LEFT}" y="{y + 14}">{escape(row.what)}</text>',
             f'  <text x="{WIDTH - LEFT}" y="{y + 14}" class="n e">'
             f"{escape(row.ours)}, {escape(row.theirs)}</text>",
-            f'  <rect class="bar" x="{LEFT}" y="{y + 22}" width="{round(x(row.ratio) - LEFT, 1)}" '
+            f'  <rect class="num" x="{LEFT}" y="{y + 22}" width="{round(x(row.ratio) - LEFT, 1)}" '
             'height="18" rx="3"/>',
             f'  <text x="{x(row.ratio) + 8:.1f}" y="{y + 37}" class="b">{row.ratio:g}×</text>',
         ]
