@@ -8,16 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from quire._runtime.former_names import was_in_milliseconds
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds, Share, check_fields
+from quire.errors import UsageError
 
 KIB = 1024
 MIB = 1024 * 1024
+FRAME_BYTES_LEAST = SEGMENT_BYTES_LEAST = 16 * KIB
+"""The least size of a frame and of a segment: four blocks of the log."""
+LEDGER_METADATA_VERSIONS = (2, 3)
+
+
+class CheckedSettings:
+    """The base of settings whose values are checked when they are constructed.
+
+    Raises:
+        UsageError: A value has the wrong type or is out of range.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
-class TlsClientConfig:
+class TlsClientConfig(CheckedSettings):
     """The TLS settings of a client. Files are in PEM, and are read again when they change."""
 
     ca: str | None = None
@@ -41,7 +59,7 @@ class TlsClientConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsServerConfig:
+class TlsServerConfig(CheckedSettings):
     """The TLS settings of a bookie. Files are in PEM, and are read again when they change."""
 
     certificate: str
@@ -62,17 +80,17 @@ class TlsServerConfig:
     reload_check_s: float = 1.0
     """The least number of seconds between two checks for changed certificate files. The files are
     checked before a handshake; a smaller value picks up renewed certificates sooner."""
-    handshake_timeout_s: float = 10.0
+    handshake_timeout_s: PositiveSeconds = 10.0
     """Seconds that a client may take to complete the TLS handshake before it is disconnected. The
     time in which the handshake waits because of `max_handshakes` counts too."""
-    max_handshakes: int = 256
+    max_handshakes: PositiveInt = 256
     """The number of TLS handshakes that run at once. Further ones wait, within
     `handshake_timeout_s`. A smaller value protects the bookie's core when many clients connect at
     the same time."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementConfig:
+class PlacementConfig(CheckedSettings):
     """The choice of bookies for what a client writes (docs/guides/placement.md)."""
 
     policy: str = "rack-aware"
@@ -125,17 +143,17 @@ class PlacementConfig:
     weight_multiple_max: float = 3.0
     """The largest weight of one bookie, as a multiple of the median free space. A larger value
     sends more of the new ledgers to the emptiest bookies."""
-    weight_refresh_s: float = 60.0
+    weight_refresh_s: PositiveSeconds = 60.0
     """Seconds between two rounds in which the client asks bookies for their free space. A larger
     value causes fewer requests and works with older figures."""
-    table_check_s: float = 5.0
+    table_check_s: PositiveSeconds = 5.0
     """Seconds between two checks whether the table file has changed."""
-    script_names_max: int = 100
+    script_names_max: PositiveInt = 100
     """The largest number of names that one call of the location script receives."""
-    script_timeout_s: float = 10.0
+    script_timeout_s: PositiveSeconds = 10.0
     """Seconds that one call of the location script may take. After that the call counts as failed,
     and the locations stay as they were."""
-    script_refresh_s: float = 300.0
+    script_refresh_s: PositiveSeconds = 300.0
     """Seconds after which the script is asked again about all bookies. A smaller value notices
     moved bookies sooner and starts the script more often."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -144,10 +162,10 @@ class PlacementConfig:
 
 @was_in_milliseconds("explicit_lac_interval", "long_poll")
 @dataclass(frozen=True, slots=True)
-class ClientConfig:
+class ClientConfig(CheckedSettings):
     """The settings of a client."""
 
-    connect_timeout_s: float = 5.0
+    connect_timeout_s: PositiveSeconds = 5.0
     """Seconds to wait for a connection to a bookie, including its TLS handshake. A bookie that
     takes longer counts as failed."""
     silent_link_s: float = 2.5
@@ -158,31 +176,31 @@ class ClientConfig:
     idle_link_s: float = 10.0
     """Seconds without any data before a connection is probed prior to its next use. A smaller value
     notices sooner that a firewall has dropped an idle connection. 0: never."""
-    probe_timeout_s: float = 1.0
+    probe_timeout_s: PositiveSeconds = 1.0
     """Seconds that the probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
     dead_link_s: float = 30.0
     """Seconds until the operating system ends a connection to a bookie whose machine acknowledges
     nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    add_timeout_s: float = 5.0
+    add_timeout_s: PositiveSeconds = 5.0
     """Seconds that a bookie may leave an add unanswered before it is replaced. A smaller value
     replaces a stuck bookie sooner, and may replace one that is merely slow."""
-    read_timeout_s: float = 5.0
+    read_timeout_s: PositiveSeconds = 5.0
     """Seconds that a bookie may leave a read unanswered, if it sends nothing else meanwhile. Then
     the read goes to another replica, and it is unknown whether the bookie has the entry."""
     speculative_read_s: float = 1.0
     """Seconds to wait for the answer to a read before the client also asks the next replica. The
     first good answer is used. A smaller value hides slow bookies better and sends more duplicate
     reads."""
-    recovery_timeout_s: float = 60.0
+    recovery_timeout_s: PositiveSeconds = 60.0
     """Seconds that opening with recovery may take before it fails. No data is lost then: open the
     ledger again."""
-    max_unacked_bytes: int = 64 * MIB
+    max_unacked_bytes: PositiveInt = 64 * MIB
     """The payload bytes of one writer that the slowest bookie of its ensemble has not acknowledged.
     When this bound is reached, appends wait; after `add_timeout_s` the slow bookie is replaced. A
     larger value tolerates longer stalls of one bookie and takes more memory."""
-    max_unforced_bytes: int = 64 * MIB
+    max_unforced_bytes: PositiveInt = 64 * MIB
     """The payload bytes of one deferred-sync writer that no `force` has made durable. The writer
     keeps them in case a bookie has to be replaced. When this bound is reached, the writer forces by
     itself, and appends wait meanwhile."""
@@ -194,20 +212,20 @@ class ClientConfig:
     message of its own. A busy writer needs no such message, because each entry carries the id of
     the last one acknowledged before it. A smaller value shows the last entries to readers sooner
     and sends more messages. 0: never."""
-    long_poll_s: float = 2.0
+    long_poll_s: PositiveSeconds = 2.0
     """Seconds that a tailing reader waits for one bookie before it asks the next. Keep the value
     well below `read_timeout_s`, because the bookie must answer within that time afterwards."""
-    max_turn_bytes: int = 512 * KIB
+    max_turn_bytes: PositiveInt = 512 * KIB
     """The payload bytes after which appends are sent before the current event-loop iteration ends.
     Without reaching this size, all appends of one iteration are sent together at its end. A larger
     value forms larger batches."""
-    read_window_bytes: int = 1 * MIB
+    read_window_bytes: PositiveInt = 1 * MIB
     """The bytes that one read window asks for: a batch read, or single reads of each bookie of the
     ensemble. A larger value needs fewer requests and more memory."""
-    read_windows: int = 4
+    read_windows: PositiveInt = 4
     """The number of windows that one `read` keeps in flight. A larger value hides more network
     latency and takes more memory."""
-    single_reads_in_flight: int = 256
+    single_reads_in_flight: PositiveInt = 256
     """The largest number of single reads in one window. Single reads are used for striped ledgers
     and for bookies without batch reads."""
     add_quorum_timeout_s: float = 0.0
@@ -256,7 +274,7 @@ class ClientConfig:
     """Seconds that creating a ledger and changing an ensemble wait for enough bookies to register.
     Then they fail with `NotEnoughBookiesError`, or the writer goes on with the bookies that it
     has."""
-    ledger_metadata_version: int = 3
+    ledger_metadata_version: Annotated[int, Limits(choices=LEDGER_METADATA_VERSIONS)] = 3
     """The format in which the metadata of new ledgers is stored. Use 2 only if programs that do not
     know format 3 read the ledgers. A ledger keeps its format for life."""
     placement: PlacementConfig = PlacementConfig()
@@ -274,30 +292,30 @@ class ClientConfig:
 
 @was_in_milliseconds("max_long_poll", "seal_idle", "session_timeout")
 @dataclass(frozen=True, slots=True)
-class BookieConfig:
+class BookieConfig(CheckedSettings):
     """The settings of a bookie."""
 
-    max_frame_bytes: int = 5 * MIB
+    max_frame_bytes: Annotated[int, Limits(FRAME_BYTES_LEAST, 2**30)] = 5 * MIB
     """The largest size of one request, which bounds the size of an entry. A client that sends a
     larger one is disconnected."""
-    max_batch_read_bytes: int = 5 * MIB
+    max_batch_read_bytes: PositiveInt = 5 * MIB
     """The largest size of the answer to one batch read, even if the client asks for more."""
-    max_queued_bytes: int = 64 * MIB
+    max_queued_bytes: PositiveInt = 64 * MIB
     """The bytes of entries that were received and are not yet synced. When this bound is reached,
     the bookie stops reading from its connections, so that clients wait. A larger value absorbs
     longer stalls of the disk and takes more memory."""
-    max_unsent_bytes: int = 16 * MIB
+    max_unsent_bytes: PositiveInt = 16 * MIB
     """The bytes of answers that one connection may hold: those being read from the disk, and those
     that its client has not received. Further reads of the connection wait. One answer is always
     allowed, whatever its size."""
-    max_answer_bytes: int = 256 * MIB
+    max_answer_bytes: PositiveInt = 256 * MIB
     """The bytes of answers that all connections together may hold. Further reads wait, and the
     connections take turns. A larger value serves more slow readers at once and takes more
     memory."""
     unsent_timeout_s: float = 60.0
     """Seconds until a connection is closed whose client receives none of its answers. While other
     reads wait because of `max_answer_bytes`, it is closed after 2 s. 0: only then."""
-    max_partial_bytes: int = 64 * MIB
+    max_partial_bytes: PositiveInt = 64 * MIB
     """The bytes of incomplete requests that all connections together may hold. Beyond it only the
     oldest of these requests are read, and connections whose request is older than a second are
     closed. Requests smaller than 16 KiB are always read."""
@@ -308,7 +326,7 @@ class BookieConfig:
     """Seconds until the operating system ends a connection to a client whose machine acknowledges
     nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    max_connections: int = 4_096
+    max_connections: PositiveInt = 4_096
     """The number of connections that a bookie keeps at once. To admit another one it closes a
     connection that never completed a request, or else one that has been silent for
     `idle_timeout_s`. If there is none, it refuses the new connection."""
@@ -323,7 +341,7 @@ class BookieConfig:
     max_long_poll_s: float = 60.0
     """The longest time, in seconds, that a tailing read may wait. A read that asks for more is
     answered after this time."""
-    segment_bytes: int = 0
+    segment_bytes: Annotated[int, Limits(SEGMENT_BYTES_LEAST, or_zero=True)] = 0
     """The size of one segment file of the log, which is preallocated. Larger segments mean fewer
     files; smaller ones free space in smaller steps. 0: a 1024th of the disk, but at least 64 MB and
     at most 256 MB."""
@@ -345,7 +363,7 @@ class BookieConfig:
     """The shortest time, in seconds, for which a bookie that became read-only for lack of space
     stays read-only. It bounds how often a bookie changes its state when its free space is near a
     mark."""
-    seal_idle_s: float = 0.2
+    seal_idle_s: PositiveSeconds = 0.2
     """Seconds without adds after which the bookie writes an empty group at the end of the log. The
     group proves that the entries before it were synced. A smaller value writes more such groups
     when adds arrive slowly."""
@@ -353,22 +371,22 @@ class BookieConfig:
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. If it
     is false, the bookie never deletes any, even if the disk is full. `quire cluster gc off` does
     the same for the whole cluster."""
-    metadata_mark_interval_s: float = 10.0
+    metadata_mark_interval_s: PositiveSeconds = 10.0
     """Seconds between two increments of the mark that the bookie keeps in the metadata store. If
     the store goes back to a state before the newest mark, the bookie notices it and deletes
     nothing."""
-    gc_interval_s: float = 600.0
+    gc_interval_s: PositiveSeconds = 600.0
     """Seconds between two searches for ledgers that were deleted in the metadata store. A smaller
     value frees space sooner and lists the ledgers of the cluster more often."""
-    gc_full_interval_s: float = 30.0
+    gc_full_interval_s: PositiveSeconds = 30.0
     """Seconds between two such searches while the disk is full. If `gc_interval_s` is smaller, it
     applies."""
-    compact_minor_ratio: float = 0.2
+    compact_minor_ratio: Share = 0.2
     """The share of live bytes below which a minor compaction rewrites a segment. A larger value
     frees more space and copies more bytes. 0: no minor compactions."""
     compact_minor_interval_s: float = 3_600.0
     """Seconds between two minor compactions."""
-    compact_major_ratio: float = 0.8
+    compact_major_ratio: Share = 0.8
     """The share of live bytes below which a major compaction rewrites a segment. It also applies
     whenever the disk is full. A larger value frees more space and copies more bytes. 0: no major
     compactions."""
@@ -389,7 +407,7 @@ class BookieConfig:
     index_cache_interval_s: float = 300.0
     """The least number of seconds between two writes of the index cache, which shortens the start
     after a crash. A smaller value shortens that start further and writes more."""
-    index_cache_segments: int = 16
+    index_cache_segments: PositiveInt = 16
     """The number of new segments after which the index cache is written again. If a segment that
     the cache covers has changed, it is written without waiting for that number."""
     damage_report_interval_s: float = 10.0
@@ -404,13 +422,13 @@ class BookieConfig:
     """Seconds between two searches for copies of closed ledgers whose metadata does not name this
     bookie any more. A search reads the metadata of every ledger that the bookie has. The second
     search that finds such a copy drops it. 0: never."""
-    check_space_s: float = 5.0
+    check_space_s: PositiveSeconds = 5.0
     """Seconds between two checks of the free space. A smaller value reacts sooner when the disk
     fills up."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: PositiveSeconds = 10.0
     """Seconds that a requested stop may take. After that the process ends with status 1, and the
     next start checks the segments that are not sealed."""
-    session_timeout_s: float = 10.0
+    session_timeout_s: Annotated[float, Limits(0.1, 3_600)] = 10.0
     """The timeout of the session with the metadata store, in seconds. A bookie that died counts as
     registered for that long. A smaller value detects the death sooner, and ends the session at
     shorter interruptions of the network."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
-from quire.codec.log.state_records import BLOCK_BYTES
+from quire._runtime.limits import FieldRule, Limits, rules_of
 from quire.config import BookieConfig, ClientConfig
 from quire.replication.autorecovery.settings import AutorecoverySettings
 
@@ -36,7 +35,7 @@ class BookieProcessConfig:
 
     directories: tuple[str, ...] = ()
     """The data directories of the bookie, one for each disk (`--dir`)."""
-    port: int = 3181
+    port: Annotated[int, Limits(0, 65_535)] = 3181
     """The TCP port on which the bookie listens (`--port`). 0: any free port."""
     advertise: str = "127.0.0.1"
     """The host name or address under which clients reach the bookie (`--advertise`)."""
@@ -116,62 +115,6 @@ TABLES: dict[str, tuple[type, ...]] = {
 }
 """The dataclasses that hold the keys of each table of the file, by the table's name."""
 
-UNITS = (
-    ("bytes_per_s", "bytes/s"),
-    ("_bytes", "bytes"),
-    ("_s", "seconds"),
-    ("_percent", "percent"),
-    ("_ratio", "share (0 to 1)"),
-)
-"""The unit of a key by the ending of its name. The first ending that matches counts."""
-
-CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
-"""The values that a key may have, beyond what its type says."""
-MOST: Mapping[str, float] = {
-    "bookie.max_frame_bytes": 2**30,
-    "bookie.port": 65_535,
-    "bookie.session_timeout_s": 3_600,
-    "autorecovery.ledger_check_percent": 100,
-    "bookie.compact_minor_ratio": 1,
-    "bookie.compact_major_ratio": 1,
-}
-"""The largest value of a key. Other keys are bounded by `INTEGER_MAX` or by their unit."""
-LEAST: Mapping[str, float] = {
-    "autorecovery.bytes_per_s": 1,
-    "autorecovery.ledgers_at_once": 1,
-    "autorecovery.poll_s": 0.001,
-    "bookie.check_space_s": 0.001,
-    "bookie.gc_full_interval_s": 0.001,
-    "bookie.gc_interval_s": 0.001,
-    "bookie.index_cache_segments": 1,
-    "bookie.max_answer_bytes": 1,
-    "bookie.max_batch_read_bytes": 1,
-    "bookie.metadata_mark_interval_s": 0.001,
-    "bookie.max_connections": 1,
-    "bookie.max_frame_bytes": 4 * BLOCK_BYTES,
-    "bookie.max_partial_bytes": 1,
-    "bookie.max_queued_bytes": 1,
-    "bookie.max_unsent_bytes": 1,
-    "bookie.seal_idle_s": 0.001,
-    "bookie.segment_bytes": 4 * BLOCK_BYTES,
-    "bookie.session_timeout_s": 0.1,
-    "bookie.stop_timeout_s": 0.001,
-    "bookie.tls.max_handshakes": 1,
-    "client.add_timeout_s": 0.001,
-    "client.connect_timeout_s": 0.001,
-    "client.max_turn_bytes": 1,
-    "client.max_unacked_bytes": 1,
-    "client.probe_timeout_s": 0.001,
-    "client.read_timeout_s": 0.001,
-    "client.read_window_bytes": 1,
-    "client.read_windows": 1,
-    "client.recovery_timeout_s": 0.001,
-    "client.single_reads_in_flight": 1,
-}
-"""The least value of a key that cannot be 0. All other numbers may be 0."""
-INTEGER_MAX = 2**63 - 1
-_MOST_OF = {"seconds": 1e9}
-"""The largest value by unit: times of more than about thirty years would overflow timers."""
 IN_MILLISECONDS: Mapping[str, str] = {
     f"{name}_ms": f"{name}_s"
     for name in (
@@ -184,8 +127,6 @@ IN_MILLISECONDS: Mapping[str, str] = {
 }
 """The former names of keys in milliseconds, and the keys in seconds that replace them. The former
 names work for one more release, with a warning."""
-OR_ZERO = frozenset({"bookie.segment_bytes"})
-"""The keys that may be 0 although `LEAST` is larger: their documentation says what 0 means."""
 
 
 def environment_name(key: str) -> str:
@@ -199,41 +140,34 @@ class ConfigKey:
 
     name: str
     """The full name of the key, with its tables: `bookie.tls.ca`."""
-    kind: str
-    """The type: boolean, integer, number, string, strings, mapping, or location (a string or a
-    mapping)."""
+    rule: FieldRule
+    """The values that the key may have."""
     default: Any
     """The default value, or `MISSING` if the key must be given whenever its table is present."""
     owner: type
     """The dataclass that has the key as a field."""
-    choices: tuple[object, ...] = ()
-    may_be_none: bool = False
 
     @property
     def meaning(self) -> str:
         """The documentation of the key, on one line."""
-        return docstrings(self.owner).get(self.name.rpartition(".")[2], "")
+        return docstrings(self.owner).get(self.rule.name, "")
+
+    @property
+    def kind(self) -> str:
+        """The type of the value: see `FieldRule.kind`."""
+        return self.rule.kind
 
     @property
     def unit(self) -> str:
-        """The unit of a number, from the key's name; empty if it has none."""
-        if self.kind not in ("integer", "number"):
-            return ""
-        last = self.name.rpartition(".")[2]
-        return next((unit for ending, unit in UNITS if last.endswith(ending)), "")
+        return self.rule.unit
 
     @property
-    def least(self) -> float:
-        return LEAST.get(self.name, 0)
+    def choices(self) -> tuple[object, ...]:
+        return self.rule.limits.choices
 
     @property
-    def or_zero(self) -> bool:
-        """Whether 0 is allowed although `least` is larger."""
-        return self.name in OR_ZERO
-
-    @property
-    def most(self) -> float:
-        return MOST.get(self.name, _MOST_OF.get(self.unit, INTEGER_MAX))
+    def may_be_none(self) -> bool:
+        return self.rule.may_be_none
 
     @property
     def environment(self) -> str:
@@ -248,8 +182,8 @@ class ConfigTable:
     kind: type
     """The dataclass of its keys."""
     optional: bool
-    """Whether a missing table differs from an empty one, as for TLS: a missing table means no TLS.
-    """
+    """Whether a missing table differs from an empty one, as for TLS: a missing table means no
+    TLS."""
     owner: type
     """The dataclass that has the table as a field."""
 
@@ -280,47 +214,19 @@ def _everything() -> tuple[ConfigKey | ConfigTable, ...]:
 
 
 def _walk(kind: type, prefix: str) -> list[ConfigKey | ConfigTable]:
-    hints = get_type_hints(kind)
     plain: list[ConfigKey | ConfigTable] = []
     nested: list[ConfigKey | ConfigTable] = []
     for item in fields(kind):
-        name = prefix + item.name
-        inner, optional = _without_none(hints[item.name])
-        if is_dataclass(inner):
-            assert isinstance(inner, type)
-            nested.append(ConfigTable(name, inner, optional, kind))
-            nested += _walk(inner, f"{name}.")
+        name, rule = prefix + item.name, rules_of(kind)[item.name]
+        if rule.kind == "table":
+            nested.append(ConfigTable(name, rule.inner, rule.may_be_none, kind))
+            nested += _walk(rule.inner, f"{name}.")
             continue
         default = item.default
         if item.default_factory is not MISSING:
             default = item.default_factory()
-        kind_name, choices = _kind_of(inner)
-        choices = choices or CHOICES.get(name, ())
-        plain.append(ConfigKey(name, kind_name, default, kind, choices, optional))
+        plain.append(ConfigKey(name, rule, default, kind))
     return plain + nested
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) in (Union, types.UnionType):
-        others = [one for one in get_args(hint) if one is not type(None)]
-        if len(others) == 1:
-            return others[0], True
-    return hint, False
-
-
-def _kind_of(hint: Any) -> tuple[str, tuple[object, ...]]:
-    if get_origin(hint) is Literal:
-        return "string", get_args(hint)
-    simple = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    if hint in simple:
-        return simple[hint], ()
-    if hint == tuple[str, ...]:
-        return "strings", ()
-    if hint == Mapping[str, str]:
-        return "mapping", ()
-    if hint == str | Mapping[str, str]:
-        return "location", ()
-    raise TypeError(f"a configuration cannot hold {hint}")
 
 
 @cache

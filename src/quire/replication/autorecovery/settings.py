@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds
 from quire._runtime.retry import Backoff
-from quire.config import MIB
+from quire.config import MIB, CheckedSettings
 
 BYTES_PER_S = 16 * MIB
 """Of a process, unless it is told otherwise: so much leaves room for who writes and reads."""
@@ -20,7 +22,7 @@ TARGET_SPREAD_PERCENT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class AutorecoverySettings:
+class AutorecoverySettings(CheckedSettings):
     """Intervals of 0 mean never. Where Java has a setting of the same meaning, the default is
     Java's."""
 
@@ -34,7 +36,7 @@ class AutorecoverySettings:
     ledger_check_interval_s: float = 604_800.0
     """Seconds between two checks of the first and the last entry of every replica of every
     fragment. A smaller value finds missing replicas sooner and reads more. 0: never."""
-    ledger_check_percent: float = 0.0
+    ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
     """The share of the other entries, in percent, that this check reads as well. They are chosen at
     random."""
     replicas_check_interval_s: float = 0.0
@@ -54,11 +56,11 @@ class AutorecoverySettings:
     each further failure, up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
     """The longest wait, in seconds, between two attempts."""
-    poll_s: float = 5.0
+    poll_s: PositiveSeconds = 5.0
     """Seconds between two searches for marked ledgers when a worker had nothing to do."""
-    ledgers_at_once: int = 2
+    ledgers_at_once: PositiveInt = 2
     """The number of ledgers that one process repairs at the same time."""
-    bytes_per_s: float | None = BYTES_PER_S
+    bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
     """The rate at which one process copies entries, and reads them to compare. A larger value
     restores the replicas sooner and leaves less throughput to clients. It is spent in slices of 8
     ms. `"none"`: no limit."""
