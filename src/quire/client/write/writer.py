@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+from quire._runtime.representation import open_or_closed, represented
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.tracing import note
@@ -176,6 +177,11 @@ class WriteHandle:
     def closed(self) -> bool:
         """Whether this handle can no longer append."""
         return self._closing is not None or self._session.failure is not None
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self.closed)
+        last = f"last_acknowledged={self.last_add_confirmed}"
+        return represented(self, state, last, ledger=self.ledger_id)
 
     # -- waiting ------------------------------------------------------------------------------
 

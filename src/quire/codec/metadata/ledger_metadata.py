@@ -46,7 +46,7 @@ class LedgerMetadata:
     """Payload bytes in total once CLOSED (advisory), else 0."""
     digest: DigestType | None = DigestType.CRC32C
     """None: the stored form has none (format 1, or a ledger without password)."""
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     """None: the stored form has none, so that opening cannot check it."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     ctime_ms: int = -1
