@@ -423,8 +423,10 @@ def connect(
             (docs/guides/client-observability.md).
 
     Raises:
-        MetadataURIError, MetadataUnavailableError, MetadataDeniedError,
-        ClusterNotInitialisedError: See `quire.errors`.
+        MetadataURIError: `uri` is not the URI of a metadata store.
+        MetadataUnavailableError: The metadata store does not answer.
+        MetadataDeniedError: The metadata store refuses access.
+        ClusterNotInitialisedError: The metadata store holds no cluster.
     """
     return Client(
         call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer)),
