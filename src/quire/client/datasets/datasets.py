@@ -24,8 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.opening import Ready
-from quire._runtime.representation import represented
+from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
 from quire.client.datasets.format import (
     CONDEMNED_MAX,

@@ -7,7 +7,7 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import open_or_closed, represented
 from quire.client.cluster.pool import BookiePool
 from quire.client.read import arrow
 from quire.client.read.engine import ReadEngine
@@ -336,6 +336,7 @@ class LedgerReader:
 
 
 def _check_entry_ids(first: int, last: int | None = None) -> None:
-    check_type("an entry id", first, int)
-    if last is not None:
+    if type(first) is not int:
+        check_type("an entry id", first, int)
+    if last is not None and type(last) is not int:
         check_type("an entry id", last, int)

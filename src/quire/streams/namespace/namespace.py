@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from quire._runtime.former_names import deprecated
-from quire._runtime.opening import Opening, opening
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client

@@ -34,8 +34,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire._runtime.opening import Ready, opening
-from quire._runtime.representation import represented
+from quire._runtime.opening import Ready, opening, represented
 from quire._runtime.tasks import each, pages
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import open_or_closed, represented
 from quire.client import LedgerReader
 from quire.errors import (
     NoSuchLedgerError,

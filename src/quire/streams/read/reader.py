@@ -16,8 +16,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from quire._runtime.opening import Opening
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import Opening, open_or_closed, represented
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_TXID

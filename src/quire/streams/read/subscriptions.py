@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from quire._runtime.opening import Ready
-from quire._runtime.representation import represented
+from quire._runtime.opening import Ready, represented
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (

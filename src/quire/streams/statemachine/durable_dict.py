@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from quire._runtime.former_names import deprecated
-from quire._runtime.opening import Opening, opening
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead

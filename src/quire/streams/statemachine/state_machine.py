@@ -21,8 +21,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from quire._runtime.opening import opening
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import open_or_closed, opening, represented
 from quire.client.client import end_with_client
 from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN

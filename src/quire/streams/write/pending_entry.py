@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import accumulate
 
-from quire._runtime.representation import represented
+from quire._runtime.opening import represented
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import HEAD_BYTES
 from quire.codec.wire.v2 import Buffer

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from quire._runtime.clock import Clock
-from quire._runtime.representation import open_or_closed, represented
+from quire._runtime.opening import open_or_closed, represented
 from quire._runtime.tasks import TaskSet
 from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.control_record import CreationTime, FencingToken, encode_control
@@ -255,7 +255,7 @@ class StreamWriter:
                 f"a record of stream {self.name} has {longest} bytes; at most {MAX_PAYLOAD_BYTES} "
                 "go into one. Nothing was appended"
             )
-        if expect is not None:
+        if expect is not None and type(expect) is not int:
             check_type("expect", expect, int)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
