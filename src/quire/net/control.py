@@ -51,7 +51,12 @@ class PollAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """The disk space of a bookie."""
+    """The disk space of a bookie, as the bookie reports it.
+
+    Attributes:
+        total_bytes: The size of its disks.
+        free_bytes: The free space on its disks.
+    """
 
     total_bytes: int
     free_bytes: int

@@ -41,17 +41,22 @@ OnDamage = Callable[[int, Sequence[str]], Awaitable[object]]
 
 
 class Misbehaviour(enum.StrEnum):
+    """The kinds of wrong answers that a bookie can give."""
+
     BAD_DIGEST = "bad-digest"
-    """Bytes that do not match their digest."""
+    """The bytes of an entry do not match its digest."""
     WRONG_ENTRY = "wrong-entry"
-    """A valid entry that is not the one asked for, or that the other replicas out-vote."""
+    """The entry is valid, but it is not the one that was asked for, or most replicas have another
+    one."""
     MISSING = "missing"
-    """The bookie repeatedly denies an entry of a closed ledger that another replica has. It may
-    never have had the entry."""
+    """The bookie repeatedly denies an entry of a closed ledger that another replica has.
+
+    It may never have had the entry.
+    """
     DROPPED = "dropped"
-    """As `MISSING`, where every member has acknowledged the entry."""
+    """As `MISSING`, but every member of the ensemble has acknowledged the entry."""
     STALE_LAC = "stale-lac"
-    """It proved a higher LAC of the same ledger before."""
+    """The bookie proved a LAC that is lower than one that it proved before for the same ledger."""
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
@@ -66,14 +71,21 @@ def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
 
 @dataclass(frozen=True, slots=True)
 class UnhealthyBookie:
-    """A bookie that gave wrong answers of one kind."""
+    """A bookie that gave this client wrong answers of one kind.
+
+    Attributes:
+        bookie: The id of the bookie.
+        kind: The kind of wrong answer.
+        count: The number of these answers.
+        last_ledger: The ledger of the last one.
+        last_entry: The entry of the last one, or -1 if it concerned the last entry or the LAC.
+    """
 
     bookie: str
     kind: Misbehaviour
     count: int
     last_ledger: int
     last_entry: int
-    """The entry of the last wrong answer; -1 if that was about the last entry or the LAC."""
 
 
 class BookieHealth:
