@@ -165,7 +165,7 @@ def options_page() -> Iterator[str]:
     """The help of every command, as `--help` prints it."""
     yield "# Every option"
     yield ""
-    yield "What `quire COMMAND --help` prints. [Commands](../commands.md) says what they are for."
+    yield "What `quire COMMAND --help` prints. [Commands](commands.md) says what they are for."
     for path, context in commands(click.Context(cli, info_name="quire")):
         yield from ("", f"## {path}", "", "```text", context.get_help(), "```")
 
@@ -190,8 +190,8 @@ def formats_page() -> Iterator[str]:
     yield (
         "Each format is described at the head of the module that reads and writes it, in "
         "`src/quire/codec`. "
-        "[The protocol](../protocol.md), [metadata](../metadata.md) and "
-        "[the format of streams](../streams-format.md) say what it means."
+        "[The protocol](protocol.md), [metadata](metadata.md) and "
+        "[the format of streams](streams-format.md) say what it means."
     )
     for path in sorted(CODECS.rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
