@@ -48,8 +48,8 @@ class Client(LedgerClient):
         """Open a namespace of streams, and create it first if `create` is given.
 
         A namespace that Java's DistributedLog made can be opened as well. On ZooKeeper a new
-        namespace is bound to the client's cluster, so that Java's tools find it. Cancelling is
-        safe; a namespace may then have been created.
+        namespace is bound to the client's cluster, so that Java's tools find it. Cancelling this
+        call is safe; a namespace may then have been created.
 
         Args:
             path: The path of the namespace, such as "/team" or "/team/orders".
@@ -251,7 +251,7 @@ async def connect(
             ...
 
     Only the metadata store is contacted; connections to bookies are made when they are needed.
-    Cancelling is safe.
+    Cancelling this call is safe.
 
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.

@@ -241,7 +241,7 @@ class LedgerClient:
         Without `recover`, a ledger that is still being written can be read up to the last entry
         that is known to be acknowledged now. With `recover`, the writer is fenced if there is one,
         and the ledger is closed at an entry that includes every acknowledged entry. Use it to take
-        over from a writer that died. Cancelling is safe: open the ledger again.
+        over from a writer that died. Cancelling this call is safe: open the ledger again.
 
         Args:
             ledger_id: The id of the ledger.
@@ -338,8 +338,8 @@ class LedgerClient:
         """Delete a ledger from the metadata store.
 
         On return the deletion is durable. Bookies free the space at their next garbage collection.
-        Deleting a ledger that does not exist succeeds. Cancelling is safe; the ledger may then have
-        been deleted.
+        Deleting a ledger that does not exist succeeds. Cancelling this call is safe; the ledger may
+        then have been deleted.
 
         This call requires no password, and it also deletes a ledger that a stream, an object or a
         dataset needs, because these delete their own ledgers with it. Call
@@ -360,7 +360,7 @@ class LedgerClient:
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
         """List the ids of all ledgers, in ascending order.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             first: The smallest id to list.
@@ -380,7 +380,7 @@ class LedgerClient:
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Return the metadata of a ledger, as the metadata store has it now.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             ledger_id: The id of the ledger.
@@ -398,7 +398,7 @@ class LedgerClient:
     async def bookies(self) -> Bookies:
         """Return the bookies that are registered now.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Returns:
             The writable and the read-only bookies.
@@ -412,7 +412,7 @@ class LedgerClient:
     async def bookie_info(self, bookie_id: str) -> BookieInfo:
         """Ask a bookie for the size of its disks and for its free space, in bytes.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             bookie_id: The id of the bookie, such as "10.0.0.1:3181".
@@ -431,7 +431,7 @@ class LedgerClient:
     async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
         """Ask a bookie which entries of a ledger it has.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             bookie_id: The id of the bookie.

@@ -139,7 +139,7 @@ class Datasets(Ready):
     async def read(self, name: str) -> Dataset:
         """Read a dataset as it is now.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             name: The name of the dataset.
@@ -167,7 +167,7 @@ class Datasets(Ready):
     async def find_transaction(self, name: str, txn: str) -> int | None:
         """Find the publication that used a transaction key.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Args:
             name: The name of the dataset.
@@ -183,7 +183,7 @@ class Datasets(Ready):
         """List the names of all datasets.
 
         Each head is read. A dataset that cannot be read is listed too, with a warning in the log:
-        `read` reports what is wrong with it. Cancelling is safe.
+        `read` reports what is wrong with it. Cancelling this call is safe.
 
         Returns:
             The names, sorted.

@@ -199,8 +199,10 @@ def encode_chunk(ledgers: Iterable[DatasetLedger]) -> bytes:
 
 
 def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, ...]:
-    """Return the ledgers of a chunk. Raises MetadataError if its bytes are not the published
-    ones."""
+    """Return the ledgers of a chunk.
+
+    Raises MetadataError if its bytes are not the ones that were published.
+    """
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
     value = _load(what, data)
     try:

@@ -31,7 +31,8 @@ class LedgerReader:
 
     It reads only entries up to `last_add_confirmed`, which are acknowledged and can never
     disappear. Every entry is checked against its digest; a replica that sends wrong bytes is
-    skipped. Cancelling a read is always safe. Use the handle as `async with`, or call `close`.
+    skipped. Cancelling a read is always safe. The handle is an asynchronous context manager;
+    otherwise call `close`.
     """
 
     ledger_id: int
@@ -101,7 +102,7 @@ class LedgerReader:
 
         While a writer pauses, its last entry is usually not visible yet: the LAC travels with the
         next entry, unless the writer sends it in a message of its own
-        (`ClientConfig.explicit_lac_interval_s`). Cancelling is safe.
+        (`ClientConfig.explicit_lac_interval_s`). Cancelling this call is safe.
 
         Returns:
             The new value of `last_add_confirmed`.
@@ -129,8 +130,8 @@ class LedgerReader:
     async def read(self, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
         """Read a range of entries, in order.
 
-        Cancelling is safe. If an entry cannot be read, all entries before it are yielded first, and
-        the error names it (`entry_id`).
+        Cancelling this call is safe. If an entry cannot be read, all entries before it are yielded
+        first, and the error names it (`entry_id`).
 
         Args:
             first: The id of the first entry.
@@ -184,7 +185,7 @@ class LedgerReader:
         Reading an entry this way proves nothing about its durability. While the ledger is open, a
         later recovery may drop the entry. An acknowledged entry may be missing from the result
         while its bookies are unreachable. On a closed ledger this is the same as `read`. Every
-        entry is checked against its digest. Cancelling is safe.
+        entry is checked against its digest. Cancelling this call is safe.
 
         Args:
             first: The id of the first entry.
@@ -244,7 +245,7 @@ class LedgerReader:
         reading and checking of new entries. None waits for a slower one, and none notices when
         another one ends. Memory is limited by `ClientConfig.read_windows`.
 
-        Cancelling is safe. Continue with the entry after the last one that was yielded.
+        Cancelling this call is safe. Continue with the entry after the last one that was yielded.
 
         Args:
             first: The id of the first entry. The default is the first entry after
@@ -294,8 +295,8 @@ class LedgerReader:
     async def wait_confirmed(self, entry_id: int) -> int:
         """Wait until an entry is known to be acknowledged, or until the ledger is closed.
 
-        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Cancelling is
-        safe.
+        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Cancelling
+        this call is safe.
 
         Args:
             entry_id: The id of the entry.

@@ -170,7 +170,7 @@ class WriteHandle:
     async def room(self) -> None:
         """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
 
-        Cancelling is safe.
+        Cancelling this call is safe.
 
         Raises:
             QuireError: The writer has failed. See `LedgerWriter.append`.
@@ -181,7 +181,7 @@ class WriteHandle:
         """Wait until an entry and all entries before it are acknowledged.
 
         On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
-        Cancelling is safe: it takes no entry back.
+        Cancelling this call is safe: it takes no entry back.
 
         Args:
             entry_id: The id of an entry that was handed over.
@@ -201,7 +201,7 @@ class WriteHandle:
         """Wait until every entry that was handed over is acknowledged.
 
         On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
-        Cancelling is safe: it takes no entry back.
+        Cancelling this call is safe: it takes no entry back.
 
         Returns:
             The id of the last of these entries, or -1 if there is none.
@@ -220,7 +220,7 @@ class WriteHandle:
         the call returns at once. When it returns, those entries are written and fsynced on at least
         `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
         then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Cancelling is safe.
+        received the entries again. Cancelling this call is safe.
 
         Returns:
             `last_add_confirmed`, which includes those entries.
@@ -446,8 +446,8 @@ class LedgerWriter(WriteHandle):
     `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
     readers.
 
-    Use the handle as `async with`: leaving the block closes the ledger, or abandons it after an
-    error.
+    The handle is an asynchronous context manager: leaving the block closes the ledger, or abandons
+    it after an error.
     """
 
     # -- appending ----------------------------------------------------------------------------
