@@ -1,4 +1,4 @@
-"""The result of a factory: await it for the handle, or enter it with `async with`.
+"""The result of a factory, which is awaited for the handle or entered with `async with`.
 
     ledger = await client.create_ledger()
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class AsyncHandle(Protocol):
-    """A handle that can be used as `async with`."""
+    """A handle that is an asynchronous context manager."""
 
     async def __aenter__(self) -> Any: ...
 
@@ -86,8 +86,8 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
-                f"{self.__dict__.get('__name__')}() gives a handle that is not open yet, so it has "
-                f"no {name!r}. Use `await` or `async with` first",
+                f"{self.__dict__.get('__name__')}() returns a handle that is not open yet, so it "
+                f"has no {name!r}. Use `await` or `async with` first",
                 name=name,
                 obj=self,
             )
@@ -97,7 +97,7 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
 
 
 def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Opening[H]]:
-    """Make a coroutine function that returns a handle give an `Opening` of it."""
+    """Make a coroutine function that returns a handle return an `Opening` of it instead."""
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[H]:
@@ -107,9 +107,9 @@ def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Openin
 
 
 class Ready:
-    """A handle that needs no opening, so that `await` and `async with` give it as it is.
+    """A handle that needs no opening. `await` and `async with` return the handle itself.
 
-    A caller does not have to remember which factories wait for something and which do not.
+    A caller does not have to remember which factories have to wait and which do not.
     """
 
     def __await__(self) -> Generator[Any, Any, Self]:

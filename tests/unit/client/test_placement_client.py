@@ -282,7 +282,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
 async def test_quorums_that_a_policy_refuses(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     async with cluster.client(policy="zone-aware") as client:
-        with pytest.raises(UsageError, match="strict zones want"):
+        with pytest.raises(UsageError, match="strict zones require"):
             await ensemble(client, 2)
 
 

@@ -123,7 +123,7 @@ async def test_it_is_cancelled_like_a_coroutine() -> None:
 
 
 async def test_it_says_what_is_missing_when_it_is_used_like_the_handle() -> None:
-    with pytest.raises(AttributeError, match=r"open\(\) gives a handle.*not open yet.*await"):
+    with pytest.raises(AttributeError, match=r"open\(\) returns a handle.*not open yet.*await"):
         Factory().open("a").name  # type: ignore[attr-defined]  # noqa: B018
 
 

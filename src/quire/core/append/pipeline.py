@@ -71,6 +71,8 @@ class Block:
 
 
 class AddPipeline:
+    """The adds of one ledger handle, and what each member of the ensemble has acknowledged."""
+
     __slots__ = (
         "_ack_quorum",
         "_ahead",
@@ -115,8 +117,8 @@ class AddPipeline:
         self.frozen = False
         first = last_confirmed + 1
         self._next = [self._stripe_from(index, first) for index in range(ensemble_size)]
-        # A client may have ten thousand pipelines, so state that most of them do not need takes no
-        # object of its own.
+        # A client may have ten thousand pipelines. State that most of them do not need therefore
+        # has no object of its own.
         self._ahead: dict[int, set[int]] = {}
         self._cursors: list[Block | None] = [None] * ensemble_size
         self._restarted_at: dict[int, float] = {}
@@ -375,7 +377,7 @@ class AddPipeline:
         """Return when the oldest entry after `accepted` was pushed, or None."""
         self.detach()
         block = self._confirming
-        # accepted, but not durable yet (deferred sync)
+        # With deferred sync, blocks may be accepted but not durable yet.
         while block is not None and block.last <= self.accepted:
             block = block.next
         return None if block is None else block.sent_at
@@ -396,6 +398,7 @@ class AddPipeline:
         return 0 if block is None else self.length - block.length_before
 
     def unacked_bytes_max(self) -> int:
+        """Return the largest `unacked_bytes` of all members."""
         return max(self.unacked_bytes(index) for index in range(self._ensemble_size))
 
     def _stripe_from(self, index: int, entry: int) -> int:
