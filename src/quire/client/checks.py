@@ -48,7 +48,7 @@ def check_new_ledger(
     """Raise UsageError for values that the metadata of a ledger cannot hold."""
     if not isinstance(password, bytes):
         raise UsageError(
-            f"a password is bytes, not {type(password).__name__}",
+            f"a password must be bytes, not {type(password).__name__}",
             remedy="Encode it first: text with .encode()",
         )
     if ledger_id is not None and not 0 <= ledger_id <= LEDGER_ID_MAX:
@@ -56,7 +56,7 @@ def check_new_ledger(
     for key, value in (custom or {}).items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise UsageError(
-                f"custom metadata is text and bytes, not {key!r}: {type(value).__name__}",
+                f"custom metadata maps strings to bytes, not {key!r} to {type(value).__name__}",
                 remedy="Encode the value first: text with .encode()",
             )
         try:

@@ -298,7 +298,7 @@ class LedgerClient:
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
         byzantine = self.config.assume_liars if assume_liars is None else assume_liars
         self._check_byzantine(byzantine, value.ack_quorum)
-        # Whoever knows the password can make HMAC digests, and everybody knows the empty one.
+        # Anyone who knows the password can make HMAC digests, and everybody knows the empty one.
         trust = TrustModel(byzantine, codec.digest is not DigestType.HMAC or not password)
         lac = value.last_entry_id
         if recover and not value.closed:
@@ -464,7 +464,7 @@ class LedgerClient:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} gave no answer within {limit:g} s"
+                f"bookie {bookie_id} did not answer within {limit:g} s"
             ) from None
 
     def suspects(self) -> list[UnhealthyBookie]:
@@ -552,11 +552,11 @@ class LedgerClient:
         """Raise UsageError unless every acknowledged entry is certainly on an honest bookie."""
         if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
-                f"with an ack quorum of {ack_quorum} no more than "
-                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble can be assumed to lie, "
+                f"with an ack quorum of {ack_quorum}, assume_liars can be at most "
+                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble, "
                 f"not {count}",
-                remedy="An acknowledged entry must be on a bookie that does not: create ledgers "
-                "with a larger ack quorum",
+                remedy="An acknowledged entry must be on an honest bookie: create ledgers with a "
+                "larger ack quorum",
             )
 
     @staticmethod

@@ -56,6 +56,6 @@ async def swap(
 
 def too_many_conflicts(what: str) -> MetadataError:
     return MetadataError(
-        f"{what}: {UPDATE_ATTEMPTS_MAX} attempts in a row met a change by others",
+        f"{what}: other clients changed it during each of {UPDATE_ATTEMPTS_MAX} attempts",
         remedy="Let fewer writers change it at the same time",
     )

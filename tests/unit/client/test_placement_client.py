@@ -182,8 +182,8 @@ async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> N
         ("sys.exit('no\\nidea')", "exit status 1: no idea"),
         ("print('/a')", "1 locations for 2 names"),
         ("print('//\\n//')", "not a network location"),
-        ("print('x' * 100_000)", "an answer of 100001 bytes"),
-        ("os.fork() or time.sleep(600)\ntime.sleep(600)", "no answer within 0.5 s"),
+        ("print('x' * 100_000)", "its answer has 100001 bytes"),
+        ("os.fork() or time.sleep(600)\ntime.sleep(600)", "did not answer within 0.5 s"),
     ],
 )
 async def test_a_script_that_fails_moves_nobody(
@@ -402,7 +402,7 @@ class Broken:
     ("chosen", "why"),
     [
         ({0: "b1", 1: "b1"}, "chose a bookie twice"),
-        ({0: "b1", 1: "b9"}, "chose bookie b9, which it must not"),
+        ({0: "b1", 1: "b9"}, "chose bookie b9, which must not be chosen"),
         (KeyError("oops"), r"failed: KeyError\('oops'\)"),
     ],
 )

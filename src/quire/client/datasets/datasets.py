@@ -160,7 +160,7 @@ class Datasets(Ready):
             except NoSuchKeyError as error:
                 if (await self._head(name))[1] == version:
                     raise MetadataError(f"dataset {name!r} is damaged: {error}") from error
-                continue  # replaced between two of our reads
+                continue  # it was replaced between two reads
             return Dataset(name, head.sequence, ledgers, head.transactions)
         raise too_many_conflicts(f"dataset {name!r}")
 
@@ -239,7 +239,7 @@ class Datasets(Ready):
         check_dataset_name(name)
         added = tuple(ledgers)
         if len({(a.ledger_id, a.first) for a in added}) != len(added):
-            raise UsageError(f"dataset {name!r}: a ledger is given twice")
+            raise UsageError(f"dataset {name!r}: a range of a ledger is given twice")
         if txn is not None:
             check_transaction_key(txn)
         tried = -1
@@ -249,7 +249,7 @@ class Datasets(Ready):
             nonlocal tried, replaced
             head, version = await self._head(name)
             if txn is not None and (done := head.transactions.get(txn)) is not None:
-                # Where the answer to our own attempt was lost, we know what it replaced.
+                # If the answer to an attempt of this call was lost, it is known what it replaced.
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
                 replaced = await self._ledgers(name, head)
@@ -545,13 +545,13 @@ class Datasets(Ready):
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
         new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
-        encode_head(name, new, VALUE_BYTES_MAX)  # refused before anything is stored
+        encode_head(name, new, VALUE_BYTES_MAX)  # raises before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
             try:
                 await self._store.write_value((CHUNKS, name, part[0].chunk_id), part[1], None)
             except KeyExistsError:
-                pass  # its id says that it has these bytes
+                pass  # by its id, it has the same bytes
 
         await each(chunks, store)
         await self._write(name, new, version)
@@ -589,7 +589,7 @@ class Datasets(Ready):
 def no_such_dataset(name: str) -> NoSuchKeyError:
     return NoSuchKeyError(
         f"dataset {name!r} does not exist",
-        remedy="Check the name and the metadata URI; nothing may have been published yet",
+        remedy="Check the name and the metadata URI, or publish the dataset first",
     )
 
 

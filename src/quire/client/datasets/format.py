@@ -68,7 +68,7 @@ class DatasetLedger:
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
-                f"entries {self.first}..{self.last} of ledger {self.ledger_id} are no range"
+                f"ledger {self.ledger_id}: entries {self.first}..{self.last} are not a valid range"
             )
         if self.rows < 0 or self.bytes < 0:
             raise UsageError(f"ledger {self.ledger_id}: rows and bytes cannot be negative")
@@ -290,14 +290,15 @@ def _load(what: str, data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _not_understood(what, error) from error
     if not isinstance(value, dict):
-        raise _not_understood(what, "it is no JSON object")
+        raise _not_understood(what, "it is not a JSON object")
     if value.get("format") != FORMAT:
         raise MetadataError(
-            f"{what} is stored in format {value.get('format')}, this version reads format {FORMAT}",
+            f"{what} is stored in format {value.get('format')}, but this version reads only "
+            f"format {FORMAT}",
             remedy="Use a newer version of Quire",
         )
     return value
 
 
 def _not_understood(what: str, why: object) -> MetadataError:
-    return MetadataError(f"{what} cannot be understood: {why}")
+    return MetadataError(f"{what} cannot be decoded: {why}")

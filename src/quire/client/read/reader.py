@@ -212,7 +212,7 @@ class LedgerReader:
                 yield entry
             return
         if first < 0 or (last is not None and last < first):
-            raise UsageError(f"entries {first}..{last} are no range")
+            raise UsageError(f"entries {first}..{last} are not a valid range")
         runs = self._engine.runs_there_are(first, MAX_ENTRY_ID if last is None else last)
         try:
             async with aclosing(runs):
@@ -285,7 +285,7 @@ class LedgerReader:
         if first is None:
             first = self.last_add_confirmed + 1
         if first < 0:
-            raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
+            raise UsageError(f"a tail cannot begin at entry {first}: ids begin at 0")
         follower = LedgerFollower(self._view, self._engine, first)
         with self._following(follower) as feed:
             async with aclosing(follower.runs(feed)) as runs:
@@ -436,7 +436,7 @@ class LedgerReader:
                 f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
             )
         if first < 0 or last < first - 1:
-            raise UsageError(f"entries {first}..{last} are no range")
+            raise UsageError(f"entries {first}..{last} are not a valid range")
         if last > end or first > end + 1:
             what = f"entry {max(first, last)} of ledger {self.ledger_id}: "
             if self.ledger_closed:
@@ -446,7 +446,7 @@ class LedgerReader:
                     entry_id=last,
                 )
             raise ReadError(
-                what + f"the ledger is known to be acknowledged up to entry {end} only",
+                what + f"only entries up to {end} are known to be acknowledged",
                 ledger_id=self.ledger_id,
                 entry_id=last,
                 remedy="Call refresh() for a newer view",

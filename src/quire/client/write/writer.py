@@ -59,8 +59,8 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
         return bytes(memoryview(payload))
     except TypeError:
         raise UsageError(
-            f"{what} is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
-            "was sent",
+            f"{what} must be bytes, bytearray or memoryview, not {type(payload).__name__}. "
+            "Nothing was sent",
             remedy="Encode it first: text with .encode()",
         ) from None
 
@@ -291,7 +291,7 @@ class WriteHandle:
         if updated.value.last_entry_id != last:
             raise LedgerClosedError(
                 f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{updated.value.last_entry_id}, this writer has {last}",
+                f"{updated.value.last_entry_id}, but the last entry of this writer is {last}",
                 ledger_id=self.ledger_id,
             )
         return last
@@ -369,7 +369,7 @@ class WriteHandle:
 
     def _cut_short(self) -> LedgerClosedError:
         return LedgerClosedError(
-            f"closing ledger {self.ledger_id} was cut short: it may or may not be closed",
+            f"closing ledger {self.ledger_id} was interrupted: it may or may not be closed",
             ledger_id=self.ledger_id,
             remedy="Open the ledger with recovery, which closes it",
         )
@@ -424,7 +424,9 @@ class WriteHandle:
         """Handle a change of the metadata, made by another client or by this one (rule 37)."""
         over: QuireError | None
         if stored is None:
-            over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
+            over = NoSuchLedgerError(
+                f"ledger {self.ledger_id} was deleted while it was being written"
+            )
         elif not same_creation(self._metadata, stored):
             over = recreated(self.ledger_id)
         else:
