@@ -66,8 +66,8 @@ def trim_heap() -> bool:
 
 
 NEVER = 1_000_000
-"""The number of collections of younger objects before a full collection: so many that none takes
-place."""
+"""The number of collections of younger objects before a full collection. It is so large that no
+full collection takes place."""
 COLLECT_INTERVAL_S = 600.0
 """Seconds between two full collections of a server. Until then reference cycles stay in memory,
 some KB for each connection that has ended."""

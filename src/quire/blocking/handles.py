@@ -63,7 +63,7 @@ class Handle(Generic[A]):
             if self._again is None:
                 raise UsageError(
                     f"{self._what.format(self._opened)} belongs to process {self._pid}",
-                    remedy="Open one in this process",
+                    remedy="Open it again in this process",
                 )
             with reopening():
                 if self._pid != os.getpid() and not self._left:
@@ -129,7 +129,8 @@ class _Steps(Generic[T]):
         """Return the next item, or `_END` after the last one."""
         if self._pid != os.getpid():
             raise UsageError(
-                f"this iteration belongs to process {self._pid}", remedy="Begin it in this process"
+                f"this iteration belongs to process {self._pid}",
+                remedy="Begin a new one in this process",
             )
         self._step = asyncio.current_task()
         return await anext(self._items, _END)

@@ -495,7 +495,7 @@ async def check_key(
     that fences. Cancel-safe.
 
     Raises:
-        UnauthorizedError: a bookie refused the key, or no bookie that answered knows the ledger.
+        UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger.
             `causes` names the bookies that did not answer.
     """
     failed: dict[str, QuireError] = {}

@@ -111,9 +111,10 @@ def replaced_in(
 ) -> Segment | None:
     """Return the segment whose members at these indexes are replaced: index -> (old, new).
 
-    An index at which the old bookie is no longer found is left alone: another replaced it. Return
-    None if there is nothing to write: no index is left, the segment is gone or takes entries
-    again, or a new bookie has become a member of it otherwise (one bookie cannot be two members).
+    If the old bookie is no longer at an index, that index does not change, because another client
+    has replaced it. Returns None if there is nothing to write: no index is left, or the segment is
+    gone or takes entries again. It also returns None if a new bookie has become a member of the
+    segment in the meantime, because one bookie cannot be two members.
     """
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:

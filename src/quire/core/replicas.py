@@ -1,4 +1,4 @@
-"""What is wrong with the replicas of a ledger, from what was found at each bookie.
+"""Findings about the replicas of a ledger, from the answers of each bookie.
 
 Every bookie is asked for all entries that it should hold (`fragments.stored_by`), so unreadable
 entries are known at once. Sums show whether replicas are *equal*. There is one sum over id,
@@ -32,7 +32,7 @@ BLOCK_ENTRIES = 4_096
 
 
 class Kind(enum.StrEnum):
-    """What is wrong with entries at one bookie."""
+    """The kind of problem with entries at one bookie."""
 
     MISSING = "missing"
     """The bookie says that it never had these entries, but it must have had them."""
@@ -58,7 +58,7 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with the entries first..last of a ledger that a bookie should hold."""
+    """A problem with the entries first..last of a ledger that a bookie should hold."""
 
     ledger: int
     first: int

@@ -1,8 +1,8 @@
 """TLS contexts made from files, and made again when the files change.
 
-The files are checked before a handshake, at most once in `reload_check_s`. If the new files cannot
-be used (half written, or a key that does not belong to its certificate), the current context stays
-in use, the failure is counted and logged, and the next check tries again.
+The files are checked before a handshake, at most once in `reload_check_s`. The new files may be
+unusable: half written, or with a key that does not belong to its certificate. The current context
+then stays in use, the failure is counted and logged, and the next check tries again.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Starter:
         try:
             return started.result()
         except KeyboardInterrupt:
-            # Nobody will know the process: it must not stay.
+            # Nobody will know the process, so it must not stay.
             process = started.result()
             process.kill()
             process.communicate()
@@ -93,7 +93,7 @@ def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=errors,
         env=_environment(),
-        start_new_session=True,  # Ctrl-C on the terminal is the parent's affair
+        start_new_session=True,  # Ctrl-C on the terminal is for the parent only
     )
 
 
@@ -249,10 +249,10 @@ class ServerProcess:
         """Start the process and return at once. `wait_ready` waits until it serves.
 
         Raises:
-            UsageError: The process runs already.
+            UsageError: The process is already running.
         """
         if self.alive:
-            raise UsageError(f"{self.name} runs already (pid {self.pid})")
+            raise UsageError(f"{self.name} is already running (pid {self.pid})")
         self._close_output()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -277,13 +277,13 @@ class ServerProcess:
         line = b""
         while not self._ready:
             if stopping is not None and stopping.is_set():
-                raise StoppedError(f"asked to stop before {self.name} served")
+                raise StoppedError(f"the start was called off before {self.name} was ready")
             if not select.select([process.stdout], [], [], STOPPING_POLL_S)[0]:
                 if time.monotonic() < deadline:
                     continue
                 self.kill()
                 raise StartError(
-                    f"{self.name} did not get ready in time; it said: {self.last_words()}",
+                    f"{self.name} was not ready in time. Last log line: {self.last_words()}",
                     remedy=f"Its log is {self.log_path}",
                 )
             piece = os.read(process.stdout.fileno(), SAID_BYTES_MAX)
@@ -291,7 +291,7 @@ class ServerProcess:
             if not piece:
                 self.kill()
                 raise StartError(
-                    f"{self.name} ended {self.how_it_ended()} before it served; it said: "
+                    f"{self.name} ended {self.how_it_ended()} before it was ready. Last log line: "
                     f"{self.last_words()}",
                     remedy=f"Its log is {self.log_path}",
                 )
@@ -369,7 +369,7 @@ class ServerProcess:
     def _signal(self, number: int) -> None:
         process = self._own_process()
         if process is None or process.poll() is not None:
-            raise UsageError(f"{self.name} does not run")
+            raise UsageError(f"{self.name} is not running")
         process.send_signal(number)
 
     def _own_process(self) -> subprocess.Popen[bytes] | None:
@@ -404,7 +404,7 @@ def free_ports(count: int) -> list[int]:
         port = chance.randrange(PORT_MIN, top)
         if port not in found and is_free(port):
             found.append(port)
-    raise StartError(f"no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
+    raise StartError(f"there are no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
 
 
 def is_free(port: int) -> bool:

@@ -99,7 +99,7 @@ class BookieProcess(ServerProcess):
 
         Raises:
             StartError: The bookie did not start. The message has the last line of its log.
-            UsageError: The bookie runs already.
+            UsageError: The bookie is already running.
         """
         self.launch()
         self.wait_ready(time.monotonic() + timeout_s)
@@ -199,7 +199,7 @@ class LocalCluster:
     def directory(self) -> Path:
         """The directory of the cluster. A temporary one exists only while the cluster runs."""
         if self._directory is None:
-            raise UsageError("a cluster in a temporary directory has one only while it runs")
+            raise UsageError("a temporary cluster has a directory only while it is running")
         return self._directory
 
     @property
@@ -217,16 +217,17 @@ class LocalCluster:
         Raises:
             StartError: A process did not start. The message has the last line of its log.
             CookieError: The directory and the metadata store do not belong together.
-            UsageError: The cluster runs already, or the directory holds a cluster of another kind.
+            UsageError: The cluster is already running, or the directory holds a cluster of another
+                kind.
         """
         if self._lock is not None:
-            raise UsageError("the cluster runs already")
+            raise UsageError("the cluster is already running")
         atexit.register(self.stop)
         try:
             self._start(time.monotonic() + self._timeout_s)
         except StartError as error:
             if self.temporary:
-                error.remedy = ""  # it names a log that is removed now
+                error.remedy = ""  # it names a log that is now removed
             self.stop()
             raise
         except BaseException:
@@ -265,8 +266,8 @@ class LocalCluster:
         begun = sorted(one.parent.parent.name for one in path.parent.glob("bookie-*/current/*"))
         if begun and not path.exists():
             raise StartError(
-                f"{path} is missing, but {begun[0]} beside it has data: the metadata of this "
-                "cluster is lost, or was moved away. Nothing was changed",
+                f"{path} is missing, but {begun[0]} next to it has data: the metadata of "
+                "this cluster is lost, or was moved away. Nothing was changed",
                 remedy="Put the file or a backup of it back, or use another directory",
             )
 
@@ -285,11 +286,11 @@ class LocalCluster:
             if zookeeper is not None and zookeeper != (state.metadata == "zookeeper"):
                 raise UsageError(
                     f"{self.directory} holds a cluster with its metadata in {state.metadata}",
-                    remedy="Use another directory, or start it as it was",
+                    remedy="Use another directory, or start it with the same metadata store",
                 )
             if self._base_port not in (None, *state.bookie_ports[:1]):
                 raise UsageError(
-                    f"the bookies of {self.directory} have ports from {state.bookie_ports[0]} on",
+                    f"the bookies of {self.directory} use ports from {state.bookie_ports[0]} on",
                     remedy="Leave --base-port out, or use another directory",
                 )
         state.data_directories = max(state.data_directories, self._data_directories)
@@ -304,7 +305,7 @@ class LocalCluster:
             first = self._base_port + len(state.bookie_ports)
             _check_ports(first, count)
             return list(range(first, first + count))
-        # More than are needed, since some may be those of bookies that are down.
+        # Get more than are needed, because some may belong to bookies that are down.
         taken = {*state.bookie_ports, state.zookeeper_port}
         found = [port for port in free_ports(count + len(taken)) if port not in taken]
         return found[:count]
@@ -336,7 +337,7 @@ class LocalCluster:
             UsageError: The cluster does not run.
         """
         if self._lock is None:
-            raise UsageError("the cluster does not run")
+            raise UsageError("the cluster is not running")
         if len(self.bookies) == len(self._state.bookie_ports):
             self._state.bookie_ports += self._new_ports(1, self._state)
             _write_state(self.directory, self._state)
@@ -356,15 +357,17 @@ class LocalCluster:
             had ended before are not listed.
         """
         if self._owner != os.getpid():
-            return []  # a fork of the process that started it
+            return []  # this is a fork of the process that started the cluster
         atexit.unregister(self.stop)
         for bookie in self.bookies:
             bookie.terminate()
         unclean = []
-        for process in reversed(self.processes):  # the metadata server last: bookies withdraw
+        for process in reversed(
+            self.processes
+        ):  # the metadata server last, so that bookies can unregister
             if not process.stop():
                 unclean.append(
-                    f"{process.name} ended {process.how_it_ended()}; it said: "
+                    f"{process.name} ended {process.how_it_ended()}. Last log line: "
                     f"{process.last_words()}"
                 )
         self.bookies = []

@@ -51,13 +51,13 @@ class Tracing:
 
 
 def note(span: Span | None, **values: Value) -> None:
-    """What is known only at the end of a block."""
+    """Add attributes that are known only at the end of a block."""
     if span is not None:
         span.set_attributes(_attributes(values))
 
 
 class SessionSpans:
-    """Of the adds to one ledger."""
+    """The spans of the adds to one ledger."""
 
     def __init__(self, tracer: Tracer, ledger_id: int) -> None:
         from opentelemetry.trace import Link, get_current_span

@@ -40,7 +40,7 @@ from quire.net.answer_codes import NoEntryAnswer
 FIRST_WINDOW_ENTRIES = 256
 """The number of entries in the first window, when the size of entries is not known yet."""
 FIRST_SINGLE_READS = 32
-"""The same for single reads, whose answers are limited only by their number."""
+"""The number of entries in the first window of single reads, whose answers only it limits."""
 MAX_WINDOW_ENTRIES = 16_384
 
 _Window = tuple[list[EntryRun], QuireError | None]

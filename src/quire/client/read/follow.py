@@ -114,6 +114,7 @@ class Feed:
         self._kept_bytes = 0
         self._kept_bytes_max = config.read_windows * config.read_window_bytes
         self._followers: dict[LedgerFollower, None] = {}
+        """The followers, in the order in which they joined."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
         """Whether one of the followers is doing the work now. The others wait."""

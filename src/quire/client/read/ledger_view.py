@@ -1,4 +1,4 @@
-"""What a reader knows about its ledger. This knowledge only grows.
+"""The knowledge of a reader about its ledger, which only grows.
 
 A LAC never decreases on a handle (replication spec, rule 39), and only newer metadata replaces
 metadata.

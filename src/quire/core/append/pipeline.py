@@ -1,16 +1,15 @@
-"""Track which adds of one ledger handle are confirmed, by watermarks instead of entry records.
+"""The acknowledgements of one ledger handle's adds, as watermarks instead of entry records.
 
 The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
 the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
 
 1. `last_confirmed` only grows, one entry at a time. Entry e is confirmed when at least `ack_quorum`
-   members of its write set have acknowledged it (15).
-2. `next[index]` is the first entry of the member's stripe that it has not acknowledged. It has
-   acknowledged every earlier entry of its stripe. Acknowledgements that arrive out of order wait in
-   `ahead[index]`.
-3. Nothing is confirmed while the pipeline is frozen, which means that an ensemble change is running
-   (10). A replaced member starts again at the first unconfirmed entry. *All* resets happen before
-   the next confirmation (12), and every unconfirmed entry of its stripe is sent again (13).
+members of its write set have acknowledged it (15). 2. `next[index]` is the first entry of the
+member's stripe that it has not acknowledged. It has acknowledged every earlier entry of its stripe.
+Acknowledgements that arrive out of order wait in `ahead[index]`. 3. Nothing is confirmed while the
+pipeline is frozen, which means that an ensemble change is running (10). A replaced member starts
+again at the first unconfirmed entry. *All* resets happen before the next confirmation (12), and
+every unconfirmed entry of its stripe is sent again (13).
 
 Blocks form a linked list with one cursor per member and one for confirmation. A block is freed when
 the last cursor has passed it.
