@@ -47,7 +47,7 @@ class QuireError(Exception):
             self.remedy = remedy
 
     def __str__(self) -> str:
-        text = Exception.__str__(self)  # a KeyError's own form quotes the message
+        text = Exception.__str__(self)  # KeyError.__str__ would put the message in quotes
         if self.causes:
             text += " (" + "; ".join(f"{who}: {why}" for who, why in self.causes.items()) + ")"
         if self.remedy:
@@ -177,7 +177,10 @@ class CollectionOffError(QuireError):
     Nothing was deleted.
     """
 
-    remedy = "`quire cluster gc status` shows by whom; `quire cluster gc on` switches it on again"
+    remedy = (
+        "`quire cluster gc status` shows who switched it off; `quire cluster gc on` switches it on "
+        "again"
+    )
 
 
 class VersionConflictError(MetadataError):
@@ -302,8 +305,8 @@ class LedgerOwnedError(LedgerError):
     code = -14
     remedy = (
         "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`), "
-        "which frees its ledgers; the option force deletes a ledger and loses what it holds for "
-        "its owner"
+        "which frees its ledgers. The option force deletes a ledger anyway, and its owner loses "
+        "that data"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
@@ -615,8 +618,8 @@ class DiskFullError(StorageError):
     """Raised when the disk has no space left for new segments of the log."""
 
     remedy = (
-        "`quire bookie explain space DIR` shows what takes it. Make room on the disk, add one, or "
-        "delete ledgers that nobody needs; reads go on meanwhile"
+        "`quire bookie explain space DIR` shows what uses the disk. Free some space, add a disk, "
+        "or delete ledgers that nobody needs; reads continue meanwhile"
     )
 
 
