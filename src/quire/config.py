@@ -101,9 +101,10 @@ class PlacementConfig:
     known are then not used."""
     regions: tuple[str, ...] = ()
     """The only regions to which region-aware placement writes. Every ack quorum then spans
-    `min_regions` of them."""
+    `min_regions` of them. If it is empty, all regions are used."""
     min_regions: int = 2
-    """The number of regions that every ack quorum spans with region-aware placement."""
+    """The number of regions that every ack quorum spans with region-aware placement. It is enforced
+    only if `regions` is set."""
     min_zones: int = 2
     """The number of zones that every write quorum spans with zone-aware placement."""
     desired_zones: int = 3
@@ -188,8 +189,8 @@ class ClientConfig:
     """Seconds that a tailing reader waits for one bookie before it asks the next one. Keep it well
     below `read_timeout_s`, which is the time that the bookie has to answer afterwards."""
     max_turn_bytes: int = 512 * KIB
-    """The bytes of appends that are collected before they are sent. Otherwise they are sent at the
-    end of the event-loop iteration."""
+    """Appends of one event-loop iteration are sent together at its end, or as soon as they reach
+    this many bytes."""
     read_window_bytes: int = 1 * MIB
     """The bytes that one window of a read asks for: in one batch read, or in single reads from each
     bookie of the ensemble. A larger value makes sequential reads faster, but takes more memory."""

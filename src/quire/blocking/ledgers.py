@@ -526,8 +526,11 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
         Raises:
             UsageError: The range is not valid, or this handle is closed.
-            NoSuchEntryError: An entry is after the end of the ledger.
-            ReadError: No replica of an entry could be read. The entry may exist.
+            NoSuchEntryError: An entry is after the end of the closed ledger, or every replica says
+                that it never had it.
+            ReadError: No replica of an entry could be read, so the entry may exist. On an open
+                ledger this is also raised for entries after `last_add_confirmed`: call `refresh`
+                first.
             DigestError: Every replica of an entry that was read is damaged.
         """
         return entries_of(self._opened.ledger_id, self.read_runs(first, last))
