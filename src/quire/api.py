@@ -170,9 +170,11 @@ class Client(LedgerClient):
             RecoveryError: Too few bookies answer.
             StreamFencedError: Another leader took over meanwhile.
             StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
+            ArgumentTypeError: `machine` does not have the methods of a state machine.
         """
         from quire.streams.statemachine import state_machine
 
+        state_machine.check_machine(machine)
         streams = await self.namespace(namespace, create=create, password=password)
         replica: Leader[ResultT] | Follower[ResultT]
         try:
@@ -265,11 +267,11 @@ async def connect(
         The client. Close it when the program ends.
 
     Raises:
-        MetadataURIError: The URI cannot be used.
+        MetadataURIError: `uri` is not the URI of a metadata store.
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: A value of `config` is impossible.
+        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)

@@ -9,16 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from quire._runtime.former_names import was_in_milliseconds
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds, Share, check_fields
+from quire.errors import UsageError
 
 KIB = 1024
 MIB = 1024 * 1024
+FRAME_BYTES_LEAST = SEGMENT_BYTES_LEAST = 16 * KIB
+"""The smallest frame, and the smallest segment, in bytes: four blocks of the log."""
+LEDGER_METADATA_VERSIONS = (2, 3)
+
+
+class CheckedSettings:
+    """The base of settings whose values are checked when they are constructed.
+
+    Raises:
+        UsageError: A value has the wrong type or is out of range.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
-class TlsClientConfig:
+class TlsClientConfig(CheckedSettings):
     """How a client secures its connections to bookies.
 
     All files are in PEM format. They are read again when they change.
@@ -45,7 +63,7 @@ class TlsClientConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsServerConfig:
+class TlsServerConfig(CheckedSettings):
     """How a bookie secures the connections of clients that ask for TLS.
 
     All files are in PEM format. They are read again when they change.
@@ -68,15 +86,15 @@ class TlsServerConfig:
     reload_check_s: float = 1.0
     """The shortest time, in seconds, between two checks whether the files have changed. A check
     precedes a handshake."""
-    handshake_timeout_s: float = 10.0
+    handshake_timeout_s: PositiveSeconds = 10.0
     """Seconds that a client may take to complete the TLS handshake before it is disconnected."""
-    max_handshakes: int = 256
+    max_handshakes: PositiveInt = 256
     """The number of TLS handshakes that run at once. Further clients wait, and their wait counts
     towards the same time-out."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementConfig:
+class PlacementConfig(CheckedSettings):
     """The bookies on which a client places its entries (see docs/guides/placement.md)."""
 
     policy: str = "rack-aware"
@@ -123,15 +141,15 @@ class PlacementConfig:
     weight_multiple_max: float = 3.0
     """The largest weight of a bookie, as a multiple of the median weight. A smaller value keeps a
     bookie with much free space from receiving most ledgers."""
-    weight_refresh_s: float = 60.0
+    weight_refresh_s: PositiveSeconds = 60.0
     """Seconds between two rounds of asking bookies for their free space."""
-    table_check_s: float = 5.0
+    table_check_s: PositiveSeconds = 5.0
     """Seconds between two checks whether the file of locations has changed."""
-    script_names_max: int = 100
+    script_names_max: PositiveInt = 100
     """The largest number of names that one call of the script receives."""
-    script_timeout_s: float = 10.0
+    script_timeout_s: PositiveSeconds = 10.0
     """Seconds that one call of the script may take."""
-    script_refresh_s: float = 300.0
+    script_refresh_s: PositiveSeconds = 300.0
     """Seconds until the script is asked again about all bookies."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options for a placement policy of your own."""
@@ -139,10 +157,10 @@ class PlacementConfig:
 
 @was_in_milliseconds("explicit_lac_interval", "long_poll")
 @dataclass(frozen=True, slots=True)
-class ClientConfig:
+class ClientConfig(CheckedSettings):
     """The limits of a client. Pass one to `quire.connect`."""
 
-    connect_timeout_s: float = 5.0
+    connect_timeout_s: PositiveSeconds = 5.0
     """Seconds that a connection to a bookie may take to open, including its TLS handshake."""
     silent_link_s: float = 2.5
     """Seconds without any data after a request until the connection to a bookie is probed. If it
@@ -151,30 +169,30 @@ class ClientConfig:
     idle_link_s: float = 10.0
     """Seconds without any data until a connection to a bookie is probed before it is used again. 0:
     never."""
-    probe_timeout_s: float = 1.0
+    probe_timeout_s: PositiveSeconds = 1.0
     """Seconds that a probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
     dead_link_s: float = 30.0
     """Seconds until the operating system ends a connection to a bookie whose machine no longer
     acknowledges anything (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    add_timeout_s: float = 5.0
+    add_timeout_s: PositiveSeconds = 5.0
     """Seconds until a writer replaces a bookie that has not answered an add. A smaller value
     shortens the pause after a bookie fails, but it also replaces bookies that are only slow."""
-    read_timeout_s: float = 5.0
+    read_timeout_s: PositiveSeconds = 5.0
     """Seconds that a bookie may take to answer a read while it sends nothing else. After that its
     answer counts as unknown."""
     speculative_read_s: float = 1.0
     """Seconds until a read that has no answer is also sent to the next replica. The first good
     answer is used. A smaller value avoids slow bookies sooner, but sends more reads."""
-    recovery_timeout_s: float = 60.0
+    recovery_timeout_s: PositiveSeconds = 60.0
     """Seconds after which opening a ledger with recovery gives up. Nothing is lost: open the ledger
     again."""
-    max_unacked_bytes: int = 64 * MIB
+    max_unacked_bytes: PositiveInt = 64 * MIB
     """The payload bytes of one writer that the slowest bookie of its ensemble may leave
     unacknowledged. Beyond it appends wait, and after `add_timeout_s` the bookie is replaced. A
     larger value tolerates longer pauses of one bookie, but takes more memory."""
-    max_unforced_bytes: int = 64 * MIB
+    max_unforced_bytes: PositiveInt = 64 * MIB
     """The payload bytes of one deferred-sync writer that no `force` has made durable yet. The
     client keeps them in memory in case a bookie has to be replaced. At this limit the writer
     forces, and appends wait meanwhile."""
@@ -185,18 +203,18 @@ class ClientConfig:
     """Seconds within which a writer tells the bookies its last acknowledged entry in a message of
     its own, if no later entry carries that information. Readers then see the last entry of a writer
     that pauses. 0: never."""
-    long_poll_s: float = 2.0
+    long_poll_s: PositiveSeconds = 2.0
     """Seconds that a tailing reader waits for one bookie before it asks the next one. Keep it well
     below `read_timeout_s`, which is the time that the bookie has to answer afterwards."""
-    max_turn_bytes: int = 512 * KIB
+    max_turn_bytes: PositiveInt = 512 * KIB
     """Appends of one event-loop iteration are sent together at its end, or as soon as they reach
     this many bytes."""
-    read_window_bytes: int = 1 * MIB
+    read_window_bytes: PositiveInt = 1 * MIB
     """The bytes that one window of a read asks for: in one batch read, or in single reads from each
     bookie of the ensemble. A larger value makes sequential reads faster, but takes more memory."""
-    read_windows: int = 4
+    read_windows: PositiveInt = 4
     """The number of windows that one `read` keeps in flight."""
-    single_reads_in_flight: int = 256
+    single_reads_in_flight: PositiveInt = 256
     """The largest number of single reads in one window. Single reads are used for striped ledgers,
     and for bookies without batch reads."""
     add_quorum_timeout_s: float = 0.0
@@ -243,7 +261,7 @@ class ClientConfig:
     docs/explanation/replication.md."""
     bookies_wait_s: float = 2.0
     """Seconds that `create_ledger` and an ensemble change wait for enough bookies to register."""
-    ledger_metadata_version: int = 3
+    ledger_metadata_version: Annotated[int, Limits(choices=LEDGER_METADATA_VERSIONS)] = 3
     """The format of the metadata of new ledgers: 3, or 2 if old programs that do not know format 3
     must read them. A ledger never changes its format."""
     placement: PlacementConfig = PlacementConfig()
@@ -260,28 +278,28 @@ class ClientConfig:
 
 @was_in_milliseconds("max_long_poll", "seal_idle", "session_timeout")
 @dataclass(frozen=True, slots=True)
-class BookieConfig:
+class BookieConfig(CheckedSettings):
     """The limits of a bookie."""
 
-    max_frame_bytes: int = 5 * MIB
+    max_frame_bytes: Annotated[int, Limits(FRAME_BYTES_LEAST, 2**30)] = 5 * MIB
     """The largest size, in bytes, of one request, and so of one entry. A client that sends a larger
     one is disconnected."""
-    max_batch_read_bytes: int = 5 * MIB
+    max_batch_read_bytes: PositiveInt = 5 * MIB
     """The largest size, in bytes, of the answer to one batch read, whatever the client asks for."""
-    max_queued_bytes: int = 64 * MIB
+    max_queued_bytes: PositiveInt = 64 * MIB
     """The bytes of received entries that are not synced yet. Beyond it the bookie stops reading
     from its sockets."""
-    max_unsent_bytes: int = 16 * MIB
+    max_unsent_bytes: PositiveInt = 16 * MIB
     """The bytes of answers that one connection may have: those that are being read, and those that
     its client has not taken. Further reads of the connection wait. One answer is always allowed,
     whatever its size."""
-    max_answer_bytes: int = 256 * MIB
+    max_answer_bytes: PositiveInt = 256 * MIB
     """The bytes of answers that all connections together may have. Further reads wait, and the
     connections take turns."""
     unsent_timeout_s: float = 60.0
     """Seconds until a connection is closed whose client takes none of its answers. While reads wait
     because of `max_answer_bytes`, it is closed after 2 s. 0: only then."""
-    max_partial_bytes: int = 64 * MIB
+    max_partial_bytes: PositiveInt = 64 * MIB
     """The bytes of incomplete requests that all connections together may have. Beyond it only the
     oldest of these requests are read, and connections whose request is older than a second are
     closed. Requests smaller than 16 KiB are always read."""
@@ -292,7 +310,7 @@ class BookieConfig:
     """Seconds until the operating system ends a connection to a client whose machine no longer
     acknowledges anything (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    max_connections: int = 4_096
+    max_connections: PositiveInt = 4_096
     """The number of connections that a bookie keeps at once. To admit another one it closes a
     connection that never completed a request, or else one that has been silent for
     `idle_timeout_s`. If there is none, it refuses the new connection."""
@@ -307,7 +325,7 @@ class BookieConfig:
     max_long_poll_s: float = 60.0
     """The longest time, in seconds, that a tailing reader may wait. A reader that asks for more is
     answered after this time."""
-    segment_bytes: int = 0
+    segment_bytes: Annotated[int, Limits(SEGMENT_BYTES_LEAST, or_zero=True)] = 0
     """The size, in bytes, of one preallocated file of the log. 0: a 1024th of the disk, between 64
     and 256 MB."""
     log_cache_bytes: int = 128 * MIB
@@ -329,26 +347,26 @@ class BookieConfig:
     """The shortest time, in seconds, for which a bookie that became read-only for lack of space
     stays read-only. It limits how often a bookie changes its state when its free space is near a
     mark."""
-    seal_idle_s: float = 0.2
+    seal_idle_s: PositiveSeconds = 0.2
     """Seconds without adds after which an empty group marks the end of the log as synced."""
     gc_enabled: bool = True
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. false:
     never, whatever else is configured, and however full the disk is. `quire cluster gc off` does
     the same for the whole cluster."""
-    metadata_mark_interval_s: float = 10.0
+    metadata_mark_interval_s: PositiveSeconds = 10.0
     """Seconds between two marks that the bookie raises in the metadata store. If the store goes
     back to a state before the newest mark, the bookie detects that and deletes nothing."""
-    gc_interval_s: float = 600.0
+    gc_interval_s: PositiveSeconds = 600.0
     """Seconds between two searches for ledgers that were deleted in the metadata store. A smaller
     value frees space sooner."""
-    gc_full_interval_s: float = 30.0
+    gc_full_interval_s: PositiveSeconds = 30.0
     """Seconds between two such searches while the disk is full."""
-    compact_minor_ratio: float = 0.2
+    compact_minor_ratio: Share = 0.2
     """A segment of the log is compacted at a minor interval if a smaller share of it than this is
     live. 0: never."""
     compact_minor_interval_s: float = 3_600.0
     """Seconds between two minor compactions."""
-    compact_major_ratio: float = 0.8
+    compact_major_ratio: Share = 0.8
     """A segment of the log is compacted at a major interval, and whenever the disk is full, if a
     smaller share of it than this is live. 0: never."""
     compact_major_interval_s: float = 86_400.0
@@ -368,7 +386,7 @@ class BookieConfig:
     index_cache_interval_s: float = 300.0
     """The shortest time, in seconds, between two writes of the index next to the log while the
     bookie runs. The stored index shortens a start after a crash."""
-    index_cache_segments: int = 16
+    index_cache_segments: PositiveInt = 16
     """The number of segments that must be newer than the stored index before it is written again,
     unless a segment that it covers has changed."""
     damage_report_interval_s: float = 10.0
@@ -383,12 +401,12 @@ class BookieConfig:
     """Seconds between two searches for copies of closed ledgers whose metadata no longer names this
     bookie. Each search reads the metadata of every ledger that this bookie has. The second search
     that finds a copy deletes it. 0: never."""
-    check_space_s: float = 5.0
+    check_space_s: PositiveSeconds = 5.0
     """Seconds between two checks of the free space."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: PositiveSeconds = 10.0
     """Seconds that an orderly stop may take. After that the process ends with status 1, and data
     that is not sealed is checked at the next start."""
-    session_timeout_s: float = 10.0
+    session_timeout_s: Annotated[float, Limits(0.1, 3_600)] = 10.0
     """The time-out, in seconds, of the session with the metadata store. A bookie that died counts
     as registered for this long."""
     batch_scheduling: bool = True

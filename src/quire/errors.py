@@ -64,6 +64,30 @@ class UsageError(QuireError, ValueError):
     code = -14
 
 
+class ArgumentTypeError(UsageError, TypeError):
+    """Raised when an argument has the wrong type. Nothing was done."""
+
+
+_TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
+
+
+def check_type(what: str, value: object, kind: type) -> None:
+    """Check the type of an argument of a public call.
+
+    Args:
+        what: The name of the argument for the message, such as "a ledger id".
+        value: The argument.
+        kind: int, str or bytes. For int, everything that Python accepts as an index is accepted.
+
+    Raises:
+        ArgumentTypeError: The argument has another type.
+    """
+    if isinstance(value, kind) or (kind is int and hasattr(value, "__index__")):
+        return
+    remedy = "Encode it first: text with .encode()" if kind is bytes else None
+    raise ArgumentTypeError(f"{what} is {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy)
+
+
 class ClientClosedError(QuireError):
     """Raised by calls on a client that is closed, or that is closed while the call runs.
 

@@ -3,7 +3,7 @@
 Linux takes the processor at once from a thread that wakes another one. In a server the waker often
 holds the interpreter's lock, which the woken thread needs next, or it is a client in the middle of
 sending. The result is two needless context switches. Under `SCHED_BATCH` the woken thread waits for
-its turn instead. docs/explanation/benchmarks.md has figures ("Who gets the processor").
+its turn instead. docs/internals/benchmarks.md has figures ("Who gets the processor").
 
 Next to processes that are always busy, a thread waits several ms for its turn each time. Therefore
 the time that threads wait for a processor is measured. If it is much longer than the time that they

@@ -350,11 +350,17 @@ class Client(ContextHandle[AsyncClient]):
     def close(self) -> None:
         """Close the connections to bookies and to the metadata store.
 
-        Open writers are abandoned: their ledgers stay open until they are recovered. Calling this
-        again does nothing.
+        Open writers are abandoned: their ledgers stay open until they are recovered. Everything
+        else that was opened from the client ends as well, and calls that wait raise
+        ClientClosedError. Calling this again does nothing.
         """
         if self._leave():
             call(self._opened.close())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed."""
+        return self._opened.closed
 
     def namespace(
         self,
@@ -489,6 +495,7 @@ class Client(ContextHandle[AsyncClient]):
             RecoveryError: Too few bookies answer.
             StreamFencedError: Another leader took over meanwhile.
             StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
+            ArgumentTypeError: `machine` does not have the methods of a state machine.
         """
         from quire.blocking.statemachine import Follower, Leader
         from quire.streams.statemachine.state_machine import Follower as AsyncFollower
@@ -578,11 +585,11 @@ def connect(
         The client. Close it when the program ends.
 
     Raises:
-        MetadataURIError: The URI cannot be used.
+        MetadataURIError: `uri` is not the URI of a metadata store.
         MetadataUnavailableError: The metadata store does not answer.
         MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
-        UsageError: A value of `config` is impossible.
+        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
         TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return Client(

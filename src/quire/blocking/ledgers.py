@@ -191,7 +191,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
         Raises:
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
-            UsageError: The payload is not a buffer. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
@@ -213,7 +213,7 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
         Raises:
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
-            UsageError: The payload is not a buffer. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             QuireError: The writer has failed or is closed. Nothing was sent.
         """
         return run(self.aio.submit, payload)

@@ -24,12 +24,14 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.errors import (
+    ArgumentTypeError,
     LedgerClosedError,
     LedgerFencedError,
     NoSuchLedgerError,
     QuireError,
     UsageError,
     WriteError,
+    check_type,
 )
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.ledgers.creation import recreated, same_creation
@@ -51,18 +53,44 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
         The bytes.
 
     Raises:
-        UsageError: The payload is not a buffer.
+        ArgumentTypeError: The payload is not a buffer.
     """
     if type(payload) is bytes:
         return payload
     try:
         return bytes(memoryview(payload))
     except TypeError:
-        raise UsageError(
+        raise ArgumentTypeError(
             f"{what} must be bytes, bytearray or memoryview, not {type(payload).__name__}. "
             "Nothing was sent",
             remedy="Encode it first: text with .encode()",
         ) from None
+
+
+def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
+    """Return all payloads as bytes that nobody can change.
+
+    Args:
+        payloads: A sequence of payloads, as the caller gave it.
+        what: What a payload is for, as the error message names it.
+
+    Returns:
+        The payloads, as `payload_bytes` returns them.
+
+    Raises:
+        ArgumentTypeError: `payloads` is not a sequence of buffers.
+    """
+    if not isinstance(payloads, list | tuple):
+        if not isinstance(payloads, Sequence) or isinstance(payloads, str | bytes | bytearray):
+            raise ArgumentTypeError(
+                f"several payloads are a list of buffers, not {type(payloads).__name__}. Nothing "
+                "was sent",
+                remedy="For a single payload, use the call that takes one",
+            )
+        payloads = list(payloads)
+    if {bytes}.issuperset(map(type, payloads)):
+        return payloads
+    return [payload_bytes(payload, what) for payload in payloads]
 
 
 class HowToWrite(TypedDict):
@@ -348,6 +376,7 @@ class WriteHandle:
                 raise
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
+        check_type("an entry id", entry_id, int)
         if not self._handed_over(entry_id):
             if self._session.failure is not None:  # the entry may have been held until the failure
                 raise self._session.failure
@@ -470,7 +499,7 @@ class LedgerWriter(WriteHandle):
 
         Raises:
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
-            UsageError: The payload is not a buffer. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
             LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
             NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
@@ -496,7 +525,7 @@ class LedgerWriter(WriteHandle):
 
         Raises:
             EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
-            UsageError: The payload is not a buffer. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
             QuireError: The writer has failed or is closed. Nothing was sent.
         """
         session = self._session
@@ -555,6 +584,7 @@ class LedgerWriter(WriteHandle):
             QuireError: The errors of `append`.
         """
         session = self._session
+        payloads = payload_list(payloads)
         last = self.last_add_pushed
         for chunk in self._chunks(payloads):
             if session.full:
@@ -565,14 +595,12 @@ class LedgerWriter(WriteHandle):
             last = session.push(chunk)
         return last
 
-    def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
+    def _chunks(self, payloads: Sequence[bytes]) -> list[Sequence[Buffer]]:
         """Check every payload, then return them in chunks of about `max_batch_bytes`.
 
         All payloads are checked first, so either all of them are sent or none.
         """
         chunks: list[Sequence[Buffer]] = []
-        if not {bytes}.issuperset(map(type, payloads)):
-            payloads = [payload_bytes(payload) for payload in payloads]
         start = size = 0
         for at, payload in enumerate(payloads):
             size += len(payload)
