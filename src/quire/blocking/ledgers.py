@@ -478,6 +478,11 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         return self._opened.ledger_closed
 
     @property
+    def closed(self) -> bool:
+        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
+        return self._opened.closed
+
+    @property
     def last_add_confirmed(self) -> int:
         """The id of the last entry that this handle knows to be acknowledged, or -1.
 

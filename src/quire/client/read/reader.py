@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from quire._runtime.opening import open_or_closed, represented
 from quire.client.cluster.pool import BookiePool
 from quire.client.read import arrow
 from quire.client.read.engine import ReadEngine
@@ -81,6 +82,11 @@ class LedgerReader:
         return self._view.closed
 
     @property
+    def closed(self) -> bool:
+        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
+        return self._closed
+
+    @property
     def last_add_confirmed(self) -> int:
         """The id of the last entry that this handle knows to be acknowledged, or -1.
 
@@ -96,6 +102,11 @@ class LedgerReader:
         It is 0 until the ledger is closed. It is advisory: nothing depends on it.
         """
         return self.metadata.length
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self._closed)
+        last = f"last_acknowledged={self.last_add_confirmed}"
+        return represented(self, state, last, ledger=self.ledger_id)
 
     async def refresh(self) -> int:
         """Ask the bookies and the metadata store for the newest `last_add_confirmed`.
@@ -469,6 +480,7 @@ class LedgerReader:
 
 
 def _check_entry_ids(first: int, last: int | None = None) -> None:
-    check_type("an entry id", first, int)
-    if last is not None:
+    if type(first) is not int:
+        check_type("an entry id", first, int)
+    if last is not None and type(last) is not int:
         check_type("an entry id", last, int)

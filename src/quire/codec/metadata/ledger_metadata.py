@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 
 from quire.codec.entry.digest import DigestType
@@ -61,10 +62,10 @@ class LedgerMetadata:
     digest: DigestType | None = DigestType.CRC32C
     """The checksum of the entries. None if the stored metadata has none (format 1, or a ledger
     without a password)."""
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     """The password of the ledger. None if the stored metadata has none, so that opening cannot
     check it."""
-    custom: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    custom: Mapping[str, bytes] = field(default_factory=dict)
     """The metadata that the application stored with the ledger."""
     ctime_ms: int = -1
     """The creation time in milliseconds since 1970, or -1 if it is not known."""
@@ -83,6 +84,8 @@ class LedgerMetadata:
                 f"ensemble {self.ensemble_size} >= write quorum {self.write_quorum} >= "
                 f"ack quorum {self.ack_quorum} > 0 does not hold"
             )
+        # Nobody who holds the value can change it, nor whoever made it.
+        object.__setattr__(self, "custom", MappingProxyType(dict(self.custom)))
         if not self.segments:
             raise ValueError("a ledger has at least one segment")
         previous = -1
@@ -95,6 +98,11 @@ class LedgerMetadata:
             if segment.first_entry_id <= previous:
                 raise ValueError("segments do not ascend")
             previous = segment.first_entry_id
+
+    def __reduce__(self) -> tuple[Callable[[], LedgerMetadata], tuple[()]]:
+        """Copy and pickle `custom` as a dictionary, because a read-only view cannot be."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return partial(LedgerMetadata, **{**values, "custom": dict(self.custom)}), ()
 
     @property
     def closed(self) -> bool:
