@@ -90,7 +90,7 @@ def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
         deep = json.loads(quire("explain", "ledger", str(concerned[0]), "--deep", "--json").ok())
         assert deep["verdict"]["command"] == "", deep
         again = quire("bookie", "recover", lost.id).ok().decode()
-        assert again.startswith(f"0 of 0 ledgers do not name {lost.id}"), again
+        assert again.startswith(f"0 of 0 ledgers no longer use {lost.id}"), again
 
 
 def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(

@@ -184,5 +184,5 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     assert run(cluster, *rename, "-l", "1").exit_code == 1
     assert lost in client.ledger_metadata(ledger_id).segments[0].ensemble
     done = said(cluster, "recover", "-force", "-ledger", name, lost)
-    assert "1 of 1 ledger does not name" in done
+    assert "1 of 1 ledger no longer uses" in done
     assert spare in client.ledger_metadata(ledger_id).segments[0].ensemble
