@@ -341,7 +341,7 @@ def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
         quire("bookie", "decommission", f"127.0.0.1:{port}").ok()
         while "ended" not in (line := local.error_line()):
             assert line
-        assert line.startswith(f"bookie 127.0.0.1:{port} ended in order: it was stopped or")
+        assert line.startswith(f"bookie 127.0.0.1:{port} ended cleanly: it was stopped or")
         assert local.end(signal.SIGTERM).status == 0
 
 

@@ -436,7 +436,7 @@ def test_the_commands_that_look(directory: Path) -> None:
     assert (nothing.exit_code, "no entries of ledger 99" in nothing.stderr) == (1, True)
     (end,) = lines(quire("last-mark", place, "--json"))
     assert (end["clean"], end["problems"]) == (True, [])
-    assert f"byte {end['offset']}, behind group {end['group']}" in quire("last-mark", place).stdout
+    assert f"byte {end['offset']}, after group {end['group']}" in quire("last-mark", place).stdout
     assert f" {number} sealed" in quire("files", place).stdout
 
 

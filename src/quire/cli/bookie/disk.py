@@ -200,9 +200,8 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
                 bad |= _show_index(dump, as_json)
         except FileNotFoundError:
             raise StorageError(
-                f"{directory}/{segment_name(number)} does not exist",
-                remedy="`quire bookie disk files` lists the segments; the bookie may have deleted "
-                "this one",
+                f"{directory}/{segment_name(number)} does not exist, or the bookie has deleted it",
+                remedy="`quire bookie disk files` lists the segments",
             ) from None
     return EXIT_ERROR if bad else 0
 
