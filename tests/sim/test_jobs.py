@@ -78,7 +78,7 @@ def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
         done = await recover_bookie(operator, locks, lost, options=options)
         assert not done.open
         [left] = done.failed
-        assert left.why.startswith("it could not be fenced and closed: ")
+        assert left.why.startswith("the ledger could not be fenced and closed: ")
         assert f"ledger {ledger_id}" in left.why
         await operator.close()
 
@@ -275,7 +275,7 @@ def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
         leaving = bookie_id("bookie-0")
         await filled(client, leaving)
         before = await names(client, leaving)
-        with pytest.raises(JobError, match="goes on taking entries") as caught:
+        with pytest.raises(JobError, match="still accepts entries") as caught:
             await retire(world, client, leaving)
         assert "read-only" in str(caught.value)
         assert await read_order(client.metadata, leaving) is None
@@ -590,7 +590,7 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
         world.crash(name_of(lost))
         found = await explain_ledger(client, writer.ledger_id)
         assert (found.state, found.spare) == ("OPEN", 0)
-        assert "start another one" in found.verdict.sentence
+        assert "Start another bookie" in found.verdict.sentence
         assert asdict(found)["segments"][0]["closed"] is False
         await client.close()
 

@@ -212,7 +212,7 @@ def _ledger_lines(found: Explained) -> list[str]:
         lines.append(f"marked for repair{since}{named}: {found.mark.sentence()}")
     text = found.verdict.sentence
     if found.verdict.command:
-        text += f": {found.verdict.command}"
+        text += f". Type: {found.verdict.command}"
     lines.append(text)
     return lines
 
