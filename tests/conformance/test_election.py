@@ -219,7 +219,7 @@ async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
     await marks.prepare()
     monkeypatch.setattr(marks._tree, "commit", commit_behind_others)
     async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(MetadataError, match="other processes created and removed .* 10 times"):
+        with pytest.raises(MetadataError, match="other processes created and removed"):
             await marks.set_delay(60)
     assert tries == 20
     monkeypatch.undo()

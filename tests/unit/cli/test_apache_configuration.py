@@ -111,22 +111,22 @@ def test_what_is_taken(text: str, key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("journalSyncData=false", "acknowledged that are on no disk"),
-        ("journalWriteData=false", "acknowledged that are on no disk"),
-        ("skipReplayJournalInvalidRecord=true", "does not skip what is damaged"),
+        ("journalSyncData=false", "does not acknowledge entries that are not on disk"),
+        ("journalWriteData=false", "does not acknowledge entries that are not on disk"),
+        ("skipReplayJournalInvalidRecord=true", "does not skip damaged data"),
         ("disableServerSocketBind=true", "serve nobody"),
         ("forceReadOnlyBookie=true", "quire bookie decommission"),
         ("zkEnableSecurity=true", "QUIRE_ZOOKEEPER_AUTH_FILE"),
         ("permittedStartupUsers=bookie", "runs as me"),
         ("ensemblePlacementPolicy=com.example.Mine", "choose one"),
         ("bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
-         "let everybody in"),
+         "admit everybody"),
         ("bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory",
-         "it needs TLS"),
+         "it requires TLS"),
         ("tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory", "key stores"),
         ("tlsProviderFactoryClass=a.TLSContextFactory\ntlsKeyStoreType=PEM", "tlsCertificatePath"),
         ("readOnlyModeEnabled=perhaps", "'perhaps' is neither true nor false"),
-        ("gcWaitTime=soon", "'soon' is no number"),
+        ("gcWaitTime=soon", "'soon' is not a number"),
         ("gcWaitTime=0", "0.0 is not 0.001 or more"),
         ("bookiePort=99999", "bookie.port: '99999' is not 0 to 65535"),
     ],
@@ -191,7 +191,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     nowhere = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems
-    assert "95 is not a share of a disk" in problem
+    assert "95 is not a fraction between 0 and 1" in problem
 
 
 def test_what_apache_does_without_being_told() -> None:
@@ -204,7 +204,7 @@ def test_what_apache_does_without_being_told() -> None:
         lambda by_name, short: "127.0.1.1", HOST_FACTS.own_user, HOST_FACTS.disk_bytes
     )
     [problem] = configuration("bookiePort=1", local).problems
-    assert "127.0.1.1: name the host" in problem
+    assert "127.0.1.1: set the host" in problem
     assert configuration("allowLoopback=true", local).values["bookie.advertise"] == "127.0.1.1"
     own = options_layer({"bookie.advertise": ("b7", "--advertise")})
     assert checked(configuration("bookiePort=1", local, own)).values["bookie.advertise"] == "b7"
@@ -258,7 +258,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     given = ("--bk-server-conf", str(path), "--metadata", "sqlite:///x.db")
     started = quire("bookie", "start", *given)
     assert started.exit_code == 2
-    assert f"{path}:2: journalSyncData=false: entries would be" in started.stderr
+    assert f"{path}:2: journalSyncData=false: Quire does not acknowledge" in started.stderr
 
 
 def test_every_target_is_a_key() -> None:

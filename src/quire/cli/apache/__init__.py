@@ -1,5 +1,6 @@
-"""Apache's `bk_server.conf` as keys of Quire's configuration: a table, and what applies it.
+"""The translation of Apache's `bk_server.conf` to Quire's configuration.
 
-Read `bk_server.toml` first: it says what becomes of each key. `conf` reads a file and applies the
-table, `rules` has the keys that need thought. The command is `quire.cli.bookie.conf`.
+Read `bk_server.toml` first: it is the table of all keys. `conf` reads a file and applies the table,
+and `rules` has functions for the keys that need more than a table row. The command is
+`quire.cli.bookie.conf`.
 """

@@ -1,7 +1,8 @@
-"""From Apache's `bk_server.conf` to the keys of Quire's configuration.
+"""Reading Apache's `bk_server.conf`, and translating its keys to Quire's configuration.
 
-`keys` has the table of keys: what is taken, what holds in any case, what is left out and why, and
-what must not be left out silently. This module reads the file and applies the table.
+`keys` has the table of keys. A key is taken, implied (it holds for every bookie of Quire), ignored
+with a reason, or refused, because ignoring it would be dangerous. This module reads the file and
+applies the table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """One key of the file."""
+    """One key of the file, and how it was translated."""
 
     name: str
     value: str
@@ -38,8 +39,11 @@ class KeyLine:
 
 
 def parse_properties(text: str) -> dict[str, Property]:
-    """Java's properties: comments, continued lines, `=`, `:` or blanks between. The last one
-    counts. ValueError names the line."""
+    """Parse a file in the format of Java's properties.
+
+    The format has comments, continued lines, and `=`, `:` or blanks after a key. The last value of
+    a key applies. Raises ValueError, which names the line.
+    """
     found: dict[str, Property] = {}
     whole, first = "", 0
     for number, line in enumerate([*text.splitlines(), ""], 1):
@@ -55,7 +59,8 @@ def parse_properties(text: str) -> dict[str, Property]:
         name, value = _split(whole)
         if "${" in value:
             raise ValueError(
-                f"line {first}: {name}: Java would replace {value!r} at its start: write the value"
+                f"line {first}: {name}: Java would replace the variable in {value!r}: write the "
+                "value itself"
             )
         found[name] = Property(value, first)
         whole = ""
@@ -75,7 +80,10 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLine]:
-    """In the order of the file; at the end what Apache would do though the file does not say it."""
+    """Translate keys in the order of the file.
+
+    At the end are lines for what Apache does by default and Quire does not.
+    """
     values = {name: one.value for name, one in properties.items() if one.value not in MEANS_UNSET}
     lines: list[KeyLine] = []
     for name, one in properties.items():
@@ -90,7 +98,7 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
             try:
                 outcome = rule.apply(Asked(one.value, values, host))
             except ValueError as error:
-                outcome = refused(f"{error}: correct it, or remove the key")
+                outcome = refused(f"{error}: correct the value, or remove the key")
         lines.append(KeyLine(name, one.value, one.line, outcome))
     lines += [KeyLine("", "", 0, outcome) for outcome in unsaid(Asked("", values, host))]
     return lines

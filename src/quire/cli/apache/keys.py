@@ -1,7 +1,7 @@
-"""The table of Apache's keys, `bk_server.toml`, as rules that can be applied.
+"""The table of Apache's keys, `bk_server.toml`, as rules.
 
 `quire bookie start --bk-server-conf`, `quire bookie conf` and
-docs/reference/apache-configuration.md are made from it.
+docs/reference/apache-configuration.md are based on it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from quire.cli.apache.rules import Asked, KeyOutcome, Verdict, boolean, number, 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
+    """The rule for one of Apache's keys."""
+
     verdict: Verdict
-    """For the usual values; `apply` may decide otherwise."""
+    """The verdict for usual values. `apply` may return another one."""
     text: str
-    """For the document: the key of Quire and how the value changes, or why it is left out."""
+    """The text in the reference: Quire's key and how the value changes, or why it is left out."""
     apply: Callable[[Asked], KeyOutcome]
-    """Raises ValueError for a value that cannot be."""
+    """The function that translates a value. It raises ValueError for an invalid value."""
 
 
 SECONDS = "milliseconds become seconds"
-NEVER = "0 and less: never"
+NEVER = "0 or less: never"
 CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "text": (str, ""),
     "whole": (whole, ""),
@@ -41,7 +43,7 @@ CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "script": (lambda text: f"script:{text}", "`script:FILE`"),
     "table": (lambda text: f"table:{text}", "`table:FILE`"),
 }
-"""The conversion of a value, and how the document says it."""
+"""The conversions of values, with their descriptions in the reference."""
 
 
 def _rule(row: Mapping[str, str]) -> KeyRule:
@@ -73,7 +75,7 @@ def _taken(name: str, conversion: str, how: str) -> KeyRule:
 
 
 def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
-    """Return the rule of a key that holds for every bookie of Quire, unless the file wants the
+    """Return the rule of a key that holds for every bookie of Quire, unless the file requests the
     opposite."""
 
     def apply(asked: Asked) -> KeyOutcome:
@@ -87,7 +89,7 @@ def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
 TABLE = tomllib.loads(Path(__file__).with_name("bk_server.toml").read_text(encoding="utf-8"))
 RULES: dict[str, KeyRule] = {}
 GROUPS: dict[str, list[str]] = {}
-"""The names of `RULES` by what they are about, for the document."""
+"""The names of `RULES`, grouped by subject, for the reference."""
 for _group in TABLE["group"]:
     _names = GROUPS[_group["title"]] = []
     for _row in _group["rules"]:
@@ -98,6 +100,7 @@ PREFIXES = {prefix: _rule({"ignored": why}) for prefix, why in TABLE["prefixes"]
 
 
 def rule_of(name: str) -> KeyRule | None:
+    """Return the rule of a key, or None if Apache has no such key."""
     if (rule := RULES.get(name)) is not None:
         return rule
     return next((rule for prefix, rule in PREFIXES.items() if name.startswith(prefix)), None)

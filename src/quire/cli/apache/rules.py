@@ -1,4 +1,4 @@
-"""The keys of Apache's `bk_server.conf` that need thought, each with a function that decides.
+"""Functions that translate the keys of Apache's `bk_server.conf` that need more than a table row.
 
 The table `bk_server.toml` names these functions.
 """
@@ -29,8 +29,8 @@ RESOLVERS = {
     "ScriptBasedMapping": "networkTopologyScriptFileName",
     "TableMapping": "networkTopologyTableFileName",
 }
-NO_HTTP = "elsewhere than on loopback Quire's needs a token and TLS: `bookie.http`"
-NO_TLS = "tlsProviderFactoryClass is not set, so that Apache offers no TLS"
+NO_HTTP = "except on loopback, Quire's HTTP server requires a token and TLS: set `bookie.http`"
+NO_TLS = "tlsProviderFactoryClass is not set, so Apache does not offer TLS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class HostFacts:
     """The facts about this machine that the translation needs."""
 
     own_host: Callable[[bool, bool], str]
-    """(host name rather than address, short): how Apache's bookie would call itself."""
+    """A function that returns the host in the id of Apache's bookie. The arguments say whether that
+    is the host name instead of the address, and whether the name is short."""
     own_user: Callable[[], str]
     disk_bytes: Callable[[str], int | None]
     """The size of the disk that a directory is on."""
@@ -51,12 +52,13 @@ class KeyOutcome:
     verdict: Verdict
     why: str
     keys: Mapping[str, object] = field(default_factory=dict)
-    """Keys of Quire with their values. For a refused key: those that would help, said elsewhere."""
+    """Keys of Quire with their values. For a refused key, these are keys which, if they are set
+    elsewhere, resolve the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One key of the file, and what its rule may look at."""
+    """One key of the file, with the information that its rule may use."""
 
     value: str
     all: Mapping[str, str]
@@ -68,12 +70,12 @@ class Asked:
         return "tlsProviderFactoryClass" in self.all
 
     def wants(self, name: str) -> bool:
-        """Whether another key of the file is true. ValueError."""
+        """Return whether another key of the file is true. Raises ValueError."""
         return boolean(self.all.get(name, "false"))
 
 
 def taken(why: str = "", /, **keys: object) -> KeyOutcome:
-    """`__` in a name stands for the dot: bookie__port."""
+    """Return the outcome of a taken key. `__` in a name stands for a dot: bookie__port."""
     return KeyOutcome(
         "taken", why, {name.replace("__", "."): value for name, value in keys.items()}
     )
@@ -106,7 +108,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
 def whole(text: str) -> int:
@@ -121,7 +123,7 @@ def short_class(text: str) -> str:
     return text.rpartition(".")[2]
 
 
-# -- single keys that need thought ------------------------------------------------------------
+# -- single keys ------------------------------------------------------------------------------
 
 
 def advertised(asked: Asked) -> KeyOutcome:
@@ -130,14 +132,14 @@ def advertised(asked: Asked) -> KeyOutcome:
 
 def interface(asked: Asked) -> KeyOutcome:
     if "advertisedAddress" in asked.all:
-        return ignored("advertisedAddress says it; give --bind for the address to listen on")
-    why = f"name the address of {asked.value} with advertisedAddress, or --advertise"
+        return ignored("advertisedAddress is set; use --bind for the address to listen on")
+    why = f"set advertisedAddress or --advertise to the address of {asked.value}"
     return KeyOutcome("refused", why, {"bookie.advertise": None})
 
 
 def uri_from_parts(asked: Asked) -> KeyOutcome:
     if "metadataServiceUri" in asked.all:
-        return ignored("metadataServiceUri says it")
+        return ignored("metadataServiceUri overrides it")
     factory = short_class(asked.all.get("ledgerManagerFactoryClass", ""))
     manager = MANAGERS.get(factory) or asked.all.get("ledgerManagerType")
     servers = ";".join(words(asked.value))
@@ -147,15 +149,15 @@ def uri_from_parts(asked: Asked) -> KeyOutcome:
 
 def part_of_uri(asked: Asked) -> KeyOutcome:
     if "metadataServiceUri" in asked.all:
-        return ignored("metadataServiceUri says it")
-    return implied("in `metadata`, beside zkServers")
+        return ignored("metadataServiceUri overrides it")
+    return implied("it is a part of `metadata`, together with zkServers")
 
 
 def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
     """Return the share of the smallest disk that must stay free, as the value of `key`."""
     share = number(asked.value)
     if not 0 < share < 1:
-        raise ValueError(f"{asked.value} is not a share of a disk")
+        raise ValueError(f"{asked.value} is not a fraction between 0 and 1")
     sizes = [asked.host.disk_bytes(one) for one in words(asked.all.get("ledgerDirectories", ""))]
     known = [size for size in sizes if size is not None]
     if not known:
@@ -169,7 +171,7 @@ def low_water_threshold(asked: Asked) -> KeyOutcome:
     space. It has an effect only if it is below `diskUsageThreshold`."""
     limit = asked.all.get("diskUsageThreshold")
     if limit is None or number(asked.value) > number(limit):
-        return ignored("it has a meaning only beside a `diskUsageThreshold` that is larger")
+        return ignored("it has an effect only with a larger `diskUsageThreshold`")
     return disk_threshold("bookie.writable_free_bytes", asked)
 
 
@@ -194,15 +196,15 @@ def compaction_rate(asked: Asked) -> KeyOutcome:
 
 def tls_factory(asked: Asked) -> KeyOutcome:
     if short_class(asked.value) != "TLSContextFactory":
-        return refused("Quire has one implementation of TLS: remove the key, or set bookie.tls")
+        return refused("Quire has only one TLS implementation: remove the key, or set bookie.tls")
     if asked.all.get("tlsKeyStoreType", "JKS").upper() != "PEM":
         return refused(
-            "Quire reads PEM files, not key stores of Java: export certificate and key, and set "
-            "tlsKeyStoreType=PEM, tlsKeyStore (the key), tlsCertificatePath and tlsTrustStore"
+            "Quire reads PEM files, not Java key stores: export the certificate and the key, and "
+            "set tlsKeyStoreType=PEM, tlsKeyStore (the key), tlsCertificatePath and tlsTrustStore"
         )
     if "tlsCertificatePath" not in asked.all:
-        return refused("TLS needs tlsCertificatePath, the certificate in PEM")
-    return implied("TLS is offered where there is a certificate")
+        return refused("TLS requires tlsCertificatePath, the certificate in PEM format")
+    return implied("TLS is offered if there is a certificate")
 
 
 def tls(name: str, asked: Asked) -> KeyOutcome:
@@ -220,26 +222,26 @@ def tls_clients(asked: Asked) -> KeyOutcome:
 
 def tls_refresh(asked: Asked) -> KeyOutcome:
     if not asked.tls_on or number(asked.value) <= 0:
-        return ignored("files that change are followed in any case")
+        return ignored("files that change are always reloaded")
     return taken(bookie__tls__reload_check_s=number(asked.value))
 
 
 def auth(asked: Asked) -> KeyOutcome:
     if short_class(asked.value) == "AuthenticationDisabledAuthProviderFactory":
-        return implied("as without authorised roles")
+        return implied("Quire does the same if no roles are authorised")
     if short_class(asked.value) != "BookieAuthZFactory":
         return refused(
-            "Quire would let everybody in: it knows clients by their certificates. Set "
-            "BookieAuthZFactory, authorizedRoles and TLS, or remove the key"
+            "Quire would admit everybody, because it identifies clients only by their "
+            "certificates. Set BookieAuthZFactory, authorizedRoles and TLS, or remove the key"
         )
     if not asked.tls_on or "authorizedRoles" not in asked.all:
-        return refused("it needs TLS (tlsProviderFactoryClass) and authorizedRoles")
+        return refused("it requires TLS (tlsProviderFactoryClass) and authorizedRoles")
     return taken(bookie__tls_required=True)
 
 
 def roles(asked: Asked) -> KeyOutcome:
     if "bookieAuthProviderFactoryClass" not in asked.all:
-        return ignored("bookieAuthProviderFactoryClass is not set, so that Apache checks no roles")
+        return ignored("bookieAuthProviderFactoryClass is not set, so Apache does not check roles")
     return taken(bookie__authorized_roles=words(asked.value))
 
 
@@ -247,13 +249,13 @@ def users(asked: Asked) -> KeyOutcome:
     user = asked.host.own_user()
     if user in words(asked.value):
         return implied(f"this process runs as {user}")
-    return refused(f"this process runs as {user}: start it as one of these")
+    return refused(f"this process runs as {user}: start it as one of these users")
 
 
 def policy(asked: Asked) -> KeyOutcome:
     policy = POLICIES.get(short_class(asked.value))
     if policy is None:
-        return refused(f"Quire has {', '.join(POLICIES)}: choose one, or remove the key")
+        return refused(f"Quire has only {', '.join(POLICIES)}: choose one, or remove the key")
     return taken(client__placement__policy=policy)
 
 
@@ -262,25 +264,27 @@ def resolver(asked: Asked) -> KeyOutcome:
     if name == "ZkBookieRackAffinityMapping":
         return taken("Pulsar's table", client__placement__locations="metadata")
     if name in RESOLVERS:
-        return implied(f"by {RESOLVERS[name]}")
+        return implied(f"{RESOLVERS[name]} selects it")
     return ignored("set `client.placement.locations`: see docs/guides/placement.md")
 
 
 def http_enabled(asked: Asked) -> KeyOutcome:
     if not boolean(asked.value):
-        return implied("it is off unless asked for")
+        return implied("it is off by default")
     host, port = asked.all.get("httpServerHost", "0.0.0.0"), asked.all.get("httpServerPort", "8080")
     if host not in ("localhost", "127.0.0.1"):
-        return ignored(f"it would answer everybody who reaches {host_port(host, port)}: {NO_HTTP}")
+        return ignored(
+            f"it would answer everybody who can reach {host_port(host, port)}; {NO_HTTP}"
+        )
     return taken(bookie__http=host_port(host, port))
 
 
 def zookeeper_acls(asked: Asked) -> KeyOutcome:
     if not boolean(asked.value):
-        return implied("without an identity everyone may do everything, as in Apache's")
+        return implied("without an identity, everyone has all permissions, as with Apache")
     return refused(
-        "name a file with user:password in QUIRE_ZOOKEEPER_AUTH_FILE, so that what Quire creates "
-        "belongs to it, and remove the key"
+        "set QUIRE_ZOOKEEPER_AUTH_FILE to a file with user:password, so that the nodes that Quire "
+        "creates belong to this user, and remove the key"
     )
 
 
@@ -296,10 +300,10 @@ def bytes_per_s(asked: Asked) -> KeyOutcome:
 
 
 def unsaid(asked: Asked) -> Iterator[KeyOutcome]:
-    """Yield what Apache does where the file says nothing, and Quire would not."""
+    """Yield outcomes for what Apache does by default and Quire does not."""
     if "listeningInterface" not in asked.all:
         yield taken(
-            "without listeningInterface Apache listens on all addresses", bookie__bind="0.0.0.0"
+            "without listeningInterface, Apache listens on all addresses", bookie__bind="0.0.0.0"
         )
     if "advertisedAddress" in asked.all or "listeningInterface" in asked.all:
         return
@@ -309,10 +313,11 @@ def unsaid(asked: Asked) -> Iterator[KeyOutcome]:
     if local and not asked.wants("allowLoopback"):
         yield KeyOutcome(
             "refused",
-            "without advertisedAddress Apache takes the address of this host's name, which is "
-            f"{host or 'not known'}: name the host under which clients reach it "
-            "(advertisedAddress, --advertise)",
+            "without advertisedAddress, Apache uses the address of this host's name, which is "
+            f"{host or 'unknown'}: set the host at which clients reach the bookie "
+            "(advertisedAddress or --advertise)",
             {"bookie.advertise": None},
         )
     else:
-        yield taken("the address of this host, as Apache's", bookie__advertise=host or "127.0.0.1")
+        yield taken("the address of this host, as with Apache",
+                    bookie__advertise=host or "127.0.0.1")  # fmt: skip
