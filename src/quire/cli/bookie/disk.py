@@ -270,7 +270,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
     """Describe a record.
 
-    Only the length of a master key is shown, because whoever knows the key can write the ledger.
+    Only the length of a master key is shown, because the key allows writing to the ledger.
     """
     from quire.codec.log.state_records import Deleted, RecordKind, Superseded, decode_segment_value
 

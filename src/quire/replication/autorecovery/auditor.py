@@ -475,7 +475,7 @@ def _finite(at_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LackingReplicas:
-    """What a check found out about one ledger."""
+    """The result of a check of one ledger."""
 
     bookies: tuple[str, ...] = ()
     """The bookies that lack entries of it."""

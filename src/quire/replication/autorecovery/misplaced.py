@@ -34,7 +34,7 @@ def keeps_to_policy(client: Client, metadata: LedgerMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MisplacedResult:
-    """What a move of misplaced segments did."""
+    """The result of a move of misplaced segments."""
 
     fragments: int = 0
     entries: int = 0

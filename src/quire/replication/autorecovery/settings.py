@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds
 from quire._runtime.retry import Backoff
-from quire.config import MIB
+from quire.config import MIB, CheckedSettings
 
 BYTES_PER_S = 16 * MIB
 """The default rate of one process. It leaves room for writers and readers."""
@@ -20,7 +22,7 @@ TARGET_SPREAD_PERCENT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class AutorecoverySettings:
+class AutorecoverySettings(CheckedSettings):
     """The settings of autorecovery. An interval of 0 means never.
 
     If Java has a setting with the same meaning, the default is Java's.
@@ -37,7 +39,7 @@ class AutorecoverySettings:
     ledger_check_interval_s: float = 604_800.0
     """The interval at which the auditor reads the first and the last entry of every replica of each
     fragment. A smaller value finds lost entries sooner, and reads more from bookies."""
-    ledger_check_percent: float = 0.0
+    ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
     """The percentage of the other entries, chosen at random, that this check reads as well."""
     replicas_check_interval_s: float = 0.0
     """The interval at which the auditor asks all bookies which entries they have."""
@@ -54,12 +56,12 @@ class AutorecoverySettings:
     with each failure in a row, up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
     """The longest pause between two attempts."""
-    poll_s: float = 5.0
+    poll_s: PositiveSeconds = 5.0
     """The pause before workers look for marked ledgers again, if there was nothing to do."""
-    ledgers_at_once: int = 2
+    ledgers_at_once: PositiveInt = 2
     """The number of ledgers that one process repairs at the same time. A larger value repairs
     sooner if `bytes_per_s` is not the limit."""
-    bytes_per_s: float | None = BYTES_PER_S
+    bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
     """The rate at which one process copies entries, and reads them for comparison, in slices of
     8 ms each. A larger value repairs sooner, but slows down writers and readers. None means no
     limit."""

@@ -360,7 +360,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong with the ledger, and what to do."""
+    """The verdict about the ledger, and the command to type."""
 
     sentence: str
     command: str

@@ -40,7 +40,7 @@ WRITE_BACK_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair of one ledger did."""
+    """The result of a repair of one ledger."""
 
     ledger: int
     written_back: int = 0
