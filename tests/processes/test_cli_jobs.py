@@ -72,7 +72,7 @@ def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
     with watched(cluster) as seen:
         seen.write(4)
         lost = next(bookie for bookie in cluster.bookies if seen.naming(bookie.id))
-        quire("bookie", "recover", lost.id).fails(2, lost.id, "is alive")
+        quire("bookie", "recover", lost.id).fails(2, lost.id, "is running")
         lost.kill()
         wait_for(lambda: seen.state(lost.id) == "gone")
         concerned = seen.naming(lost.id)

@@ -278,7 +278,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
         found = {one.ledger: one async for one in marked_ledgers(there.store)}
         assert list(found) == [3, 4, 5, 6]
         assert "cannot be understood" in found[4].sentence()
-        assert "belongs" in found[5].sentence()
+        assert "is not its mark" in found[5].sentence()
         root = ReplicationMarks(there.store).root
         await there.store.tree.make_path(f"{root}/ledgers/odd")
         whole = await overview(there.store)
@@ -316,7 +316,7 @@ def a_vote_that_makes_no_sense(tmp_path: Path) -> None:
         await tree.make_path(f"{root}/V_0000000000", b"{{{")
         found = await auditor_of(there.store)
         assert found is not None
-        assert "cannot be understood" in found.owner
+        assert "cannot be decoded" in found.owner
         assert (await overview(there.store)).auditor == found.owner
 
     scene(play)
@@ -557,7 +557,7 @@ def autorecovery_lists_go_on(tmp_path: Path) -> None:
     result = file.run("autorecovery", "list")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["3", "4", "6"]
-    assert "ledgers/odd is in the tree of marks" in result.stderr
+    assert "ledgers/odd is not a valid mark" in result.stderr
     shell = file.run("shell", "listunderreplicated")
     assert shell.exit_code == 0
     assert "count: 3" in shell.stdout
