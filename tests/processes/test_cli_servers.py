@@ -305,7 +305,7 @@ def test_a_signal_while_the_cluster_starts(tmp_path: Path) -> None:
         while not (below := descendants(local.pid)):
             assert local.process.poll() is None
         done = local.end(signal.SIGINT)
-        assert (done.status, done.err) == (0, "stopped before it served\n")
+        assert (done.status, done.err) == (0, "stopped before the cluster was ready\n")
         assert not any(map(is_running, below))
 
 

@@ -132,8 +132,9 @@ def _cluster_lines(view: ClusterState) -> list[str]:
     found = view.autorecovery
     lines = [
         f"cluster {view.instance_id}, metadata {view.metadata}",
-        ", ".join(f"{number} {state}" for state, number in count.items())
-        + f" bookies; autorecovery is {'on' if found['enabled'] else 'off'}, "
+        "bookies: "
+        + ", ".join(f"{number} {state}" for state, number in count.items())
+        + f"; autorecovery is {'on' if found['enabled'] else 'off'}, "
         f"auditor: {found['auditor'] or 'none'}",
     ]
     for one in view.problems:
