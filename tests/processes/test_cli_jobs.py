@@ -107,7 +107,7 @@ def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
         assert done.status == 130
         assert "--cancel" in done.err
         out = quire("bookie", "decommission", leaving.id, "--cancel").ok()
-        assert b"may take entries again" in out
+        assert b"may accept entries again" in out
         wait_for(lambda: seen.state(leaving.id) == "writable")
         slip = quire("cluster", "pause", "decommission", f"{leaving.id}1")
         slip.fails(2, f"bookie {leaving.id}1 is not known", f"Did you mean {leaving.id}?")

@@ -72,7 +72,7 @@ def bookie_format(
     )
 
 
-# -- does it serve? ---------------------------------------------------------------------------
+# -- the sanity test -------------------------------------------------------------------------
 
 
 async def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> None:

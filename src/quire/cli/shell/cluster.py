@@ -27,7 +27,7 @@ def show_help(shell: Shell, verb: str | None) -> None:
     click.echo(command.get_help(click.Context(command, info_name=verb, parent=parent)))
 
 
-# -- made and destroyed -----------------------------------------------------------------------
+# -- created and destroyed -------------------------------------------------------------------
 
 
 async def init_new_cluster(shell: Shell, dry_run: bool) -> int:
@@ -101,7 +101,7 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
     return 0
 
 
-# -- looked at --------------------------------------------------------------------------------
+# -- shown -----------------------------------------------------------------------------------
 
 
 async def instance_id(shell: Shell) -> None:

@@ -73,7 +73,7 @@ class AutorecoverySettings(CheckedSettings):
 
     @property
     def election_backoff(self) -> Backoff:
-        """The pauses before a process stands for auditor again."""
+        """The pauses before a process runs for auditor again."""
         return Backoff(self.backoff_s, self.backoff_s, BACKOFF_JITTER)
 
 
