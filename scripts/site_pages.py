@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from markdown import Extension, Markdown
+from markdown.blockprocessors import build_block_parser
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -44,14 +45,32 @@ MODULES = {
 
 
 class ListsAsOnGitHub(Extension):
-    """Lists go on after an indent of two columns, as everywhere but in Python's Markdown."""
+    """Continue a list item after an indent of two columns, as other Markdown viewers do.
+
+    Python's Markdown wants four columns. This extension must be the first one, because it makes
+    the block parser anew.
+    """
 
     def extendMarkdown(self, md: Markdown) -> None:
         md.tab_length = 2
+        md.parser = build_block_parser(md)  # its parts have read the length already
+
+
+class CodeAsOnGitHub(Extension):
+    """Begin an indented code block after four columns all the same. This is the last extension."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        self._md = md
+        md.registerExtension(self)
+
+    def reset(self) -> None:
+        self._md.parser.blockprocessors["code"].tab_length = 4
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.markdown_extensions.append(ListsAsOnGitHub())  # type: ignore[arg-type]
+    extensions: list[Any] = config.markdown_extensions
+    extensions.insert(0, ListsAsOnGitHub())
+    extensions.append(CodeAsOnGitHub())
     return config
 
 
@@ -80,6 +99,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Links as they are right in the repository -> as they are right in the site."""
     name = page.file.src_uri
+    if name == "README.md":  # the landing page has the whole width
+        page.meta["hide"] = ["navigation", "toc"]
     sources = {made: source for source, made in TOP.items()}
     source = PurePosixPath(sources.get(name, f"docs/{name}"))
 
@@ -165,7 +186,7 @@ def options_page() -> Iterator[str]:
     """The help of every command, as `--help` prints it."""
     yield "# Every option"
     yield ""
-    yield "What `quire COMMAND --help` prints. [Commands](../commands.md) says what they are for."
+    yield "What `quire COMMAND --help` prints. [Commands](commands.md) says what they are for."
     for path, context in commands(click.Context(cli, info_name="quire")):
         yield from ("", f"## {path}", "", "```text", context.get_help(), "```")
 
@@ -190,8 +211,8 @@ def formats_page() -> Iterator[str]:
     yield (
         "Each format is described at the head of the module that reads and writes it, in "
         "`src/quire/codec`. "
-        "[The protocol](../protocol.md), [metadata](../metadata.md) and "
-        "[the format of streams](../streams-format.md) say what it means."
+        "[The protocol](protocol.md), [metadata](metadata.md) and "
+        "[the format of streams](streams-format.md) say what it means."
     )
     for path in sorted(CODECS.rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

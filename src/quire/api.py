@@ -151,6 +151,7 @@ class Client(LedgerClient):
         """
         from quire.streams.statemachine import state_machine
 
+        state_machine.check_machine(machine)
         streams = await self.namespace(namespace, create=create, password=password)
         replica: Leader[ResultT] | Follower[ResultT]
         try:
@@ -214,7 +215,9 @@ async def connect(
             (docs/guides/client-observability.md).
 
     Raises:
-        MetadataURIError, MetadataUnavailableError, MetadataDeniedError,
-        ClusterNotInitialisedError: See `quire.errors`.
+        MetadataURIError: `uri` is not the URI of a metadata store.
+        MetadataUnavailableError: The metadata store does not answer.
+        MetadataDeniedError: The metadata store refuses access.
+        ClusterNotInitialisedError: The metadata store holds no cluster.
     """
     return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)

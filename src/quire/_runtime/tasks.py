@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -11,6 +12,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
 )
+from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +22,34 @@ EACH_AT_ONCE = 16
 """Items that `each` works on at one time."""
 
 
+class TaskGroup(asyncio.TaskGroup):
+    """A task group that leaves its caller without a cancellation that nobody asked for.
+
+    Before Python 3.13 a group whose task fails while the group waits for its tasks cancels its
+    parent task, and never takes that back. The caller gets the right errors, but from then on every
+    `asyncio.timeout` in that task ends in CancelledError instead of TimeoutError. Use this class
+    wherever Quire needs a group.
+    """
+
+    if sys.version_info < (3, 13):
+        _parent_cancel_requested: bool
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None:
+            taken_back = self._parent_cancel_requested
+            try:
+                await super().__aexit__(kind, error, trace)
+            finally:
+                if self._parent_cancel_requested and not taken_back:
+                    parent = asyncio.current_task()
+                    assert parent is not None
+                    parent.uncancel()
+
+
 class TaskSet:
     """Tasks that live until they end or `close` cancels them.
 
@@ -27,18 +57,30 @@ class TaskSet:
     exception handler.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: TaskSet | None = None) -> None:
+        """`parent` holds the tasks as well while they run, and cancels them when it is closed."""
+        self._parent = parent
         # A dictionary as a set that keeps its order: the same seed, the same run.
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
+        self._hold(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _hold(self, task: asyncio.Task[None]) -> None:
+        self._tasks[task] = None
+        if self._parent is not None:
+            self._parent._hold(task)
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        if self._parent is not None:
+            self._parent._drop(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._drop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
                 {"message": "unexpected error in background work", "exception": error, "task": task}
@@ -72,7 +114,7 @@ async def each(
             results[at] = await work(item)
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for _ in range(min(at_once, len(todo))):
                 group.create_task(some())
     except BaseExceptionGroup as errors:

@@ -240,10 +240,16 @@ class Client(ContextHandle[AsyncClient]):
 
     def close(self) -> None:
         """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Safe to call twice.
+        recovery. Whatever else was opened from the client ends, too: calls that wait raise
+        ClientClosedError. Safe to call twice.
         """
         if self._leave():
             call(self._opened.close())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._opened.closed
 
     def namespace(
         self,
@@ -417,8 +423,10 @@ def connect(
             (docs/guides/client-observability.md).
 
     Raises:
-        MetadataURIError, MetadataUnavailableError, MetadataDeniedError,
-        ClusterNotInitialisedError: See `quire.errors`.
+        MetadataURIError: `uri` is not the URI of a metadata store.
+        MetadataUnavailableError: The metadata store does not answer.
+        MetadataDeniedError: The metadata store refuses access.
+        ClusterNotInitialisedError: The metadata store holds no cluster.
     """
     return Client(
         call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer)),
