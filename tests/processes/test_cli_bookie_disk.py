@@ -62,7 +62,7 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
         assert quire("ledger", "read", kept).ok() == b"kept\n"
         bookie.end(signal.SIGTERM).ok()
     format_it = ("bookie", "format", "--dir", place, "--delete-cookie", "--yes")
-    quire(*format_it).fails(2, f"ledgers name bookie {bookie_id}")
+    quire(*format_it).fails(2, f"ledgers have replicas on bookie {bookie_id}")
     quire(*format_it, "--force").ok()
     with quire.start(*start) as bookie:
         assert bookie.line() == f"127.0.0.1:{second}", bookie.why_ended()

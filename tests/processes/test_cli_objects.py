@@ -136,7 +136,7 @@ def test_a_failed_get_leaves_the_file_as_it_was(quire: Quire, tmp_path: Path) ->
     assert (tmp_path / "link").is_symlink()
     quire("object", "get", "good", "-o", "/dev/null").ok()
     assert Path("/dev/null").is_char_device()
-    quire("object", "get", "good", "-o", "none/there").fails(2, "no directory")
+    quire("object", "get", "good", "-o", "none/there").fails(2, "does not exist")
 
 
 def test_files_that_cannot_be_read(quire: Quire, tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ def _diagnosis(facts: Explained) -> Diagnosis:
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
     looked = "every entry was read" if facts.deep else "--deep reads every entry"
-    return Diagnosis(f"Nothing is wrong: all replicas are present ({looked})", "")
+    return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
 
 
 def _replicas(facts: Explained) -> list[ReplicaReport]:
