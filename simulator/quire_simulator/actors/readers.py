@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from functools import partial
 
+from quire._runtime.tasks import TaskGroup
 from quire.client import Client, LedgerReader
 from quire.errors import NoSuchLedgerError, QuireError
 from quire_simulator.plans.plans import LedgerPlan
@@ -90,7 +91,7 @@ async def tail(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> Non
     if ledger_id is None:
         return
     work = partial(_follow, stage, client=client, ledger_id=ledger_id, password=plan.password)
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         # The first to come is the one that asks for all.
         restless = work(f"{name}/restless", stays_s=RESTLESS_S, takes=RESTLESS_ENTRIES)
         group.create_task(restless)

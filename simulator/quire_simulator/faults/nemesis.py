@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from quire._runtime.tasks import TaskGroup
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
@@ -79,9 +80,9 @@ class Nemesis:
 
     async def run(self, schedule: Sequence[Fault]) -> None:
         begin = self.world.loop.time()
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             supervisor = group.create_task(self.supervise())
-            async with asyncio.TaskGroup() as faults:
+            async with TaskGroup() as faults:
                 for fault in schedule:
                     await asyncio.sleep(max(0.0, begin + fault.at_s - self.world.loop.time()))
                     faults.create_task(self._apply(fault))

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from quire._runtime.tasks import TaskGroup
 from quire.client import Client
 from quire.errors import QuireError
 from quire_simulator.actors.readers import read_range
@@ -104,7 +105,7 @@ async def judge(stage: Stage) -> None:
         for name in struck:
             await _end(world, name, chance)
         world.slow_starts.slow = True
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             starting = [
                 group.create_task(world.start(name, stage.plan.bookie_config)) for name in struck
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -11,6 +12,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
 )
+from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +20,34 @@ R = TypeVar("R")
 
 EACH_AT_ONCE = 16
 """Items that `each` works on at one time."""
+
+
+class TaskGroup(asyncio.TaskGroup):
+    """A task group that leaves its caller without a cancellation that nobody asked for.
+
+    Before Python 3.13 a group whose task fails while the group waits for its tasks cancels its
+    parent task, and never takes that back. The caller gets the right errors, but from then on every
+    `asyncio.timeout` in that task ends in CancelledError instead of TimeoutError. Use this class
+    wherever Quire needs a group.
+    """
+
+    if sys.version_info < (3, 13):
+        _parent_cancel_requested: bool
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None:
+            taken_back = self._parent_cancel_requested
+            try:
+                await super().__aexit__(kind, error, trace)
+            finally:
+                if self._parent_cancel_requested and not taken_back:
+                    parent = asyncio.current_task()
+                    assert parent is not None
+                    parent.uncancel()
 
 
 class TaskSet:
@@ -72,7 +102,7 @@ async def each(
             results[at] = await work(item)
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for _ in range(min(at_once, len(todo))):
                 group.create_task(some())
     except BaseExceptionGroup as errors:

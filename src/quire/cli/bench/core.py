@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
+from quire._runtime.tasks import TaskGroup
 from quire.client import Client, LedgerWriter
 from quire.errors import QuireError, ReadError
 
@@ -120,7 +121,7 @@ async def ledgers(
     writers: list[LedgerWriter] = []
     try:
         for done in range(0, count, METADATA_IN_FLIGHT):
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 tasks = [
                     group.create_task(create(client, shape))
                     for _ in range(min(METADATA_IN_FLIGHT, count - done))
@@ -166,7 +167,7 @@ async def _for_each(
             await work(waiting.popleft())
 
     waiting = deque(writers)
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for _ in range(METADATA_IN_FLIGHT):
             group.create_task(one(waiting))
 
@@ -190,7 +191,7 @@ async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
             await writer.append_many(piece)
             latencies.append((time.perf_counter() - began, len(piece)))
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for size in load.pieces():
             group.create_task(worker(size))
     return latencies
@@ -212,7 +213,7 @@ async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tu
             await writer.append(payload)
             note((now() - began, 1))
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for _ in range(min(load.outstanding, entries)):
             group.create_task(worker())
     return latencies
@@ -263,7 +264,7 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
             await writer.wait(last)
             latencies.append((time.perf_counter() - began, count))
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         group.create_task(collect())
         start, sent = loop.time(), 0
         while sent < load.entries:

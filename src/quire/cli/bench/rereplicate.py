@@ -3,10 +3,10 @@ workers do it, without a budget."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
 
+from quire._runtime.tasks import TaskGroup
 from quire.cli.bench.core import Load, RoundResult, Shape, add_many, ledgers
 from quire.client import Client, LedgerWriter
 from quire.errors import ReadError
@@ -44,7 +44,7 @@ async def rereplicate(
                 result.payload_bytes += done.entries * load.size_bytes
 
         cpu, began = time.process_time(), time.perf_counter()
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for _ in range(LEDGERS_AT_ONCE):
                 group.create_task(worker())
         result.seconds = time.perf_counter() - began

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+from quire._runtime.tasks import TaskGroup
 from quire.cli.bench.core import Load, RoundResult, Shape
 from quire.client import Client
 from quire.errors import StreamError
@@ -61,7 +62,7 @@ async def write(streams: Namespace, load: Load, count: int) -> RoundResult:
         await writer.append(b"")
     cpu, began = time.process_time(), time.perf_counter()
     latencies: list[tuple[float, int]] = []
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for writer in writers:
             group.create_task(_fill(writer, load, latencies))
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
@@ -124,7 +125,7 @@ async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
                 return
 
     cpu, start = time.process_time(), time.perf_counter()
-    async with asyncio.timeout(load.entries + TAIL_LIMIT_S), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(load.entries + TAIL_LIMIT_S), TaskGroup() as group:
         for event in ready:
             group.create_task(follow(event))
         while not all(event.is_set() for event in ready):

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from quire._runtime.tasks import TaskGroup
 from quire.cli.bench.core import PACE_S, Load, RoundResult
 from quire.client import Client, LedgerReader, LedgerWriter
 from quire.errors import ReadError
@@ -46,7 +47,7 @@ async def tail_paced(
     cpu, start = time.process_time(), time.perf_counter()
     async with (
         asyncio.timeout(load.entries / rate_per_s + lag_limit_s),
-        asyncio.TaskGroup() as group,
+        TaskGroup() as group,
     ):
         for reader in readers:
             group.create_task(follow(reader))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import host_port
 from quire.cli.bookie.identity import opened_metadata
 from quire.cli.common.groups import LazyGroup, commands, say
@@ -92,7 +92,7 @@ async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, quire.Book
 
         found = await client.bookies()
         if space:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 for bookie_id in {**found.writable, **found.readonly}:
                     group.create_task(ask(bookie_id))
         return found, spaces

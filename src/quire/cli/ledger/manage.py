@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire._runtime.tasks import pages
+from quire._runtime.tasks import TaskGroup, pages
 from quire._runtime.units import counted
 from quire.cli.common.groups import EXIT_ERROR, say
 from quire.cli.common.options import (
@@ -68,7 +67,7 @@ async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
             if not as_json:
                 sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
                 continue
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 tasks = [group.create_task(_described_in_list(client, one, unread)) for one in ids]
             for task in tasks:
                 if (described := task.result()) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.tasks import TaskGroup
 from quire.cli.common.configuration import assignments_layer, configured
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
@@ -119,7 +119,7 @@ async def _start(
             served = serve_cluster(http, uri, config, quire.__version__, log_event,
                                    owner=name, autorecovery=stats)  # fmt: skip
             await around.enter_async_context(served)
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             running = group.create_task(autorecovery.run())
             click.echo(name)
             await stopping.wait()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.tasks import TaskGroup
 from quire.cli.common.groups import say
 from quire.cli.common.options import (
     asynchronous,
@@ -304,7 +305,7 @@ async def _committed(subscription: Subscription | None) -> AsyncIterator[Callabl
             await asyncio.sleep(COMMIT_INTERVAL_S)
             await store()
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         task = group.create_task(now_and_then())
         try:
             yield done

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractContextManager
 from functools import partial
 
-from quire._runtime.tasks import cancelled
+from quire._runtime.tasks import TaskGroup, cancelled
 from quire.client.cluster.health import Misbehaviour, misbehaviour_of
 from quire.client.cluster.pool import BookiePool
 from quire.client.read.hedge import Hedge
@@ -297,7 +297,7 @@ class ReadEngine:
         denied: dict[int, dict[str, QuireError]] = {}
         ensemble = metadata.segment_of(first).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for start in range(first, min(last + 1, first + size)):
                 replicas = [ensemble[at] for at in write_set(start, size, quorum)]
                 entries = range(start, last + 1, size)

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from typing import Unpack
 
+from quire._runtime.tasks import TaskGroup
 from quire.client.write.add_session import AddSession, HowToAdd, Member
 from quire.codec.wire.v3_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.core.append.deferred_pipeline import DeferredPipeline
@@ -109,7 +110,7 @@ class DeferredSession(AddSession):
             if self.failure is not None:
                 return
         through, generation = pipeline.stored_through(), pipeline.generation
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             forced = [group.create_task(self._force_member(*member)) for member in members]
         if not all(task.result() for task in forced) or self.failure is not None:
             return

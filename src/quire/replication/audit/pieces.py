@@ -8,13 +8,12 @@ that any machine may do any of them. No password is in them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from quire._runtime.batches import batches
-from quire._runtime.tasks import each
+from quire._runtime.tasks import TaskGroup, each
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import Fragment, entry_bytes, stored_count
@@ -189,7 +188,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
                 silent = silent or result.silent
             answers.append({"part": list(part), **_scan_as_json(result)})
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for _ in range(1 if budget.bounded else PARTS_AT_ONCE):
             group.create_task(some())
     return {"answers": answers, "unreadable": unread}

@@ -24,7 +24,7 @@ from functools import partial
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import came, each
+from quire._runtime.tasks import TaskGroup, came, each
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.underreplication import (
@@ -131,7 +131,7 @@ class Auditor:
                 self._marks.watch_enabled(self._on_enabled),
             ):
                 watches.callback(watch.close)
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._look_for_lost_bookies())
                 group.create_task(self._check_now_and_then())
 
@@ -338,7 +338,7 @@ class Auditor:
                 self._placement,
             ),
         ]
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for check in checks:
                 if check.interval_s:
                     group.create_task(self._repeat(check))

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.retry import Retry
+from quire._runtime.tasks import TaskGroup
 from quire.client import Client
 from quire.errors import MetadataError
 from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
@@ -73,7 +74,7 @@ class Autorecovery:
             lost = asyncio.Event()
             watch = self._store.tree.on_session_lost(lost.set)
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     tasks = [group.create_task(_as_coroutine(part)) for part in self._parts]
                     await lost.wait()
                     for task in tasks:
@@ -109,7 +110,7 @@ class Autorecovery:
             adheres=self._adheres,
             log=self._log,
         )
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             task = group.create_task(auditor.run())
             await lost.wait()
             task.cancel()
@@ -127,7 +128,7 @@ class Autorecovery:
             budget=self._budget,
             log=self._log,
         )
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             group.create_task(worker.run())
             group.create_task(self._forget(locks))
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire._runtime.retry import Retry
-from quire._runtime.tasks import came
+from quire._runtime.tasks import TaskGroup, came
 from quire.client import Client
 from quire.client.client import pool_of
 from quire.codec.metadata.underreplication import Underreplicated
@@ -151,7 +151,7 @@ class ReplicationWorker:
                 self._marks.watch_enabled(lambda enabled: self._news.set()),
             ):
                 watches.callback(watch.close)
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 for _ in range(self._settings.ledgers_at_once):
                     group.create_task(self._work())
 

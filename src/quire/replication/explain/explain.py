@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from quire._runtime.tasks import TaskGroup
 from quire._runtime.units import are, does, some_of
 from quire.client import Client
 from quire.core.append.quorum import write_set
@@ -234,7 +235,7 @@ async def _deep(client: Client, ledger: OpenedLedger, password: bytes) -> Looked
 
 async def _shallow(client: Client, ledger: OpenedLedger, password: bytes) -> Looked:
     names = sorted({bookie for one in ledger.fragments() for bookie in one.ensemble})
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         tasks = {
             bookie: group.create_task(_Look(client, ledger, bookie).fragments()) for bookie in names
         }

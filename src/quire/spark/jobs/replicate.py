@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire._runtime.tasks import TaskGroup
 from quire.blocking.background import call
 from quire.client import Client
 from quire.config import ClientConfig
@@ -251,7 +252,7 @@ class _Job:
         if not continuous:
             ending.set()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 serving = group.create_task(copier.serve())
                 if continuous:
                     await self._continuously(group, source, target, copier, ending)
@@ -280,7 +281,7 @@ class _Job:
     # -- streams ------------------------------------------------------------------------------
 
     async def _once(
-        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
+        self, group: TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
         names = await matching(source, self.pattern)
@@ -292,7 +293,7 @@ class _Job:
         await self._watch(ending, lambda: None)
 
     async def _continuously(
-        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
+        self, group: TaskGroup, source: Namespace, target: Namespace, copier: SegmentCopier,
         ending: asyncio.Event,
     ) -> None:  # fmt: skip
         async def look() -> None:
@@ -318,9 +319,7 @@ class _Job:
             stop=ending, patience_s=self.patience_s,
         )  # fmt: skip
 
-    def _start(
-        self, group: asyncio.TaskGroup, mirror: Mirror, turns: asyncio.Semaphore | None
-    ) -> None:
+    def _start(self, group: TaskGroup, mirror: Mirror, turns: asyncio.Semaphore | None) -> None:
         async def run() -> None:
             if turns is not None:
                 async with turns:

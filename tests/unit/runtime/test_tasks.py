@@ -1,0 +1,99 @@
+"""Task groups give their caller's task back as they found it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from quire._runtime.tasks import TaskGroup, each
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def fails() -> None:
+    await asyncio.sleep(0)
+    raise ValueError
+
+
+async def waits() -> None:
+    await asyncio.sleep(3600)
+
+
+async def one_task_fails() -> None:
+    async with TaskGroup() as group:
+        group.create_task(fails())
+
+
+async def one_of_two_fails() -> None:
+    async with TaskGroup() as group:
+        group.create_task(waits())
+        group.create_task(fails())
+
+
+async def the_body_is_interrupted() -> None:
+    async with TaskGroup() as group:
+        group.create_task(fails())
+        await waits()
+
+
+async def an_inner_and_an_outer_group_fail() -> None:
+    async with TaskGroup() as outer, TaskGroup() as inner:
+        outer.create_task(fails())
+        inner.create_task(fails())
+
+
+async def one_item_fails() -> None:
+    async def work(item: int) -> None:
+        await fails()
+
+    await each([1, 2, 3], work)
+
+
+FAILING = [
+    one_task_fails,
+    one_of_two_fails,
+    the_body_is_interrupted,
+    an_inner_and_an_outer_group_fail,
+    one_item_fails,
+]
+
+
+@pytest.mark.parametrize("failing", FAILING, ids=lambda one: one.__name__)
+async def test_a_timeout_after_a_failed_group_is_a_timeout(
+    failing: Callable[[], Awaitable[None]],
+) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises((ValueError, ExceptionGroup)):
+        await failing()
+    assert task.cancelling() == 0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await waits()
+
+
+async def test_a_cancellation_from_outside_still_counts() -> None:
+    async def group_that_waits() -> None:
+        async with TaskGroup() as group:
+            group.create_task(waits())
+
+    task = asyncio.create_task(group_that_waits())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelling() == 1
+
+
+def test_quire_uses_no_other_task_group() -> None:
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "simulator").rglob("*.py")]
+    using = [
+        path.relative_to(ROOT).as_posix()
+        for path in sources
+        if "asyncio.TaskGroup" in path.read_text(encoding="utf-8")
+    ]
+    assert using == ["src/quire/_runtime/tasks.py"]
