@@ -1,4 +1,4 @@
-"""Defects of metadata changes, and of what bookies report to the store."""
+"""Defects of metadata: how it changes, and what bookies report to the store."""
 
 from __future__ import annotations
 

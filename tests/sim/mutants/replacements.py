@@ -1,4 +1,4 @@
-"""Defects of replaced disks, and of disks that come back."""
+"""Defects of replaced disks: replacing them, and disks that come back."""
 
 from __future__ import annotations
 
