@@ -44,7 +44,7 @@ _BOOKIE = commands(
     disk          disk:disk           Look at the files of a bookie; check them; make their index \
                                       again.
     cookie        cookie:cookie       Show and mend what ties directories to a bookie.
-    conf          conf:conf           Say what becomes of each key of Apache's bk_server.conf.
+    conf          conf:conf           Print the meaning of each key of Apache's bk_server.conf.
     init          init:init           Make a new bookie in an empty directory.
     format        init:erase_bookie   Destroy what a bookie has stored.
     """,

@@ -24,18 +24,19 @@ _FILE = click.Path(exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", type=_FILE)
-@flag("--toml", "Print it as Quire's own configuration.", name="as_toml")
-@json_option("One JSON object a key.")
+@flag("--toml", "Print the taken keys as a configuration file of Quire.", name="as_toml")
+@json_option("Print one JSON object for each key.")
 def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
-    """Say what becomes of each key of Apache's bk_server.conf: taken, implied, ignored, refused.
+    """Print the meaning of each key of Apache's bk_server.conf.
 
-    The status is 1 where a key is refused: the bookie would not start.
+    A key is taken, implied, ignored or refused. If a key is refused, a bookie does not start with
+    this file, and the exit status is 1.
     """
     from quire.cli.apache.conf import as_layer
     from quire.configuration.layers import merged
 
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json are two answers: choose one")
+        raise click.UsageError("--toml and --json exclude each other: give one of them")
     lines = read(file)
     layer = as_layer(lines, file)
     if as_toml:
@@ -56,7 +57,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
 
 
 def bk_server_conf_option(command: Command) -> Command:
-    """Return the option for Apache's configuration, which counts less than Quire's own."""
+    """Add the option for Apache's configuration, which Quire's own configuration overrides."""
 
     def keep(context: click.Context, parameter: click.Parameter, file: str | None) -> None:
         if file is None:
@@ -68,8 +69,8 @@ def bk_server_conf_option(command: Command) -> Command:
 
     return file_option(
         "--bk-server-conf",
-        "Apache's configuration, for what is said nowhere else. `quire bookie conf FILE` says "
-        "what becomes of each key.",
+        "Apache's configuration file. Quire's own configuration overrides it. "
+        "`quire bookie conf FILE` prints the meaning of each key.",
         is_eager=True,
         expose_value=False,
         callback=keep,
@@ -77,7 +78,7 @@ def bk_server_conf_option(command: Command) -> Command:
 
 
 def announce(log: Any) -> None:
-    """One event that says what became of the file, if there is one."""
+    """Log one event with the meaning of the file's keys, if a file was given."""
     lines: list[KeyLine] = click.get_current_context().meta.get(_LINES, [])
     if not lines:
         return
@@ -95,14 +96,18 @@ def announce(log: Any) -> None:
 
 
 def read(file: str) -> list[KeyLine]:
-    """`click.UsageError` for what is no file of properties."""
+    """Return the meaning of each key of the file.
+
+    Raises:
+        click.UsageError: The file is too large, or not in the format of Java properties.
+    """
     from quire.cli.apache.conf import FILE_BYTES_MAX, parse_properties, translate
     from quire.cli.apache.rules import HostFacts
 
     with Path(file).open("rb") as opened:
         raw = opened.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise click.UsageError(f"{file}: larger than {FILE_BYTES_MAX} bytes")
+        raise click.UsageError(f"{file}: the file is larger than {FILE_BYTES_MAX} bytes")
     try:
         return translate(
             parse_properties(raw.decode()), HostFacts(_own_host, getpass.getuser, _disk_bytes)
@@ -122,7 +127,7 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Return the size of the disk of the nearest existing directory above."""
+    """Return the size of the disk that the directory is on, or will be on when it is made."""
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

@@ -27,34 +27,43 @@ class AutorecoverySettings(CheckedSettings):
     Java's."""
 
     lost_bookie_delay_s: int = 0
-    """How long a single lost bookie is waited for, in a cluster that has not set it: afterwards
-    what the metadata store holds counts (`quire autorecovery delay`)."""
+    """Seconds that the auditor waits for a single lost bookie to return before its ledgers are
+    repaired. The value is stored in the metadata store when the cluster has none; afterwards the
+    stored value counts (`quire autorecovery delay`)."""
     bookie_check_interval_s: float = 86_400.0
-    """Between two looks at all ledgers for bookies that are not there."""
+    """Seconds between two searches of all ledgers for bookies that are lost. Losses that the
+    auditor sees happen are handled at once, whatever this value is. 0: never."""
     ledger_check_interval_s: float = 604_800.0
-    """Between two checks of the first and the last entry of every replica of every fragment."""
+    """Seconds between two checks of the first and the last entry of every replica of every
+    fragment. A smaller value finds missing replicas sooner and reads more. 0: never."""
     ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
-    """So many of the other entries are read in that check, by chance."""
+    """The share of the other entries, in percent, that this check reads as well. They are chosen at
+    random."""
     replicas_check_interval_s: float = 0.0
-    """Between two checks of which entries bookies say that they have."""
+    """Seconds between two checks that compare the entries that bookies report to have with those
+    that they should have. 0: never."""
     placement_check_interval_s: float = 0.0
-    """Between two counts of ledgers whose placement is not what the policy wants."""
+    """Seconds between two checks that count the ledgers whose placement does not follow the policy.
+    0: never."""
     repair_placement: bool = False
-    """Auditors mark what they find by that, where other bookies would do, and workers move it."""
+    """Whether the check of placement also marks the ledgers that it finds, if better bookies exist.
+    Workers then move the entries."""
     open_grace_s: float = OPEN_GRACE_S
-    """How long the writer of an open ledger has to replace a lost bookie by itself. A ledger to
-    which nothing happens in that time is fenced and closed."""
+    """Seconds that the writer of an open ledger has to replace a lost bookie by itself. If nothing
+    happens to the ledger in that time, autorecovery fences and closes it."""
     backoff_s: float = 5.0
-    """After a failure with a ledger, or of the metadata store. It doubles with each one in a row,
-    up to `backoff_max_s`."""
+    """Seconds to wait after a failure with a ledger or of the metadata store. The wait doubles with
+    each further failure, up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
-    """The longest wait between two attempts."""
+    """The longest wait, in seconds, between two attempts."""
     poll_s: PositiveSeconds = 5.0
-    """Between two looks for marked ledgers where nothing was to do."""
+    """Seconds between two searches for marked ledgers when a worker had nothing to do."""
     ledgers_at_once: PositiveInt = 2
-    """That one process works on."""
+    """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
-    """What one process copies, and reads to compare, in slices of 8 ms each. None: no bound."""
+    """The rate at which one process copies entries, and reads them to compare. A larger value
+    restores the replicas sooner and leaves less throughput to clients. It is spent in slices of 8
+    ms. `"none"`: no limit."""
 
     @property
     def backoff(self) -> Backoff:
