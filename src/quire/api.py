@@ -151,6 +151,7 @@ class Client(LedgerClient):
         """
         from quire.streams.statemachine import state_machine
 
+        state_machine.check_machine(machine)
         streams = await self.namespace(namespace, create=create, password=password)
         replica: Leader[ResultT] | Follower[ResultT]
         try:

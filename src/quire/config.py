@@ -8,16 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from quire._runtime.former_names import was_in_milliseconds
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds, Share, check_fields
+from quire.errors import UsageError
 
 KIB = 1024
 MIB = 1024 * 1024
+FRAME_BYTES_LEAST = SEGMENT_BYTES_LEAST = 16 * KIB
+"""Four blocks of the log."""
+LEDGER_METADATA_VERSIONS = (2, 3)
+
+
+class CheckedSettings:
+    """The base of settings whose values are checked when they are constructed.
+
+    Raises:
+        UsageError: A value has the wrong type or is out of range.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
-class TlsClientConfig:
+class TlsClientConfig(CheckedSettings):
     """How a client secures its connections; files are PEM, and followed when they change."""
 
     ca: str | None = None
@@ -36,7 +54,7 @@ class TlsClientConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsServerConfig:
+class TlsServerConfig(CheckedSettings):
     """How a bookie secures connections whose client asks for it; files are PEM, and followed when
     they change."""
 
@@ -53,14 +71,14 @@ class TlsServerConfig:
     too."""
     reload_check_s: float = 1.0
     """Between two looks, before a handshake, whether the files changed."""
-    handshake_timeout_s: float = 10.0
+    handshake_timeout_s: PositiveSeconds = 10.0
     """A client that has not come to its end by then is cut off."""
-    max_handshakes: int = 256
+    max_handshakes: PositiveInt = 256
     """At once; more wait for their turn, within the same time-out."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementConfig:
+class PlacementConfig(CheckedSettings):
     """On which bookies a client puts what it writes (docs/guides/placement.md)."""
 
     policy: str = "rack-aware"
@@ -97,15 +115,15 @@ class PlacementConfig:
     """Among equals choose bookies in proportion to their free disk space."""
     weight_multiple_max: float = 3.0
     """A bookie counts for at most so many times the median."""
-    weight_refresh_s: float = 60.0
+    weight_refresh_s: PositiveSeconds = 60.0
     """Between two rounds of asking bookies for their free space."""
-    table_check_s: float = 5.0
+    table_check_s: PositiveSeconds = 5.0
     """Between two looks whether the table file has changed."""
-    script_names_max: int = 100
+    script_names_max: PositiveInt = 100
     """Names that one call of the script is given."""
-    script_timeout_s: float = 10.0
+    script_timeout_s: PositiveSeconds = 10.0
     """Of one call of the script."""
-    script_refresh_s: float = 300.0
+    script_refresh_s: PositiveSeconds = 300.0
     """After so long the script is asked again about all bookies."""
     options: Mapping[str, str] = field(default_factory=dict)
     """For policies of your own."""
@@ -113,8 +131,8 @@ class PlacementConfig:
 
 @was_in_milliseconds("explicit_lac_interval", "long_poll")
 @dataclass(frozen=True, slots=True)
-class ClientConfig:
-    connect_timeout_s: float = 5.0
+class ClientConfig(CheckedSettings):
+    connect_timeout_s: PositiveSeconds = 5.0
     """For a connection to a bookie, its TLS handshake included."""
     silent_link_s: float = 2.5
     """Seconds without any data after a request until the connection to a bookie is probed. If it
@@ -123,26 +141,26 @@ class ClientConfig:
     idle_link_s: float = 10.0
     """Seconds without any data until a connection to a bookie is probed before it is used again. 0:
     never."""
-    probe_timeout_s: float = 1.0
+    probe_timeout_s: PositiveSeconds = 1.0
     """Seconds that a probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
     dead_link_s: float = 30.0
     """Seconds until the operating system ends a connection to a bookie whose machine acknowledges
     nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    add_timeout_s: float = 5.0
+    add_timeout_s: PositiveSeconds = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
-    read_timeout_s: float = 5.0
+    read_timeout_s: PositiveSeconds = 5.0
     """A bookie that leaves a read unanswered for so long, and sends nothing else meanwhile, counts
     as unknown."""
     speculative_read_s: float = 1.0
     """A read that takes longer is also sent to the next replica; the first good answer counts."""
-    recovery_timeout_s: float = 60.0
+    recovery_timeout_s: PositiveSeconds = 60.0
     """Opening with recovery gives up after this; nothing is lost, open again."""
-    max_unacked_bytes: int = 64 * MIB
+    max_unacked_bytes: PositiveInt = 64 * MIB
     """Payload bytes of one writer that the slowest bookie of its ensemble has not acknowledged.
     Behind it appends wait; at `add_timeout_s` the bookie is replaced."""
-    max_unforced_bytes: int = 64 * MIB
+    max_unforced_bytes: PositiveInt = 64 * MIB
     """Payload bytes of one deferred-sync writer that no `force` has made durable: they are held in
     case a bookie has to be replaced. At the bound the writer forces, and appends wait meanwhile."""
     max_held_bytes: int = 64 * MIB
@@ -152,16 +170,16 @@ class ClientConfig:
     """Where no later entry tells the bookies which entry is the newest acknowledged one, the writer
     tells them within this time in a message of its own: so readers see the last entry of a writer
     that pauses. 0: never."""
-    long_poll_s: float = 2.0
+    long_poll_s: PositiveSeconds = 2.0
     """A tailing reader waits so long for one bookie before it asks the next. Keep it well below
     `read_timeout_s`, within which the bookie must answer after that."""
-    max_turn_bytes: int = 512 * KIB
+    max_turn_bytes: PositiveInt = 512 * KIB
     """Appends of one event-loop iteration are sent at its end, or when they reach this."""
-    read_window_bytes: int = 1 * MIB
+    read_window_bytes: PositiveInt = 1 * MIB
     """What one window asks for: a batch read, or single reads of each bookie of the ensemble."""
-    read_windows: int = 4
+    read_windows: PositiveInt = 4
     """Windows in flight for one `read`."""
-    single_reads_in_flight: int = 256
+    single_reads_in_flight: PositiveInt = 256
     """Single reads in one window at most: of a striped ledger, or of bookies without batch reads.
     """
     add_quorum_timeout_s: float = 0.0
@@ -204,7 +222,7 @@ class ClientConfig:
     docs/explanation/replication.md."""
     bookies_wait_s: float = 2.0
     """How long `create_ledger` and an ensemble change wait for enough bookies to register."""
-    ledger_metadata_version: int = 3
+    ledger_metadata_version: Annotated[int, Limits(choices=LEDGER_METADATA_VERSIONS)] = 3
     """The format in which the metadata of new ledgers is stored: 3, or 2 where old
     programs read them that do not know 3. A ledger keeps its format for life."""
     placement: PlacementConfig = PlacementConfig()
@@ -220,24 +238,24 @@ class ClientConfig:
 
 @was_in_milliseconds("max_long_poll", "seal_idle", "session_timeout")
 @dataclass(frozen=True, slots=True)
-class BookieConfig:
-    max_frame_bytes: int = 5 * MIB
+class BookieConfig(CheckedSettings):
+    max_frame_bytes: Annotated[int, Limits(FRAME_BYTES_LEAST, 2**30)] = 5 * MIB
     """Of one request; who sends a larger one is cut off. Bounds the size of entries."""
-    max_batch_read_bytes: int = 5 * MIB
+    max_batch_read_bytes: PositiveInt = 5 * MIB
     """Of the answer to one batch read, whatever the client asks for."""
-    max_queued_bytes: int = 64 * MIB
+    max_queued_bytes: PositiveInt = 64 * MIB
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
-    max_unsent_bytes: int = 16 * MIB
+    max_unsent_bytes: PositiveInt = 16 * MIB
     """The bytes of answers that one connection may have: those being read, and those that its
     client has not taken. Further reads of the connection wait. One answer is always allowed,
     whatever its size."""
-    max_answer_bytes: int = 256 * MIB
+    max_answer_bytes: PositiveInt = 256 * MIB
     """The bytes of answers that all connections together may have. Reads beyond it wait, and the
     connections take turns."""
     unsent_timeout_s: float = 60.0
     """Seconds until a connection is closed whose client takes none of its answers. While reads wait
     because of `max_answer_bytes` it is closed after 2 s. 0: only then."""
-    max_partial_bytes: int = 64 * MIB
+    max_partial_bytes: PositiveInt = 64 * MIB
     """The bytes of incomplete requests that all connections together may have. Beyond it only the
     oldest of these requests are read, and connections whose request is older than a second are
     closed. Requests smaller than 16 KiB are always read."""
@@ -248,7 +266,7 @@ class BookieConfig:
     """Seconds until the operating system ends a connection to a client whose machine acknowledges
     nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
-    max_connections: int = 4_096
+    max_connections: PositiveInt = 4_096
     """The number of connections that a bookie keeps at once. To admit another one it closes a
     connection that never completed a request, or else one that has been silent for
     `idle_timeout_s`. If there is none, it refuses the new connection."""
@@ -261,7 +279,7 @@ class BookieConfig:
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_s: float = 60.0
     """A reader that wants to wait longer is answered after this."""
-    segment_bytes: int = 0
+    segment_bytes: Annotated[int, Limits(SEGMENT_BYTES_LEAST, or_zero=True)] = 0
     """Of one file of the log, preallocated. 0: a 1024th of the disk, from 64 to 256 MB."""
     log_cache_bytes: int = 128 * MIB
     """Of the log's newest bytes, which the system's cache keeps for those who follow their ledgers;
@@ -279,24 +297,24 @@ class BookieConfig:
     """The shortest time, in seconds, for which a bookie that became read-only for lack of space
     stays read-only. It bounds how often a bookie changes its state when its free space is near a
     mark."""
-    seal_idle_s: float = 0.2
+    seal_idle_s: PositiveSeconds = 0.2
     """After so long without adds, an empty group marks the end of the log as synced."""
     gc_enabled: bool = True
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. false:
     never, whatever else is configured, and however full the disk is. `quire cluster gc off` does
     the same for the whole cluster."""
-    metadata_mark_interval_s: float = 10.0
+    metadata_mark_interval_s: PositiveSeconds = 10.0
     """Seconds between two marks that the bookie raises in the metadata store. The bookie detects a
     store that went back to a state before the newest mark, and then deletes nothing."""
-    gc_interval_s: float = 600.0
+    gc_interval_s: PositiveSeconds = 600.0
     """Between two looks for ledgers that were deleted in the metadata store."""
-    gc_full_interval_s: float = 30.0
+    gc_full_interval_s: PositiveSeconds = 30.0
     """The same while the disk is full."""
-    compact_minor_ratio: float = 0.2
+    compact_minor_ratio: Share = 0.2
     """Segments of the log of which less is alive are compacted at each minor interval; 0: never."""
     compact_minor_interval_s: float = 3_600.0
     """Between two minor compactions."""
-    compact_major_ratio: float = 0.8
+    compact_major_ratio: Share = 0.8
     """The same at each major interval, and whenever the disk is full; 0: never."""
     compact_major_interval_s: float = 86_400.0
     """Between two major compactions."""
@@ -312,7 +330,7 @@ class BookieConfig:
     index_cache_interval_s: float = 300.0
     """So often at most the index is written beside the log while the bookie runs, for a start
     behind a crash."""
-    index_cache_segments: int = 16
+    index_cache_segments: PositiveInt = 16
     """And not before so many segments are newer, unless one that it covers has changed."""
     damage_report_interval_s: float = 10.0
     """Between two looks whether entries are damaged here, to mark their ledgers as lacking
@@ -326,12 +344,12 @@ class BookieConfig:
     """Between two looks for copies of closed ledgers that do not name this bookie any more, at the
     cost of reading the metadata of every ledger that is here. The second look that finds one drops
     it. 0: never."""
-    check_space_s: float = 5.0
+    check_space_s: PositiveSeconds = 5.0
     """Between two looks how much space is free."""
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: PositiveSeconds = 10.0
     """For a stop that was asked for; behind it the process ends with status 1. What is not sealed
     then is checked at the next start."""
-    session_timeout_s: float = 10.0
+    session_timeout_s: Annotated[float, Limits(0.1, 3_600)] = 10.0
     """Of the session with the metadata store: for so long a bookie that died still counts as
     registered."""
     batch_scheduling: bool = True

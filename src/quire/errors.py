@@ -50,6 +50,30 @@ class UsageError(QuireError, ValueError):
     code = -14
 
 
+class ArgumentTypeError(UsageError, TypeError):
+    """An argument has the wrong type. Nothing was done."""
+
+
+_TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
+
+
+def check_type(what: str, value: object, kind: type) -> None:
+    """Check the type of an argument of a public call.
+
+    Args:
+        what: What the argument is, for the message: "a ledger id".
+        value: The argument.
+        kind: int (then everything that Python takes for an index will do), str or bytes.
+
+    Raises:
+        ArgumentTypeError: The argument has another type.
+    """
+    if isinstance(value, kind) or (kind is int and hasattr(value, "__index__")):
+        return
+    remedy = "Encode it first: text with .encode()" if kind is bytes else None
+    raise ArgumentTypeError(f"{what} is {_TYPES[kind]}, not {type(value).__name__}", remedy=remedy)
+
+
 class ClientClosedError(QuireError):
     """The client was closed while, or before, this was asked."""
 

@@ -260,7 +260,7 @@ def test_what_the_option_asks_for_is_needed(what: str, monkeypatch: pytest.Monke
 
 
 def test_without_it_a_denial_beside_an_honest_one_is_a_loss() -> None:
-    """What docs/explanation/replication.md says that may be lost: some seed does lose it."""
+    """What docs/explanation/byzantine-bookies.md says that may be lost: some seed does lose it."""
     for seed in range(max(SEEDS, LOSING_SEEDS_MAX)):
         try:
             acked, end, _ = run(seed, TWO_OF_THREE, "hmac", deny, liars=0)

@@ -7,7 +7,7 @@ of the victim's directory are made. Then the victim ends, its directory is repla
 copies, and the third bookie is down while every ledger is recovered. At the end of the round
 autorecovery repairs everything.
 
-A restore is *telling* where `docs/explanation/disk.md` says that it is noticed: the bookie was
+A restore is *telling* where `docs/explanation/storage.md` says that it is noticed: the bookie was
 started since
 the copy was made, or its log grew and had the time to report it. Others are counted, with what they
 denied. `QUIRE_ROLLBACKS` says how many restores are played.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
+
+from quire._runtime.caller_warnings import warn_caller
 
 T = TypeVar("T")
 
@@ -30,12 +31,7 @@ def former_names(
     def get(name: str) -> object:
         present = names.get(name)
         if present is not None:
-            warnings.warn(
-                f"{module}.{name} is now called {present}; the former name goes with the next "
-                "release",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            deprecated(f"{module}.{name}", present)
             found: object = getattr(sys.modules[module], present)
             return found
         if otherwise is not None:
@@ -56,12 +52,7 @@ def moved(
     def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(
-            f"{module} is deprecated and will be removed in the next release. Use {instead} "
-            "instead",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        deprecated(module, instead)
         home, _, attribute = homes[name].partition(":")
         found: object = getattr(import_module(home), attribute)
         return found
@@ -69,26 +60,22 @@ def moved(
     return get, lambda: sorted(homes)
 
 
-def deprecated(old: str, new: str, *, depth: int = 3) -> None:
-    """Warn that `old` is deprecated, at the line of whoever called the function that calls this.
+def deprecated(old: str, new: str) -> None:
+    """Warn that `old` is deprecated, at the line of the program that used it.
 
     Args:
         old: The old spelling.
         new: What to write instead.
-        depth: The number of frames from here to the line that the warning names.
     """
-    warnings.warn(
+    warn_caller(
         f"{old} is deprecated and will be removed in the next release. Use {new} instead",
         DeprecationWarning,
-        stacklevel=depth,
     )
 
 
-def warn_renamed(old: str, new: str, *, level: int = 3) -> None:
-    """Warn that `old` is called `new` now. `level` frames up is the caller who used it."""
-    warnings.warn(
-        f"{old} is deprecated: use {new}, in seconds", DeprecationWarning, stacklevel=level
-    )
+def in_seconds_now(old: str, new: str) -> None:
+    """Warn that `old`, in milliseconds, is replaced by `new`, in seconds."""
+    deprecated(old, f"{new} (seconds)")
 
 
 def was_in_milliseconds(*names: str) -> Callable[[type[T]], type[T]]:
@@ -104,7 +91,7 @@ def was_in_milliseconds(*names: str) -> Callable[[type[T]], type[T]]:
         @functools.wraps(made)
         def __init__(self: T, *values: Any, **named: Any) -> None:
             for old in former.keys() & named.keys():
-                warn_renamed(old, former[old])
+                in_seconds_now(old, former[old])
                 named[former[old]] = named.pop(old) / 1000
             made(self, *values, **named)
 
@@ -118,7 +105,7 @@ def was_in_milliseconds(*names: str) -> Callable[[type[T]], type[T]]:
 
 def _in_milliseconds(old: str, new: str) -> property:
     def value(self: object) -> int:
-        warn_renamed(old, new)
+        in_seconds_now(old, new)
         seconds: float = getattr(self, new)
         return round(1000 * seconds)
 

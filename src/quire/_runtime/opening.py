@@ -5,7 +5,8 @@
     async with client.create_ledger() as ledger:
         ...
 
-Nothing happens before that, so a result that is neither awaited nor entered does nothing.
+Nothing happens before that. A result that is neither awaited nor entered does nothing, and warns
+when it is dropped, as a coroutine does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import functools
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from quire._runtime.caller_warnings import warn_caller
 
 P = ParamSpec("P")
 
@@ -42,14 +45,27 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
     It is a coroutine as well, so tasks and timeouts accept it. It can be used once.
     """
 
+    _used = True
+    """Whether it was awaited, entered or closed. Until it is constructed it needs no warning."""
+
     def __init__(self, open_it: Callable[[], Coroutine[Any, Any, T_co]], name: str) -> None:
         self.__qualname__ = self.__name__ = name
         self._open = open_it
         self._work: Coroutine[Any, Any, T_co] | None = None
         self._handle: T_co | None = None
+        self._used = False
+
+    def __del__(self) -> None:
+        if not self._used:
+            name = self.__name__
+            warn_caller(
+                f"{name}() was never awaited. Use `await {name}(...)` or `async with {name}(...)`",
+                RuntimeWarning,
+            )
 
     def _begun(self) -> Coroutine[Any, Any, T_co]:
         if self._work is None:
+            self._used = True
             self._work = self._open()
         return self._work
 
@@ -63,6 +79,7 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
         return self._begun().throw(*error)
 
     def close(self) -> None:
+        self._used = True
         if self._work is not None:
             self._work.close()
 

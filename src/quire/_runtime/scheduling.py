@@ -3,7 +3,7 @@
 Linux takes the processor at once from a thread that wakes another one. Here that is often one that
 holds the interpreter's lock, which the woken one wants next, or a client in the middle of what it
 sends: two changes of threads for nothing. Under `SCHED_BATCH` the woken one waits for its turn.
-Figures: docs/explanation/benchmarks.md, "Who gets the processor".
+Figures: docs/internals/benchmarks.md, "Who gets the processor".
 
 Beside processes that never rest its turn comes late, by some ms each time. How long threads wait
 for a processor tells: where that is much more than they run, they are scheduled as all others, and

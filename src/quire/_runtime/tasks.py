@@ -57,18 +57,30 @@ class TaskSet:
     exception handler.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: TaskSet | None = None) -> None:
+        """`parent` holds the tasks as well while they run, and cancels them when it is closed."""
+        self._parent = parent
         # A dictionary as a set that keeps its order: the same seed, the same run.
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
+        self._hold(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _hold(self, task: asyncio.Task[None]) -> None:
+        self._tasks[task] = None
+        if self._parent is not None:
+            self._parent._hold(task)
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        if self._parent is not None:
+            self._parent._drop(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._drop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
                 {"message": "unexpected error in background work", "exception": error, "task": task}

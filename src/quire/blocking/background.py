@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from quire._runtime.caller_warnings import blocking_caller, find_caller
 from quire.errors import UsageError
 
 P = ParamSpec("P")
@@ -41,7 +42,13 @@ class _Background:
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("the blocking API was called from its own event loop")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        token = blocking_caller.set(
+            find_caller()
+        )  # the loop runs the work in a copy of the context
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        finally:
+            blocking_caller.reset(token)
         try:
             return future.result()
         except BaseException:

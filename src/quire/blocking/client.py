@@ -240,10 +240,16 @@ class Client(ContextHandle[AsyncClient]):
 
     def close(self) -> None:
         """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Safe to call twice.
+        recovery. Whatever else was opened from the client ends, too: calls that wait raise
+        ClientClosedError. Safe to call twice.
         """
         if self._leave():
             call(self._opened.close())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._opened.closed
 
     def namespace(
         self,

@@ -23,7 +23,7 @@ from quire._runtime.opening import AsyncHandle
 from quire.blocking.background import call, end, reopening
 from quire.codec.entry.entry import Entry, EntryRun
 from quire.codec.wire.v2 import Buffer
-from quire.errors import UsageError
+from quire.errors import ArgumentTypeError, UsageError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -162,6 +162,12 @@ Source = Buffer | ReadableFile | Iterable[Buffer]
 def pieces_of(source: Source) -> Buffer | AsyncGenerator[Buffer, None]:
     """The source as the asyncio API takes it. A thread reads files and iterables, so that the event
     loop goes on meanwhile."""
+    given: object = source
+    if isinstance(given, str) or not isinstance(given, Iterable | ReadableFile | memoryview):
+        raise ArgumentTypeError(
+            "the source of an object is a buffer, an open file or an iterable of buffers, not "
+            f"{type(given).__name__}"
+        )
     if isinstance(source, bytes | bytearray | memoryview):
         return source
     if isinstance(source, ReadableFile):

@@ -100,15 +100,16 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
         call(self.aio.wait_applied(count))
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following. Calls that wait raise StreamClosedError."""
         call(self.aio.close())
 
 
 class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
     """A dictionary that survives. Made by `Client.durable_dict`.
 
-    Reading is from memory. Calls that change it are durable when they return, and raise what
-    `Leader.execute` raises. Use as `with`, or call `close`.
+    Reading is from memory, and gives copies of values: a list that the caller changes is stored
+    only when it is given to `set`. Calls that change the dictionary are durable when they return,
+    and raise what `Leader.execute` raises. Use as `with`, or call `close`.
     """
 
     _what = "the dictionary {0.leader.name}"
@@ -119,8 +120,8 @@ class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
         return Leader(self._opened.leader)
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return. Raises UsageError for a key that is not text, and
-        TypeError for a value that JSON does not know: nothing was changed.
+        """Set a value. It is durable on return. Raises ArgumentTypeError for a key that is not text
+        and for a value that JSON does not know: nothing was changed.
         """
         call(self.aio.set(key, value))
 

@@ -420,7 +420,9 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
         return iterate(self.aio.batches())
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads that begin after this raise UsageError."""
+        """End the reader. Iterations raise UsageError from now on, also those that wait for
+        records. Nothing is held on bookies.
+        """
         if self._leave():
             run(self._opened.close)
 

@@ -6,10 +6,8 @@ Call `check_bookie` before starting a bookie: it touches no disk, no network and
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import fields
 
 from quire.codec.metadata.registration import check_bookie_id
 from quire.config import BookieConfig
@@ -106,12 +104,7 @@ def check_new_id(bookie_id: str) -> None:
 
 
 def check_config(config: BookieConfig) -> None:
-    """Raise UsageError for impossible numbers, and for limits that contradict each other."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (value < 0 or not math.isfinite(value)):
-            raise UsageError(f"{field.name} of a bookie cannot be {value}")
+    """Raise UsageError for limits that contradict each other."""
     if 0 < config.writable_free_bytes < config.min_free_bytes:
         raise UsageError(
             f"writable_free_bytes ({config.writable_free_bytes:,}) is less than min_free_bytes "

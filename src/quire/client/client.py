@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.former_names import deprecated
@@ -14,11 +16,12 @@ from quire._runtime.metrics import exposition
 from quire._runtime.opening import Opening, opening
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
-from quire.client.checks import check_config, check_format, check_new_ledger
+from quire.client.checks import check_config, check_ledger_id, check_new_ledger
 from quire.client.cluster.health import OnDamage, UnhealthyBookie
 from quire.client.cluster.placement import Placement
 from quire.client.cluster.pool import BookiePool
 from quire.client.datasets.datasets import Datasets
+from quire.client.forgotten import watch
 from quire.client.observability.tracing import Tracing, note
 from quire.client.read.follow import Feeds
 from quire.client.read.last_confirmed import read_last_confirmed
@@ -39,6 +42,7 @@ from quire.errors import (
     QuireError,
     UnauthorizedError,
     UsageError,
+    check_type,
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.interface import Bookies, MetadataStore
@@ -56,6 +60,14 @@ DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
 DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
+
+
+class EndsWithClient(Protocol):
+    """A handle that was opened from a client and has work under way that ends with the client."""
+
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        """End the work. Those who wait for it, or use the handle later, get `error`."""
+        ...
 
 
 class LedgerClient:
@@ -92,6 +104,9 @@ class LedgerClient:
         )
         self._shared = SharedByWriters.of_client(self.config, self._pool.counters)
         self._feeds = Feeds(self._pool, self.config)
+        self._handles: WeakValueDictionary[int, EndsWithClient] = WeakValueDictionary()
+        """The handles to end when the client is closed, in the order in which they were opened."""
+        self._handle_numbers = itertools.count()
         self._closed = False
 
     # -- ledgers ------------------------------------------------------------------------------
@@ -171,13 +186,18 @@ class LedgerClient:
         self._check_open()
         kind = self._digest(digest)
         check_new_ledger(password, custom, ledger_id)
+        for what, size in (
+            ("ensemble_size", ensemble_size),
+            ("write_quorum", write_quorum),
+            ("ack_quorum", ack_quorum),
+        ):
+            check_type(what, size, int)
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise UsageError(
                 f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
                 f"{ack_quorum} >= 1 does not hold"
             )
         self._check_byzantine(self.config.assume_liars, ack_quorum)
-        check_format(self.config.ledger_metadata_version)
         with self._pool.tracing.span("create_ledger") as span:
             ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
             metadata = LedgerMetadata(
@@ -241,6 +261,10 @@ class LedgerClient:
         Cancel-safe.
         """
         self._check_open()
+        check_ledger_id(ledger_id)
+        check_type("a password", password, bytes)
+        if assume_liars is not None:
+            check_type("assume_liars", assume_liars, int)
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
             reader = await self._open(
                 ledger_id, password, recover, assume_liars, unverified_password
@@ -312,12 +336,14 @@ class LedgerClient:
         `quire.streams.ownership.owners.refuse_owned` checks whether a ledger has an owner; `quire
         ledger delete` and the HTTP API call it first."""
         self._check_open()
+        check_ledger_id(ledger_id)
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
         """All ledger ids from `first` on, ascending."""
         self._check_open()
+        check_type("a ledger id", first, int)
         async for found in self.metadata.list_ledgers(first):
             for ledger_id in found.ledger_ids:
                 yield ledger_id
@@ -325,6 +351,7 @@ class LedgerClient:
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store says of a ledger. NoSuchLedgerError."""
         self._check_open()
+        check_ledger_id(ledger_id)
         return (await self.metadata.read_ledger(ledger_id)).value
 
     async def bookies(self) -> Bookies:
@@ -336,6 +363,7 @@ class LedgerClient:
         """The disk space of one bookie, as it says. Raises BookieUnavailableError,
         BookieTimeoutError (after `read_timeout_s`), BookieIOError. Cancel-safe."""
         self._check_open()
+        check_type("a bookie id", bookie_id, str)
         return await self._ask(bookie_id, lambda channel: channel.bookie_info())
 
     async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
@@ -346,6 +374,8 @@ class LedgerClient:
         Cancel-safe.
         """
         self._check_open()
+        check_type("a bookie id", bookie_id, str)
+        check_ledger_id(ledger_id)
         try:
             return await self._ask(bookie_id, lambda channel: channel.list_entries(ledger_id))
         except NoEntryAnswer as error:
@@ -405,14 +435,19 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Safe to call twice."""
+        recovery. Whatever else was opened from the client ends, too: calls that wait raise
+        ClientClosedError. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        await self._pool.close()
-        self._feeds.interrupt()
-        await self._tasks.close()
-        await self.metadata.close()
+        try:
+            for _, handle in sorted(self._handles.items(), reverse=True):
+                await handle._client_closed(ClientClosedError("the client is closed"))
+        finally:
+            await self._pool.close()
+            self._feeds.interrupt()
+            await self._tasks.close()
+            await self.metadata.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -424,6 +459,11 @@ class LedgerClient:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._closed
 
     def _check_open(self) -> None:
         if self._closed:
@@ -445,6 +485,7 @@ class LedgerClient:
     def _digest(digest: DigestType | str) -> DigestType:
         if isinstance(digest, DigestType):
             return digest
+        check_type("a digest", digest, str)
         try:
             return DigestType.parse(digest)
         except ValueError as error:
@@ -457,6 +498,20 @@ def pool_of(client: LedgerClient) -> BookiePool:
     This is internal to Quire. Raises ClientClosedError."""
     client._check_open()
     return client._pool
+
+
+def end_with_client(client: LedgerClient, handle: EndsWithClient) -> TaskSet:
+    """Have a handle of a room above ended when the client is closed, the newest handle first.
+
+    The client does not keep the handle alive, except while one of its tasks runs. This is internal
+    to Quire. Raises ClientClosedError.
+
+    Returns:
+        A set for the background work of the handle.
+    """
+    client._check_open()
+    client._handles[next(client._handle_numbers)] = handle
+    return TaskSet(client._tasks)
 
 
 @opening
@@ -487,11 +542,14 @@ async def connected(
     tracer: Tracer | None,
 ) -> C:
     """Return a client of the given class. See `connect`."""
-    check_config(config or ClientConfig())
+    config = ClientConfig() if config is None else config
+    check_config(config)
     metadata = await open_metadata(uri, zookeeper=zookeeper)
     try:
         await metadata.instance_id()
-        return kind(metadata, config=config, tracer=tracer)
+        client = kind(metadata, config=config, tracer=tracer)
+        client._tasks.start(watch(client))
+        return client
     except BaseException:
         await metadata.close()
         raise

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
-from quire.codec.log.state_records import BLOCK_BYTES
+from quire._runtime.limits import FieldRule, Limits, rules_of
 from quire.config import BookieConfig, ClientConfig
 from quire.replication.autorecovery.settings import AutorecoverySettings
 
@@ -36,7 +35,7 @@ class BookieProcessConfig:
 
     directories: tuple[str, ...] = ()
     """Where it keeps its entries, one for each disk (`--dir`)."""
-    port: int = 3181
+    port: Annotated[int, Limits(0, 65_535)] = 3181
     """Where it listens (`--port`). 0: any free one."""
     advertise: str = "127.0.0.1"
     """The host under which clients reach it (`--advertise`)."""
@@ -107,60 +106,6 @@ TABLES: dict[str, tuple[type, ...]] = {
 }
 """By the name of the table."""
 
-UNITS = (
-    ("bytes_per_s", "bytes/s"),
-    ("_bytes", "bytes"),
-    ("_s", "seconds"),
-    ("_percent", "percent"),
-    ("_ratio", "share (0 to 1)"),
-)
-"""The unit of a key, by the ending of its name."""
-
-CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
-MOST: Mapping[str, float] = {
-    "bookie.max_frame_bytes": 2**30,
-    "bookie.port": 65_535,
-    "bookie.session_timeout_s": 3_600,
-    "autorecovery.ledger_check_percent": 100,
-    "bookie.compact_minor_ratio": 1,
-    "bookie.compact_major_ratio": 1,
-}
-LEAST: Mapping[str, float] = {
-    "autorecovery.bytes_per_s": 1,
-    "autorecovery.ledgers_at_once": 1,
-    "autorecovery.poll_s": 0.001,
-    "bookie.check_space_s": 0.001,
-    "bookie.gc_full_interval_s": 0.001,
-    "bookie.gc_interval_s": 0.001,
-    "bookie.index_cache_segments": 1,
-    "bookie.max_answer_bytes": 1,
-    "bookie.max_batch_read_bytes": 1,
-    "bookie.metadata_mark_interval_s": 0.001,
-    "bookie.max_connections": 1,
-    "bookie.max_frame_bytes": 4 * BLOCK_BYTES,
-    "bookie.max_partial_bytes": 1,
-    "bookie.max_queued_bytes": 1,
-    "bookie.max_unsent_bytes": 1,
-    "bookie.seal_idle_s": 0.001,
-    "bookie.segment_bytes": 4 * BLOCK_BYTES,
-    "bookie.session_timeout_s": 0.1,
-    "bookie.stop_timeout_s": 0.001,
-    "bookie.tls.max_handshakes": 1,
-    "client.add_timeout_s": 0.001,
-    "client.connect_timeout_s": 0.001,
-    "client.max_turn_bytes": 1,
-    "client.max_unacked_bytes": 1,
-    "client.probe_timeout_s": 0.001,
-    "client.read_timeout_s": 0.001,
-    "client.read_window_bytes": 1,
-    "client.read_windows": 1,
-    "client.recovery_timeout_s": 0.001,
-    "client.single_reads_in_flight": 1,
-}
-"""The least value of keys that cannot be 0. All other numbers may be 0."""
-INTEGER_MAX = 2**63 - 1
-_MOST_OF = {"seconds": 1e9}
-"""The longest time: about thirty years. Much longer timers overflow."""
 IN_MILLISECONDS: Mapping[str, str] = {
     f"{name}_ms": f"{name}_s"
     for name in (
@@ -173,8 +118,6 @@ IN_MILLISECONDS: Mapping[str, str] = {
 }
 """Former names of keys, whose numbers are milliseconds, and the keys that replace them. They work
 for one more release, with a warning."""
-OR_ZERO = frozenset({"bookie.segment_bytes"})
-"""Keys for which 0 has a meaning of its own, which their documentation gives."""
 
 
 def environment_name(key: str) -> str:
@@ -186,38 +129,33 @@ def environment_name(key: str) -> str:
 class ConfigKey:
     name: str
     """With its tables: `bookie.tls.ca`."""
-    kind: str
-    """boolean, integer, number, string, strings, mapping, or location (a string or a mapping)."""
+    rule: FieldRule
+    """The values that it may have."""
     default: Any
     """`MISSING`: it has to be given where its table is."""
     owner: type
     """The dataclass whose field it is."""
-    choices: tuple[object, ...] = ()
-    may_be_none: bool = False
 
     @property
     def meaning(self) -> str:
-        return docstrings(self.owner).get(self.name.rpartition(".")[2], "")
+        return docstrings(self.owner).get(self.rule.name, "")
+
+    @property
+    def kind(self) -> str:
+        """See `FieldRule.kind`."""
+        return self.rule.kind
 
     @property
     def unit(self) -> str:
-        if self.kind not in ("integer", "number"):
-            return ""
-        last = self.name.rpartition(".")[2]
-        return next((unit for ending, unit in UNITS if last.endswith(ending)), "")
+        return self.rule.unit
 
     @property
-    def least(self) -> float:
-        return LEAST.get(self.name, 0)
+    def choices(self) -> tuple[object, ...]:
+        return self.rule.limits.choices
 
     @property
-    def or_zero(self) -> bool:
-        """Whether it may be 0 beside that."""
-        return self.name in OR_ZERO
-
-    @property
-    def most(self) -> float:
-        return MOST.get(self.name, _MOST_OF.get(self.unit, INTEGER_MAX))
+    def may_be_none(self) -> bool:
+        return self.rule.may_be_none
 
     @property
     def environment(self) -> str:
@@ -260,47 +198,19 @@ def _everything() -> tuple[ConfigKey | ConfigTable, ...]:
 
 
 def _walk(kind: type, prefix: str) -> list[ConfigKey | ConfigTable]:
-    hints = get_type_hints(kind)
     plain: list[ConfigKey | ConfigTable] = []
     nested: list[ConfigKey | ConfigTable] = []
     for item in fields(kind):
-        name = prefix + item.name
-        inner, optional = _without_none(hints[item.name])
-        if is_dataclass(inner):
-            assert isinstance(inner, type)
-            nested.append(ConfigTable(name, inner, optional, kind))
-            nested += _walk(inner, f"{name}.")
+        name, rule = prefix + item.name, rules_of(kind)[item.name]
+        if rule.kind == "table":
+            nested.append(ConfigTable(name, rule.inner, rule.may_be_none, kind))
+            nested += _walk(rule.inner, f"{name}.")
             continue
         default = item.default
         if item.default_factory is not MISSING:
             default = item.default_factory()
-        kind_name, choices = _kind_of(inner)
-        choices = choices or CHOICES.get(name, ())
-        plain.append(ConfigKey(name, kind_name, default, kind, choices, optional))
+        plain.append(ConfigKey(name, rule, default, kind))
     return plain + nested
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) in (Union, types.UnionType):
-        others = [one for one in get_args(hint) if one is not type(None)]
-        if len(others) == 1:
-            return others[0], True
-    return hint, False
-
-
-def _kind_of(hint: Any) -> tuple[str, tuple[object, ...]]:
-    if get_origin(hint) is Literal:
-        return "string", get_args(hint)
-    simple = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    if hint in simple:
-        return simple[hint], ()
-    if hint == tuple[str, ...]:
-        return "strings", ()
-    if hint == Mapping[str, str]:
-        return "mapping", ()
-    if hint == str | Mapping[str, str]:
-        return "location", ()
-    raise TypeError(f"a configuration cannot hold {hint}")
 
 
 @cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire._runtime.caller_warnings import warn_caller
 from quire.config import ClientConfig
 from quire.configuration.layers import file_layer, merged
 from quire.errors import UsageError
@@ -43,5 +43,5 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
             remedy=f"`quire config check {path}` says the same, a line for each",
         )
     for warning in found.warnings:
-        warnings.warn(warning, DeprecationWarning, stacklevel=2)
+        warn_caller(warning, DeprecationWarning)
     return LoadedConfig(found.metadata, found.client())

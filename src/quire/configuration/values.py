@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from quire._runtime.limits import shown
 from quire._runtime.units import parse_duration, parse_size
-from quire.configuration.fields import MOST, ConfigKey
+from quire.configuration.fields import ConfigKey
 
 NONE = "none"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -27,9 +28,9 @@ def value_of(key: ConfigKey, given: object) -> Any:
     elif isinstance(given, str):
         value = None if key.may_be_none and not given else given
     else:
-        raise ValueError(f"{_shown(given)} is no string")
+        raise ValueError(f"{shown(given)} is no string")
     if key.choices and value not in key.choices:
-        raise ValueError(f"{_shown(given)} is none of {', '.join(map(str, key.choices))}")
+        raise ValueError(f"{shown(given)} is none of {', '.join(map(str, key.choices))}")
     return value
 
 
@@ -38,7 +39,7 @@ def _boolean(given: object) -> bool:
         return given
     if isinstance(given, str) and given.lower() in _BOOLEANS:
         return _BOOLEANS[given.lower()]
-    raise ValueError(f"{_shown(given)} is neither true nor false")
+    raise ValueError(f"{shown(given)} is neither true nor false")
 
 
 def _number(key: ConfigKey, given: object) -> float | None:
@@ -47,15 +48,11 @@ def _number(key: ConfigKey, given: object) -> float | None:
     whole = key.kind == "integer"
     number = _from_text(key, given) if isinstance(given, str) else given
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"{_shown(given)} is no {'whole number' if whole else 'number'}")
+        raise ValueError(f"{shown(given)} is no {'whole number' if whole else 'number'}")
     if whole and number != int(number if math.isfinite(number) else 0):
-        raise ValueError(f"{_shown(given)} is no whole number{_of(key)}")
-    known = key.least <= number <= key.most or (number == 0 and key.or_zero)
-    if not known or not math.isfinite(number):
-        told = key.name in MOST or (number > key.most and math.isfinite(number))
-        most = f" to {key.most:g}" if told else " or more"
-        zero = "0, or " if key.or_zero else ""
-        raise ValueError(f"{_shown(given)} is not {zero}{key.least:g}{most}{_of(key)}")
+        raise ValueError(f"{shown(given)} is no whole number{_of(key)}")
+    if not key.rule.in_range(number):
+        raise ValueError(f"{shown(given)} is not {key.rule.range_text(number)}{_of(key)}")
     return int(number) if whole else float(number)
 
 
@@ -81,7 +78,7 @@ def _strings(given: object) -> tuple[str, ...]:
         return tuple(part for part in (part.strip() for part in given.split(",")) if part)
     if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
         return tuple(given)
-    raise ValueError(f"{_shown(given)} is no list of strings")
+    raise ValueError(f"{shown(given)} is no list of strings")
 
 
 def _mapping(given: object) -> dict[str, str]:
@@ -91,12 +88,7 @@ def _mapping(given: object) -> dict[str, str]:
             return {name.strip(): value.strip() for name, _, value in pairs}
     elif isinstance(given, Mapping) and all(isinstance(one, str) for one in given.values()):
         return dict(given)
-    raise ValueError(f"{_shown(given)} is no table of strings")
-
-
-def _shown(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 80 else text[:77] + "..."
+    raise ValueError(f"{shown(given)} is no table of strings")
 
 
 def as_toml(value: object) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.former_names import warn_renamed
+from quire._runtime.former_names import in_seconds_now
 from quire.errors import MetadataURIError, UsageError
 from quire.metadata.common import SESSION_TIMEOUT_MS
 from quire.metadata.interface import MetadataStore
@@ -76,7 +76,7 @@ async def open_metadata(
     leaves nothing open.
     """
     if session_timeout_ms is not None:
-        warn_renamed("session_timeout_ms", "session_timeout_s")
+        in_seconds_now("session_timeout_ms", "session_timeout_s")
         session_timeout_s = session_timeout_ms / 1000
     session_timeout_ms = round(1000 * session_timeout_s)
     where = parse_uri(uri)

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 from quire.codec.metadata import layout
-from quire.errors import MetadataURIError
+from quire.errors import MetadataURIError, check_type
 
 DEFAULT_ZOOKEEPER_PORT = 2181
 VALUES_ROOT = "/quire"
@@ -54,6 +54,7 @@ class MetadataURI:
 
 def parse_uri(uri: str) -> MetadataURI:
     """`MetadataURIError` if there is no such store."""
+    check_type("a metadata URI", uri, str)
     scheme, separator, rest = uri.strip().partition("://")
     scheme = scheme.lower()
     if not separator:

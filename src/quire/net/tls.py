@@ -116,11 +116,6 @@ def client_tls(
 
 
 def server_context(config: TlsServerConfig) -> ssl.SSLContext:
-    if config.client_certificates not in _CLIENT_MODES:
-        raise TlsConfigError(
-            f"client certificates can be {', '.join(_CLIENT_MODES)}, "
-            f"not {config.client_certificates!r}"
-        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM_VERSION
     # Each connection shows its certificate anew: none lives on in a ticket.

@@ -462,7 +462,7 @@ class LedgerStore(StoreEvents):
         )
 
     def _log_failed(self, error: StorageError) -> None:
-        """Nothing more is begun there: see `docs/explanation/disk.md` on a sync that fails."""
+        """Nothing more is begun there: see `docs/explanation/storage.md` on a sync that fails."""
         self._preallocated.closed = True
         self._maintenance.cancel()
         self.on_failure(error)

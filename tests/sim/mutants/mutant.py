@@ -86,6 +86,8 @@ def kill(one: Mutant, seed: int, workload: str = "") -> RunResult | None:
         except Exception:  # noqa: BLE001 - the judges ask the code itself, and it may be broken
             return None
     failure = result.failure
+    misfit = failure is not None and f"{one.name}.<locals>." in failure.what
+    assert not misfit, f"{one.name} replaces a function that has another signature now: {failure}"
     if failure is None or (
         failure.invariant in CRASHES and failure.invariant not in one.invariants
     ):

@@ -46,7 +46,7 @@ class Lie(enum.StrEnum):
 
     WRONG_BYTES = "wrong bytes"
     """A bit of the payload is another one; the digest is left."""
-    FORGED = "wrong bytes, digest made anew"
+    FORGED = "wrong bytes, recomputed digest"
     """As anybody can who has no password: of an HMAC the key is not known."""
     WRONG_ENTRY = "another entry"
     """A neighbour in the place of the entry that was asked for."""

@@ -52,10 +52,10 @@ PORTS = {
 """What pages call the ports of bookies, HTTP servers and ZooKeeper; here they are free ones, one
 behind the other."""
 SERVER = re.compile(
-    r"^\s*(\w+=\S+\s+)*quire (local|ui|http|zookeeper|autorecovery start"
-    r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)"
+    r"^\s*(\w+=\S+\s+)*(quire (local|ui|http|zookeeper|autorecovery start"
+    r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)|uvicorn )"
 )
-FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
+FOLLOWS = re.compile(r"^\s*(quire (stream|ledger) .*(\s-f|\s--follow)\b|python \w+\.py --follow\b)")
 COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
 """They read or write descriptors of their own process, or start others."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
-from itertools import count
-from pathlib import Path
+from contextlib import aclosing
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import quire
 from quire.errors import (
@@ -20,26 +16,8 @@ from quire.errors import (
     StreamClosedError,
     UsageError,
 )
-from quire.metadata import open_metadata
 from quire.statemachine import Dictionary, DurableDict, follow, lead
 from quire.streams import Namespace
-from tests.support.bookies.bookie import running_bookie
-
-BOOKIES = 3
-NAMES = count()
-
-
-@pytest_asyncio.fixture
-async def client(tmp_path: Path) -> AsyncIterator[quire.Client]:
-    uri = f"memory://factories-{next(NAMES)}"
-    async with AsyncExitStack() as stack:
-        store = await open_metadata(uri)
-        stack.push_async_callback(store.close)
-        await store.initialise()
-        for number in range(BOOKIES):
-            bookie = running_bookie(tmp_path / str(number), metadata=await open_metadata(uri))
-            await stack.enter_async_context(bookie)
-        yield await stack.enter_async_context(quire.connect(uri))
 
 
 async def test_a_ledger_is_created_and_opened_both_ways(client: quire.Client) -> None:

@@ -1,6 +1,7 @@
-"""The rules of bookies (docs/explanation/replication.md) that are about requests and answers: a
-real bookie and
-connections that send frames of protocol v2. What the disk has to do is in `test_storage_store`."""
+"""The rules of bookies (docs/internals/replication-rules.md) about requests and answers.
+
+A real bookie serves connections that send frames of protocol v2. `test_storage_store` tests what
+the disk has to do."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tests.support.waiting import until
 PATIENCE_S = 60
 SHORT_S = 0.05
 """For what cannot be: until an error says so."""
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "placement.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "placement-policy.md"
 
 
 class Cluster:
@@ -356,7 +356,7 @@ async def test_a_policy_that_is_not_there(cluster: Cluster) -> None:
 async def test_a_policy_of_ones_own(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example of docs/guides/placement.md, installed as a package is."""
+    """The example of docs/guides/placement-policy.md, installed as a package is."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (source,) = [block for block in blocks if "DomainPolicy" in block]
     module = re.search(r"^# (\w+)\.py$", source, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The rules of readers (docs/explanation/replication.md), on bookies that answer as each test
+"""The rules of readers (docs/internals/replication-rules.md), on bookies that answer as each test
 wants."""
 
 from __future__ import annotations

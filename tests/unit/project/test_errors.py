@@ -18,6 +18,7 @@ SOURCES = [*sorted((ROOT / "src" / "quire").rglob("*.py"))]
 
 ALSO = {
     "AddQuorumTimeoutError": TimeoutError,
+    "ArgumentTypeError": TypeError,
     "BookieTimeoutError": TimeoutError,
     "BookieUnavailableError": ConnectionError,
     "EntryTooLargeError": ValueError,
@@ -67,7 +68,7 @@ def test_every_error_has_been_considered() -> None:
     assert {kind.__name__ for kind in KINDS} == {*ALSO, *NONE_FITS}
     for name, kind in ALSO.items():
         assert issubclass(getattr(errors, name), kind), name
-    pythons = (OSError, ValueError, LookupError)
+    pythons = (OSError, ValueError, LookupError, TypeError)
     assert not [name for name in NONE_FITS if issubclass(getattr(errors, name), pythons)]
 
 

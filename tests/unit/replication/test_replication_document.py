@@ -1,5 +1,5 @@
-"""docs/explanation/replication.md names all 47 rules, each with modules and tests that exist, and
-no limit and no kind that does not."""
+"""The pages about replication name all 47 rules, each with modules and tests that exist, and every
+kind of wrong answer, and only limits that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from quire.client.cluster.health import PROVEN, REPAIRABLE, Misbehaviour
 from quire.config import ClientConfig
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = (ROOT / "docs" / "explanation" / "replication.md").read_text(encoding="utf-8")
+PAGES = (
+    "internals/replication-rules.md",
+    "explanation/replication.md",
+    "explanation/byzantine-bookies.md",
+)
+DOCUMENT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 RULES = range(1, 48)
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -1,4 +1,4 @@
-"""The rules of re-replication (docs/explanation/replication.md) that are about single requests."""
+"""The rules of re-replication (docs/internals/replication-rules.md) about single requests."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_each_name_is_what_type_checkers_take_it_for(package: ModuleType) -> Non
 
 
 def test_a_former_name_still_works_and_says_what_it_is_called_now() -> None:
-    with pytest.warns(DeprecationWarning, match=r"quire\.Suspect is now called UnhealthyBookie"):
+    with pytest.warns(DeprecationWarning, match=r"quire\.Suspect is deprecated.*UnhealthyBookie"):
         assert quire.Suspect is quire.UnhealthyBookie  # type: ignore[attr-defined]
 
 

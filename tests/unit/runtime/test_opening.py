@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import warnings
 from types import TracebackType
 
 import pytest
@@ -81,11 +82,32 @@ async def test_an_error_while_opening_reaches_the_caller() -> None:
             pytest.fail("the block was entered")
 
 
-async def test_nothing_happens_and_nothing_is_said_when_it_is_dropped() -> None:
+async def test_nothing_happens_when_it_is_dropped_but_a_warning_says_so() -> None:
     factory = Factory()
-    factory.open("a")
-    gc.collect()  # a coroutine that is never awaited warns, and a warning is an error here
+    with pytest.warns(RuntimeWarning, match=r"^open\(\) was never awaited\. Use") as warned:
+        factory.open("a")
     assert factory.opened == []
+    assert [one.filename for one in warned] == [__file__]
+
+
+async def test_what_is_used_or_closed_is_dropped_in_silence() -> None:
+    factory = Factory()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        factory.open("a").close()
+        await factory.open("b")
+        async with factory.open("c"):
+            pass
+        await asyncio.wait_for(factory.open("d"), 1)
+        task = asyncio.create_task(factory.open("e"))
+        task.cancel()  # before it has begun
+        await asyncio.wait([task])
+        del task
+        with pytest.raises(TypeError):
+            Opening()  # type: ignore[call-arg]
+        gc.collect()
+    assert warned == []
+    assert factory.opened == ["b", "c", "d"]
 
 
 async def test_tasks_and_timeouts_take_it() -> None:
@@ -123,8 +145,10 @@ async def test_it_is_cancelled_like_a_coroutine() -> None:
 
 
 async def test_it_says_what_is_missing_when_it_is_used_like_the_handle() -> None:
+    opened = Factory().open("a")
     with pytest.raises(AttributeError, match=r"open\(\) gives a handle.*not open yet.*await"):
-        Factory().open("a").name  # type: ignore[attr-defined]  # noqa: B018
+        opened.name  # type: ignore[attr-defined]  # noqa: B018
+    opened.close()
 
 
 async def test_it_is_used_once() -> None:
@@ -138,8 +162,10 @@ def test_the_factory_keeps_its_name_signature_and_text() -> None:
     assert Factory.open.__name__ == "open"
     assert Factory.open.__doc__ == "Open it."
     assert list(inspect.signature(Factory.open).parameters) == ["self", "name", "wrong"]
-    assert isinstance(Factory().open("a"), Opening)
-    assert "open()" in repr(Factory().open("a"))
+    opened = Factory().open("a")
+    assert isinstance(opened, Opening)
+    assert "open()" in repr(opened)
+    opened.close()
 
 
 async def test_a_handle_that_needs_no_opening_is_awaited_and_entered_too() -> None:

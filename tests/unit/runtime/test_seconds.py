@@ -40,20 +40,14 @@ from quire.streams.namespace.settings import (
     ],
 )
 def test_a_limit_is_taken_and_given_under_its_former_name(kind: type[Any], name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{name}_ms is deprecated: use {name}_s"):
+    with pytest.warns(DeprecationWarning, match=f"{name}_ms is deprecated.* Use {name}_s"):
         made = kind(**{f"{name}_ms": 1_500})
     assert made == kind(**{f"{name}_s": 1.5})
     assert f"{name}_ms" not in asdict(made)
-    with pytest.warns(DeprecationWarning, match=f"use {name}_s"):
+    with pytest.warns(DeprecationWarning, match=f"Use {name}_s"):
         assert getattr(made, f"{name}_ms") == 1_500
-    with pytest.warns(DeprecationWarning, match=f"use {name}_s"):
-        assert replace(made, **{f"{name}_ms": 20}) == kind(**{f"{name}_s": 0.02})
-
-
-def test_the_warning_names_the_line_that_used_the_name() -> None:
-    with pytest.warns(DeprecationWarning, match="long_poll_s") as found:
-        ClientConfig(long_poll_ms=100)  # type: ignore[call-arg]
-    assert found[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=f"Use {name}_s"):
+        assert replace(made, **{f"{name}_ms": 250}) == kind(**{f"{name}_s": 0.25})
 
 
 def test_no_limit_is_in_milliseconds_any_more() -> None:
@@ -163,11 +157,11 @@ def test_a_stored_time_that_is_no_number_is_refused(value: bytes) -> None:
 
 
 def test_programs_may_give_settings_their_former_names() -> None:
-    with pytest.warns(DeprecationWarning, match="retention_ms is deprecated: use retention_s"):
+    with pytest.warns(DeprecationWarning, match="retention_ms is deprecated.* Use retention_s"):
         assert DEFAULTS.with_values({"retention_ms": 1_500}).retention_s == 1.5
-    with pytest.warns(DeprecationWarning, match="use retention_s"):
+    with pytest.warns(DeprecationWarning, match="Use retention_s"):
         assert current_names({"retention_ms": None}) == {"retention_s": None}
-    with pytest.warns(match="use retention_s"), pytest.raises(UsageError, match="of type int"):
+    with pytest.warns(match="Use retention_s"), pytest.raises(UsageError, match="of type int"):
         current_names({"retention_ms": "1d"})
 
 

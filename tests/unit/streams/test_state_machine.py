@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_what_was_executed_survives() -> None:
 def test_keys_are_text_and_values_json() -> None:
     async def scene(b: Bench) -> None:
         async with await open_dict(b.streams, "d") as d:
-            with pytest.raises(UsageError, match="a key of the dictionary is text, not int"):
+            with pytest.raises(UsageError, match="a key of the dictionary is text"):
                 await d.set(1, "x")  # type: ignore[arg-type]
             with pytest.raises(UsageError):
                 await d.compare_and_set(None, None, 1)  # type: ignore[arg-type]
@@ -43,6 +44,24 @@ def test_keys_are_text_and_values_json() -> None:
                 await d.set("a", b"bytes")
             assert dict(d) == {}
             assert d.leader.applied == 0
+
+    run(scene)
+
+
+def test_values_that_were_read_are_copies() -> None:
+    async def scene(b: Bench) -> None:
+        async with await open_dict(b.streams, "d") as d:
+            given = {"list": [1, [2]], "text": "x"}
+            await d.set("a", given)
+            given["list"] = "changed"
+            d["a"]["list"][1].append(3)
+            d.get("a")["text"] = "changed"
+            for value in (*d.values(), *(value for _, value in d.items())):
+                value["list"].clear()
+            assert d["a"] == {"list": [1, [2]], "text": "x"}
+            snapshot = json.loads(d.leader.machine.snapshot())
+        async with await open_dict(b.streams, "d") as d:
+            assert dict(d) == snapshot == {"a": {"list": [1, [2]], "text": "x"}}
 
     run(scene)
 

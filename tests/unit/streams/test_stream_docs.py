@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
-from quire.streams.namespace.settings import DEFAULTS, parse_setting
+from quire.streams.namespace.settings import DEFAULTS
 from quire.streams.read.positions import EARLIEST, LATEST
 from quire.streams.write.producers import PRODUCERS_MAX
 from quire.streams.write.writer_task import GIVE_UP_S
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| `([a-z_]+)` \| (\S+) \| .+ \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([a-z_]+)` \| `(\S+)` \| (\w+) \| .+ \|$", re.MULTILINE)
 
 
 def section(heading: str) -> str:
@@ -22,8 +23,10 @@ def section(heading: str) -> str:
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
-    listed = [parse_setting(name, value) for name, value in ROW.findall(section("Settings"))]
+    rows = ROW.findall(section("Settings"))
+    listed = [(name, ast.literal_eval(value)) for name, value, _ in rows]
     assert listed == list(DEFAULTS.as_dict().items())
+    assert [kind for *_, kind in rows] == [type(value).__name__ for _, value in listed]
 
 
 def test_limits_that_the_guide_names() -> None:
@@ -31,4 +34,4 @@ def test_limits_that_the_guide_names() -> None:
     assert f"The last {PRODUCERS_MAX:,} producers" in GUIDE
     assert f"for {GIVE_UP_S:g} s" in GUIDE
     for place in (EARLIEST, LATEST):
-        assert f"| `{place.upper()}` | `{place}` |" in section("Reading")
+        assert f"| `{place.upper()}` | `{place}` |" in section("Read a stream")

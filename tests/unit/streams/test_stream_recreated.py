@@ -94,7 +94,7 @@ def test_two_that_look_for_a_life_at_one_time_find_the_same() -> None:
         metadata = b.streams.metadata("s")
         await metadata.lives.clear()  # as in a stream that Java made
         async with b.world.client("other") as other:
-            second = StreamMetadata(other.metadata.tree, metadata.paths, other.rng)
+            second = StreamMetadata(other, metadata.paths)
             for each in (metadata, second):
                 assert await each.tree.exists(metadata.paths.segments)
             first = second_known = second.lives._paths_known

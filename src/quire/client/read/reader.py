@@ -17,7 +17,7 @@ from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.recovery import HONEST_BOOKIES, TrustModel
-from quire.errors import NoSuchEntryError, ReadError, UsageError
+from quire.errors import NoSuchEntryError, ReadError, UsageError, check_type
 from quire.metadata.interface import MetadataStore, Versioned
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ class LedgerReader:
         is the end. UsageError for a bad range; ReadError, DigestError as `read`. Cancel-safe.
         """
         self._check_open()
+        _check_entry_ids(first, last)
         if not self.ledger_closed:
             await self._view.refresh()
         if self.ledger_closed:
@@ -210,6 +211,7 @@ class LedgerReader:
         self._check_open()
         if first is None:
             first = self.last_add_confirmed + 1
+        _check_entry_ids(first)
         if first < 0:
             raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
         follower = LedgerFollower(self._view, self._engine, first)
@@ -223,6 +225,7 @@ class LedgerReader:
         `last_add_confirmed` then. One bookie at a time is asked to tell, in a long poll: waiting
         costs next to nothing. Raises as `tail` does. Cancel-safe."""
         self._check_open()
+        _check_entry_ids(entry_id)
         if entry_id <= self.last_add_confirmed or self.ledger_closed:
             return self.last_add_confirmed
         follower = LedgerFollower(self._view, self._engine, entry_id, reads=False)
@@ -287,6 +290,7 @@ class LedgerReader:
 
     def _range(self, first: int, last: int | None) -> tuple[int, int]:
         self._check_open()
+        _check_entry_ids(first, last)
         end = self.last_add_confirmed
         if last is None:
             last = end
@@ -318,3 +322,9 @@ class LedgerReader:
 
     def _closed_error(self) -> UsageError:
         return UsageError(f"the reader of ledger {self.ledger_id} is closed")
+
+
+def _check_entry_ids(first: int, last: int | None = None) -> None:
+    check_type("an entry id", first, int)
+    if last is not None:
+        check_type("an entry id", last, int)

@@ -15,7 +15,7 @@ from quire._runtime.units import counted
 from quire.client.write.writer import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
-from quire.errors import LedgerClosedError, QuireError, UsageError
+from quire.errors import LedgerClosedError, QuireError, UsageError, check_type
 
 HELD_ENTRY_BYTES = 200
 """The bytes that a held entry counts in addition to its payload."""
@@ -59,6 +59,7 @@ class CallerIdWriter(WriteHandle):
             raise session.failure
         if self._closing is not None:
             raise self._closed_error()
+        check_type("an entry id", entry_id, int)
         payload = payload_bytes(payload)
         session.check_payload(payload)
         upcoming = self.last_add_pushed + 1

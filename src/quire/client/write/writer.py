@@ -24,12 +24,14 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.errors import (
+    ArgumentTypeError,
     LedgerClosedError,
     LedgerFencedError,
     NoSuchLedgerError,
     QuireError,
     UsageError,
     WriteError,
+    check_type,
 )
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.ledgers.creation import recreated, same_creation
@@ -41,19 +43,40 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
 
     A mutable buffer is copied, because its owner may change it before it is sent. A view whose
     items have several bytes, such as a view of integers, is converted: its length counts items, so
-    it would otherwise be stored cut off. Raises UsageError, which names `what` the payload is for,
-    if the payload is not a buffer.
+    it would otherwise be stored cut off. `what` the payload is for is named in the error.
+
+    Raises:
+        ArgumentTypeError: The payload is not a buffer.
     """
     if type(payload) is bytes:
         return payload
     try:
         return bytes(memoryview(payload))
     except TypeError:
-        raise UsageError(
+        raise ArgumentTypeError(
             f"{what} is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
             "was sent",
             remedy="Encode it first: text with .encode()",
         ) from None
+
+
+def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
+    """Return all payloads as `payload_bytes` does.
+
+    Raises:
+        ArgumentTypeError: They are not a sequence of buffers.
+    """
+    if not isinstance(payloads, list | tuple):
+        if not isinstance(payloads, Sequence) or isinstance(payloads, str | bytes | bytearray):
+            raise ArgumentTypeError(
+                f"several payloads are a list of buffers, not {type(payloads).__name__}. Nothing "
+                "was sent",
+                remedy="For a single payload, use the call that takes one",
+            )
+        payloads = list(payloads)
+    if {bytes}.issuperset(map(type, payloads)):
+        return payloads
+    return [payload_bytes(payload, what) for payload in payloads]
 
 
 class HowToWrite(TypedDict):
@@ -291,6 +314,7 @@ class WriteHandle:
                 raise
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
+        check_type("an entry id", entry_id, int)
         if not self._handed_over(entry_id):
             if self._session.failure is not None:  # the entry may have been held until the failure
                 raise self._session.failure
@@ -453,6 +477,7 @@ class LedgerWriter(WriteHandle):
         `ClientConfig.max_unacked_bytes` are unacknowledged.
         """
         session = self._session
+        payloads = payload_list(payloads)
         last = self.last_add_pushed
         for chunk in self._chunks(payloads):
             if session.full:
@@ -463,14 +488,12 @@ class LedgerWriter(WriteHandle):
             last = session.push(chunk)
         return last
 
-    def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
+    def _chunks(self, payloads: Sequence[bytes]) -> list[Sequence[Buffer]]:
         """Check every payload, then return them in chunks of about `max_batch_bytes`.
 
         All payloads are checked first, so either all of them are sent or none.
         """
         chunks: list[Sequence[Buffer]] = []
-        if not {bytes}.issuperset(map(type, payloads)):
-            payloads = [payload_bytes(payload) for payload in payloads]
         start = size = 0
         for at, payload in enumerate(payloads):
             size += len(payload)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from quire.errors import MetadataError, UsageError
+from quire.errors import MetadataError, UsageError, check_type
 
 PARTITION = "<default>"
 LAYOUT_DATA = b"\xff\xff\xff\xff"
@@ -39,6 +39,7 @@ def is_reserved(name: str) -> bool:
 
 def stream_name(name: str) -> str:
     """The name without a leading slash, checked. Raises UsageError with the reason."""
+    check_type("the name of a stream", name, str)
     plain = name[1:] if name.startswith("/") else name
     reason = _objection(plain)
     if reason is not None:

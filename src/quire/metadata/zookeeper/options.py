@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quire._runtime.limits import check_fields
 from quire.errors import UsageError
 
 AUTH_VARIABLE = "QUIRE_ZOOKEEPER_AUTH"
@@ -42,6 +43,7 @@ class ZooKeeperOptions:
     Nodes that exist are left as they are."""
 
     def __post_init__(self) -> None:
+        check_fields(self, UsageError)
         if self.digest is not None and not self._usable(self.digest):
             raise UsageError(
                 "the identity for ZooKeeper is not of the form user:password (it is not shown here)"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from quire._runtime.limits import Limits, PositiveInt, PositiveSeconds
 from quire._runtime.retry import Backoff
-from quire.config import MIB
+from quire.config import MIB, CheckedSettings
 
 BYTES_PER_S = 16 * MIB
 """Of a process, unless it is told otherwise: so much leaves room for who writes and reads."""
@@ -20,7 +22,7 @@ TARGET_SPREAD_PERCENT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class AutorecoverySettings:
+class AutorecoverySettings(CheckedSettings):
     """Intervals of 0 mean never. Where Java has a setting of the same meaning, the default is
     Java's."""
 
@@ -31,7 +33,7 @@ class AutorecoverySettings:
     """Between two looks at all ledgers for bookies that are not there."""
     ledger_check_interval_s: float = 604_800.0
     """Between two checks of the first and the last entry of every replica of every fragment."""
-    ledger_check_percent: float = 0.0
+    ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
     """So many of the other entries are read in that check, by chance."""
     replicas_check_interval_s: float = 0.0
     """Between two checks of which entries bookies say that they have."""
@@ -47,11 +49,11 @@ class AutorecoverySettings:
     up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
     """The longest wait between two attempts."""
-    poll_s: float = 5.0
+    poll_s: PositiveSeconds = 5.0
     """Between two looks for marked ledgers where nothing was to do."""
-    ledgers_at_once: int = 2
+    ledgers_at_once: PositiveInt = 2
     """That one process works on."""
-    bytes_per_s: float | None = BYTES_PER_S
+    bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
     """What one process copies, and reads to compare, in slices of 8 ms each. None: no bound."""
 
     @property

@@ -393,4 +393,4 @@ def built_for(name: str, written: Sequence[StreamMessage]) -> list[BuiltSegment]
 
 
 def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
-    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name), client.rng)
+    return StreamMetadata(client, StreamPaths(options.namespace, name))

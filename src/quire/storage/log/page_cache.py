@@ -3,7 +3,7 @@
 What is older is given back once it is synced. Else the log takes all the memory that a machine has
 free, and each byte of it memory that nobody had before: on a virtual machine whose host hands out
 memory when it is first touched, that costs more than all else in a write
-(docs/explanation/benchmarks.md).
+(docs/internals/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -13,21 +13,26 @@ from typing import Any
 
 from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
-from quire._runtime.tasks import TaskSet, each
+from quire._runtime.tasks import each
 from quire.client import Client
+from quire.client.client import end_with_client
 from quire.codec.distributedlog.binding import NamespaceBinding
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
+    ArgumentTypeError,
+    ClientClosedError,
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    QuireError,
     StreamEndedError,
     StreamExistsError,
     StreamQuotaError,
     UsageError,
     VersionConflictError,
+    check_type,
 )
 from quire.metadata.tree import COMMIT_OPERATIONS_MAX, Create, Delete, Operation, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
@@ -49,7 +54,7 @@ from quire.streams.namespace.truncation import (
     would_free,
     would_retain,
 )
-from quire.streams.read.positions import EARLIEST, Start, find
+from quire.streams.read.positions import EARLIEST, Start, check_position, check_start, find
 from quire.streams.read.reader import OpeningReader, StreamReader
 from quire.streams.read.subscriptions import Subscription
 from quire.streams.write.lock import StreamLock
@@ -86,10 +91,10 @@ class Namespace:
         self._values = dict(values)
         self.password = password
         self._tree = client.metadata.tree
-        self._tasks = TaskSet()
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
+        self._tasks = end_with_client(client, self)
 
     # -- namespaces ---------------------------------------------------------------------------
 
@@ -136,9 +141,17 @@ class Namespace:
 
     async def close(self) -> None:
         """Abandon the writers that are open, and release their locks."""
+        await self._end(None)
+
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        await self._end(error)
+
+    async def _end(self, error: QuireError | None) -> None:
+        """End what was opened through it. Writers raise `error` from now on; None: that they were
+        abandoned."""
         writers = dict(self._writers)
         for writer in writers:
-            writer.abandon()
+            writer._abandon(error)
         await each([lock for lock in writers.values() if lock], StreamLock.release)
         await self._tasks.close()
 
@@ -297,6 +310,8 @@ class Namespace:
         is lost, try again).
         """
         metadata = self.metadata(name)
+        if lock is not None and not isinstance(lock, int | float):
+            raise ArgumentTypeError(f"lock is a number of seconds, not {type(lock).__name__}")
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -307,6 +322,7 @@ class Namespace:
             return await self._open_writer(metadata)
         await metadata.ensure_writable()
         held = StreamLock(self._tree, metadata.paths.lock, self._tasks)
+        end_with_client(self.client, held)
         await held.acquire(lock)
         try:
             return await self._open_writer(metadata, held)
@@ -363,6 +379,7 @@ class Namespace:
 
     async def find(self, name: str, start: Start) -> DLSN:
         """The position that `start` means now."""
+        check_start(start)
         segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 
@@ -389,6 +406,7 @@ class Namespace:
         being written is left alone: what lies in it is given up by a later call (or roll first).
         `dry_run`: only say which would go."""
         metadata = self.metadata(name)
+        check_position(before)
         if dry_run:
             return await would_free(self.client, metadata, before)
         await truncate(metadata, before)
@@ -401,9 +419,7 @@ class Namespace:
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
-        return StreamMetadata(
-            self._tree, StreamPaths(self.path, stream_name(name)), self.client.rng
-        )
+        return StreamMetadata(self.client, StreamPaths(self.path, stream_name(name)))
 
 
 @opening
@@ -417,6 +433,7 @@ async def open_namespace(
 ) -> Namespace:
     """Open a namespace. See `quire.Client.namespace`."""
     path = namespace_path(path)
+    check_type("a password", password, bytes)
     if create:
         await _make(client, path, current_names(settings or {}))
     elif settings:
@@ -459,6 +476,7 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
 
 def namespace_path(path: str) -> str:
     """Checked: absolute, without a slash at the end. UsageError."""
+    check_type("the path of a namespace", path, str)
     parts = path.strip("/").split("/")
     try:
         for part in parts:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from quire._runtime.former_names import warn_renamed, was_in_milliseconds
+from quire._runtime.former_names import in_seconds_now, was_in_milliseconds
 from quire._runtime.suggest import did_you_mean
 from quire._runtime.units import parse_duration, parse_size
 from quire.codec.entry.digest import DigestType
-from quire.errors import MetadataError, UsageError
+from quire.errors import ArgumentTypeError, MetadataError, UsageError
 
 FORMAT_KEY = "quire"
 FORMAT = 1
@@ -71,6 +71,7 @@ class StreamSettings:
     """Quota of a namespace: so many streams; 0: none."""
 
     def __post_init__(self) -> None:
+        check_values(self.as_dict())
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
             raise UsageError(
                 f"ensemble_size {self.ensemble_size} >= write_quorum {self.write_quorum} >= "
@@ -111,27 +112,29 @@ def check_value(name: str, value: Any) -> None:
         raise UsageError(f"{name} must not be negative")
 
 
-DEFAULTS = StreamSettings()
-
-
 def check_values(values: Mapping[str, Any]) -> None:
     """UsageError for an unknown name or a wrong type. Whether values go together shows only where
     all of them are known: some are inherited."""
-    known = {field.name: type(getattr(DEFAULTS, field.name)) for field in fields(DEFAULTS)}
+    known: dict[str, type] = {field.name: type(field.default) for field in fields(StreamSettings)}
     for name, value in values.items():
         kind = known.get(name)
         if kind is None:
             raise UsageError(f"streams have no setting {name!r}", remedy=did_you_mean(name, known))
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UsageError(f"setting {name} must be of type {kind.__name__}: {value!r}")
-        if kind is float and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number: {value!r}")
+
+
+DEFAULTS = StreamSettings()
 
 
 def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings under their present names. A former name is a DeprecationWarning."""
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(f"settings are a mapping, not {type(values).__name__}")
     for name in values.keys() & IN_MILLISECONDS.keys():
-        warn_renamed(name, IN_MILLISECONDS[name], level=4)
+        in_seconds_now(name, IN_MILLISECONDS[name])
     return _in_seconds(values)
 
 

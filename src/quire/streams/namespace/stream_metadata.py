@@ -9,12 +9,12 @@ its successor. A lock (`lock`) only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.retry import Backoff, Retry
 from quire._runtime.tasks import each
+from quire.client import Client
 from quire.codec.distributedlog.limits import FIRST_LSSN
 from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.distributedlog.segment import (
@@ -36,7 +36,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.interface import ANY_VERSION
-from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
+from quire.metadata.tree import Check, Create, Delete, Operation, Put
 from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
 NO_LEDGER = b""
@@ -70,11 +70,12 @@ class WriterClaim:
 class StreamMetadata:
     """One stream's nodes."""
 
-    def __init__(self, tree: Tree, paths: StreamPaths, rng: random.Random) -> None:
-        self.tree = tree
-        self._rng = rng
+    def __init__(self, client: Client, paths: StreamPaths) -> None:
+        self.client = client
+        self.tree = client.metadata.tree
+        self._rng = client.rng
         self.paths = paths
-        self.lives = StreamLives(tree, paths)
+        self.lives = StreamLives(self.tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
         """Of nodes that Java named in its former way, at the last look: by number of the segment
         and whether it is in progress."""

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from quire.errors import MetadataError, UsageError
+from quire.errors import MetadataError, UsageError, check_type
 
 FORMAT = 1
 HEADS = "objects"
@@ -84,6 +84,7 @@ class ObjectInfo:
 
 def check_bucket(bucket: str) -> str:
     """`bucket`; UsageError if it cannot be one."""
+    check_type("the name of a bucket", bucket, str)
     if "/" in bucket:
         raise UsageError(f"the bucket {bucket!r} cannot have a '/' in its name")
     return _check("the bucket", bucket, BUCKET_BYTES_MAX)
@@ -91,6 +92,7 @@ def check_bucket(bucket: str) -> str:
 
 def check_name(name: str) -> str:
     """`name`; UsageError if it cannot be that of an object."""
+    check_type("the name of an object", name, str)
     return _check("the object", name, NAME_BYTES_MAX)
 
 
@@ -111,6 +113,7 @@ def _check(what: str, name: str, bytes_max: int) -> str:
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
+    check_type("chunk_bytes", chunk_bytes, int)
     if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
         raise UsageError(f"a chunk has 1 to {CHUNK_BYTES_MAX} bytes, not {chunk_bytes}")
 

@@ -71,7 +71,7 @@ from quire.streams.objects.format import (
     listed_names,
 )
 from quire.streams.objects.reader import ObjectReader
-from quire.streams.objects.source import Source, chunks_of
+from quire.streams.objects.source import Source, check_source, chunks_of
 
 __all__ = ["ObjectInfo", "ObjectReader", "Objects", "Orphan", "Source"]
 
@@ -153,6 +153,7 @@ class Objects(Ready):
         check_name(name)
         check_chunk_bytes(chunk_bytes)
         check_metadata(name, metadata or {})
+        check_source(source)
         if not replace:
             await self._refuse_taken((await self._head(name))[0])
         writer = await self._client.create_ledger(

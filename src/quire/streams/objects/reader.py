@@ -8,7 +8,13 @@ from contextlib import aclosing
 from types import TracebackType
 
 from quire.client import LedgerReader
-from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectDamagedError, UsageError
+from quire.errors import (
+    NoSuchLedgerError,
+    NoSuchObjectError,
+    ObjectDamagedError,
+    UsageError,
+    check_type,
+)
 from quire.streams.objects.format import ObjectInfo
 
 
@@ -47,6 +53,9 @@ class ObjectReader:
         bounded by `ClientConfig.read_windows`.
         """
         info = self.info
+        check_type("first_byte", first_byte, int)
+        if size is not None:
+            check_type("size", size, int)
         if first_byte < 0 or (size is not None and size < 0):
             raise UsageError(f"object {info.name!r}: byte {first_byte}, size {size} is no range")
         if first_byte > info.size_bytes:

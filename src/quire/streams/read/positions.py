@@ -16,7 +16,7 @@ from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.codec.distributedlog.record import Records
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.errors import NoSuchLedgerError, UsageError
+from quire.errors import ArgumentTypeError, NoSuchLedgerError, UsageError
 from quire.streams.read.records import read_entries
 
 
@@ -51,6 +51,7 @@ milliseconds ago may still come."""
 Start = DLSN | AtTxid | AtTime | AtSequence | str
 """A DLSN is inclusive: give `position.next_slot()` to go on behind a record."""
 
+_STARTS = f"Give {EARLIEST!r}, {LATEST!r}, a DLSN, AtTxid, AtTime or AtSequence"
 PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
 """What `parse_start` understands, for messages."""
 
@@ -90,6 +91,7 @@ async def find(
     """
     if isinstance(start, DLSN):
         return start
+    check_start(start)
     oldest = oldest_position(segments)
     if start == EARLIEST:
         return oldest
@@ -116,7 +118,31 @@ async def find(
             lambda segment: segment.following_sequence_id <= number,
             lambda segment, records, at: segment.sequence_id(records.positions[at]) < number,
         )  # fmt: skip
-    raise UsageError(f"{start!r} is no place to begin: give a DLSN, {EARLIEST!r}, {LATEST!r}, ...")
+    raise AssertionError("unreachable: `check_start` has refused it")  # pragma: no cover
+
+
+def check_start(start: Start) -> None:
+    """Check that `start` is a place to begin.
+
+    Raises:
+        UsageError: There is no such place. ArgumentTypeError, if the type is wrong.
+    """
+    if isinstance(start, str):
+        if start not in (EARLIEST, LATEST):
+            raise UsageError(f"{start!r} is no place to begin", remedy=_STARTS)
+    elif not isinstance(start, DLSN | AtTxid | AtTime | AtSequence):
+        raise ArgumentTypeError(
+            f"{type(start).__name__} is no type of a place to begin", remedy=_STARTS
+        )
+
+
+def check_position(position: DLSN) -> None:
+    """Raise ArgumentTypeError unless it is a position in a stream."""
+    if not isinstance(position, DLSN):
+        raise ArgumentTypeError(
+            f"a position is a DLSN, not {type(position).__name__}",
+            remedy="Use the `position` of a record, or DLSN.parse(text)",
+        )
 
 
 def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from quire._runtime.opening import Opening
 from quire.client import Client, LedgerReader
@@ -24,9 +24,18 @@ from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.codec.entry.entry import EntryRun
 from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
 from quire.streams.namespace.stream_metadata import StreamMetadata
-from quire.streams.read.positions import EARLIEST, Start, find, oldest_position
+from quire.streams.read.positions import (
+    EARLIEST,
+    Start,
+    check_position,
+    check_start,
+    find,
+    oldest_position,
+)
 from quire.streams.read.records import Gap, Record, RecordBatch, decode
 from quire.streams.read.segment_list import SegmentList
+
+H = TypeVar("H")
 
 GAP_CHOICES = ("raise", "deliver", "skip")
 MISSING_LOOKS = 3
@@ -68,6 +77,9 @@ class StreamReader:
     ) -> None:
         if on_gap not in GAP_CHOICES:
             raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+        check_start(start)
+        if end is not None:
+            check_position(end)
         self.name = metadata.paths.name
         self._client = client
         self._metadata = metadata
@@ -81,6 +93,9 @@ class StreamReader:
         """The life that the position belongs to."""
         self.ended = False
         self._closed = False
+        self._lists: dict[SegmentList, None] = {}
+        self._ledgers: dict[LedgerReader, None] = {}
+        """What the iterations under way read from, and may wait for."""
 
     @property
     def position(self) -> DLSN | None:
@@ -108,9 +123,8 @@ class StreamReader:
 
     async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
         """The records of one entry at a time, with gaps among them if asked for."""
-        if self._closed:
-            raise UsageError(f"the reader of stream {self.name} is closed")
-        async with SegmentList(self._metadata, self._life) as listed:
+        self._check_open()
+        async with self._listed() as listed:
             self._life = listed.life
             if self._position is None:
                 self._position = await find(
@@ -137,12 +151,31 @@ class StreamReader:
                 async with aclosing(self._segment(segment, listed)) as batches:
                     async for batch in batches:
                         yield batch
+                        self._check_open()
                 if self._at_the_end(segment):
                     return
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads that begin after this raise UsageError."""
+        """End the reader. Iterations raise UsageError from now on, also those that wait for
+        records. Nothing is held on bookies."""
         self._closed = True
+        for listed in self._lists:
+            listed.end(self._closed_error())
+        for ledger in self._ledgers:
+            ledger.close()
+
+    @asynccontextmanager
+    async def _listed(self) -> AsyncGenerator[SegmentList, None]:
+        async with SegmentList(self._metadata, self._life) as listed:
+            with _among(self._lists, listed):
+                yield listed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> UsageError:
+        return UsageError(f"the reader of stream {self.name} is closed")
 
     async def __aenter__(self) -> Self:
         return self
@@ -260,10 +293,16 @@ class StreamReader:
             runs = reader.read_runs(first, last) if first <= last else None
         else:
             runs = reader.tail_runs(first)
-        if runs is not None:
-            async with aclosing(runs):
-                async for run in runs:
-                    yield run
+        if runs is None:
+            return
+        try:
+            with _among(self._ledgers, reader):
+                async with aclosing(runs):
+                    async for run in runs:
+                        yield run
+        except UsageError:
+            self._check_open()  # this error names the stream, and not one of its ledgers
+            raise
 
     def _batch(self, segment: StreamSegment, entry_id: int, payload: bytes) -> RecordBatch | None:
         """What of the entry is to be delivered; the position moves behind it."""
@@ -302,6 +341,16 @@ class OpeningReader(Opening[StreamReader]):
         async with self as reader, aclosing(aiter(reader)) as records:
             async for record in records:
                 yield record
+
+
+@contextmanager
+def _among(handles: dict[H, None], handle: H) -> Iterator[None]:
+    """Keep a handle in `handles` while the block runs."""
+    handles[handle] = None
+    try:
+        yield
+    finally:
+        del handles[handle]
 
 
 def _is_ended(segments: Sequence[StreamSegment]) -> bool:

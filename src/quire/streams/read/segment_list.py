@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from quire._runtime.tasks import came
+from quire.client.client import end_with_client
 from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import ClientClosedError, QuireError
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
 LIST_AGAIN_S = 30.0
@@ -28,8 +30,10 @@ class SegmentList:
         self.life = life
         self.segments: Sequence[StreamSegment] = ()
         self._changed = asyncio.Event()
+        self._ended: QuireError | None = None
 
     async def __aenter__(self) -> SegmentList:
+        end_with_client(self._metadata.client, self)
         path = self._metadata.paths.segments
         self._watch = self._metadata.tree.watch_children(path, self._on_children)
         try:
@@ -46,6 +50,14 @@ class SegmentList:
         trace: TracebackType | None,
     ) -> None:
         self._watch.close()
+
+    def end(self, error: QuireError) -> None:
+        """Raise `error` in `changed` from now on, also in a call that waits."""
+        self._ended = error
+        self._changed.set()
+
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        self.end(error)
 
     def _on_children(self, names: list[str] | None) -> None:
         self._changed.set()
@@ -66,4 +78,6 @@ class SegmentList:
     async def changed(self) -> Sequence[StreamSegment]:
         """Wait for a change, or for `LIST_AGAIN_S`, and read the list again. Cancel-safe."""
         await came(self._changed, asyncio.timeout(LIST_AGAIN_S))
+        if self._ended is not None:
+            raise self._ended
         return await self.look()

@@ -12,16 +12,19 @@ from quire.errors import (
     StreamDamagedError,
     UsageError,
     VersionConflictError,
+    check_type,
 )
 from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Put
 from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.positions import check_position
 
 COMMIT_ATTEMPTS_MAX = 20
 
 
 def check_subscription_name(name: str) -> str:
     """Return `name`. Raises UsageError if no subscription can have it."""
+    check_type("the name of a subscription", name, str)
     if not name or "/" in name or name in (".", "..") or not name.isprintable():
         raise UsageError(
             f"{name!r} cannot be the name of a subscription",
@@ -61,6 +64,7 @@ class Subscription(Ready):
     async def commit(self, position: DLSN) -> bool:
         """Everything before `position` (`record.position.next_slot()`) is done with. False, and
         nothing changed, where the stored position is not less. Durable on return."""
+        check_position(position)
         tree, guard = self._metadata.tree, await self._check_life()
         value = position.to_text().encode("ascii")
         for _ in range(COMMIT_ATTEMPTS_MAX):

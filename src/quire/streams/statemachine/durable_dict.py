@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from quire._runtime.former_names import deprecated
 from quire._runtime.opening import Opening, opening
-from quire.errors import UsageError
+from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
 
@@ -30,6 +30,15 @@ def _decoded(command: bytes) -> Any:
         return json.loads(command)
     except ValueError:
         return None
+
+
+def _copied(value: Any) -> Any:
+    """Return a value of JSON whose lists and dictionaries are the caller's own."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copied(inner) for inner in value]
+    return value
 
 
 class Dictionary:
@@ -68,8 +77,9 @@ class Dictionary:
 class DurableDict(Mapping[str, Any]):
     """A dictionary that survives. Made by `Client.durable_dict`.
 
-    Reading is from memory. Calls that change it are durable when they return, and raise what
-    `Leader.execute` raises. Use as `async with`, or call `close`.
+    Reading is from memory, and gives copies of values: a list that the caller changes is stored
+    only when it is given to `set`. Calls that change the dictionary are durable when they return,
+    and raise what `Leader.execute` raises. Use as `async with`, or call `close`.
     """
 
     leader: Leader[bool]
@@ -88,8 +98,8 @@ class DurableDict(Mapping[str, Any]):
         return open_dict(streams, name, snapshot_every=snapshot_every)
 
     async def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return. Raises UsageError for a key that is not text, and
-        TypeError for a value that JSON does not know: nothing was changed."""
+        """Set a value. It is durable on return. Raises ArgumentTypeError for a key that is not text
+        and for a value that JSON does not know: nothing was changed."""
         await self._execute("set", key, value)
 
     async def delete(self, key: str) -> bool:
@@ -101,15 +111,17 @@ class DurableDict(Mapping[str, Any]):
         return await self._execute("compare", key, old, new)
 
     async def _execute(self, name: str, key: str, *values: Any) -> bool:
-        if not isinstance(key, str):
-            raise UsageError(
-                f"a key of the dictionary is text, not {type(key).__name__}. Nothing was changed"
-            )
-        command = name, key, *values
-        return await self.leader.execute(json.dumps(command).encode())
+        check_type("a key of the dictionary", key, str)
+        try:
+            command = json.dumps((name, key, *values)).encode()
+        except (TypeError, ValueError) as error:  # ValueError: it contains itself
+            raise ArgumentTypeError(
+                f"the value for {key!r} cannot be stored as JSON: {error}. Nothing was changed"
+            ) from None
+        return await self.leader.execute(command)
 
     def __getitem__(self, key: str) -> Any:
-        return self._machine.items[key]
+        return _copied(self._machine.items[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._machine.items)

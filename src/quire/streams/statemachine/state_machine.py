@@ -22,10 +22,13 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from quire._runtime.opening import opening
-from quire._runtime.tasks import TaskSet
+from quire.client.client import end_with_client
+from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
+    ArgumentTypeError,
+    ClientClosedError,
     NoSuchObjectError,
     ObjectDamagedError,
     ObjectExistsError,
@@ -35,6 +38,7 @@ from quire.errors import (
     StreamFencedError,
     StreamGapError,
     UsageError,
+    check_type,
 )
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.objects.format import ObjectInfo, check_name
@@ -73,6 +77,21 @@ class StateMachine(Protocol[ResultT_co]):
     def restore(self, state: bytes) -> None: ...
 
 
+def check_machine(machine: object) -> None:
+    """Raise ArgumentTypeError unless the object has the methods of a state machine."""
+    remedy = "Give an object with apply(command), snapshot() and restore(state)"
+    if isinstance(machine, type):
+        raise ArgumentTypeError(
+            f"{machine.__name__} is a class, and not a state machine", remedy=remedy
+        )
+    for method in ("apply", "snapshot", "restore"):
+        if not callable(getattr(machine, method, None)):
+            raise ArgumentTypeError(
+                f"{type(machine).__name__} is not a state machine: it has no method {method!r}",
+                remedy=remedy,
+            )
+
+
 class _Replica(Generic[ResultT]):
     """A machine, and how far it has come along the log."""
 
@@ -84,6 +103,7 @@ class _Replica(Generic[ResultT]):
     """The number of commands so far, those that a snapshot stands for included."""
 
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
+        check_machine(machine)
         self.name = name
         self.machine = machine
         self.applied = 0
@@ -93,12 +113,22 @@ class _Replica(Generic[ResultT]):
         self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
-        self._tasks = TaskSet()
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
+        self._ended: QuireError | None = None
+        """The error of calls after the end, and of those that waited for something then."""
+        self._tasks = end_with_client(streams.client, self)
 
-    async def _end(self) -> None:
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        await self._end(error)
+
+    async def _end(self, error: QuireError) -> None:
+        if self._ended is None:
+            self._ended = error
         await self._tasks.close()
+
+    async def _close(self) -> None:
+        await self._end(StreamClosedError(f"state machine {self.name} is closed"))
         if self.owns_streams:
             await self._streams.close()
 
@@ -176,9 +206,10 @@ class Leader(_Replica[ResultT]):
         *,
         snapshot_every: int = 0,
     ) -> None:
-        super().__init__(streams, name, machine)
+        check_type("snapshot_every", snapshot_every, int)
         if snapshot_every < 0:
             raise UsageError(f"snapshot_every is a number of commands, or 0, not {snapshot_every}")
+        super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
@@ -207,9 +238,10 @@ class Leader(_Replica[ResultT]):
         Raises UsageError for an empty command (nothing happened); StreamFencedError when another
         leader has come, and what an append raises: the command may or may not be applied by the
         next leader. If cancelled, it may still be applied."""
+        command = payload_bytes(command, "a command")
         if command == NOTHING:
             raise UsageError("a command must not be empty")
-        result: ResultT = await self._submit(bytes(command))  # type: ignore[assignment]
+        result: ResultT = await self._submit(command)  # type: ignore[assignment]
         return result
 
     async def confirm(self) -> None:
@@ -247,7 +279,7 @@ class Leader(_Replica[ResultT]):
                 await asyncio.wait([self._waiting[-1][2]])
             await self._writer.close()
         finally:
-            await self._end()
+            await self._close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -262,12 +294,19 @@ class Leader(_Replica[ResultT]):
             await self.close()
         else:
             self._writer.abandon()
-            await self._end()
+            await self._close()
 
     # -- inside -------------------------------------------------------------------------------
 
+    async def _end(self, error: QuireError) -> None:
+        error.outcome_known = False  # of the commands under way
+        await super()._end(error)
+        self._fail(error)
+
     async def _submit(self, command: bytes) -> ResultT | None:
         appended = await self._writer.submit_many((command,))
+        if self._ended is not None:  # nobody applies commands any more
+            raise self._ended
         result: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((appended, command, result))
         self._more.set()
@@ -368,13 +407,22 @@ class Follower(_Replica[ResultT]):
     async def wait_applied(self, count: int) -> None:
         """Until so many commands (`Leader.applied`) are applied here. Raises what ended it."""
         async with self._moved:
-            await self._moved.wait_for(lambda: self.applied >= count or self.failure is not None)
-        if self.applied < count and self.failure is not None:
-            raise self.failure
+            await self._moved.wait_for(lambda: self.applied >= count or self._over is not None)
+        if self.applied < count and self._over is not None:
+            raise self._over
+
+    @property
+    def _over(self) -> QuireError | None:
+        """The error of those who wait for commands, once none comes any more."""
+        return self.failure or self._ended
 
     async def close(self) -> None:
-        """Stop following."""
-        await self._end()
+        """Stop following. Calls that wait raise StreamClosedError."""
+        await self._close()
+
+    async def _end(self, error: QuireError) -> None:
+        await super()._end(error)
+        await self._tell()
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,7 +16,13 @@ from collections.abc import Callable
 
 from quire._runtime.tasks import TaskSet, each
 from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
-from quire.errors import MetadataError, NoSuchKeyError, QuireError, StreamLockedError
+from quire.errors import (
+    ClientClosedError,
+    MetadataError,
+    NoSuchKeyError,
+    QuireError,
+    StreamLockedError,
+)
 from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
 
@@ -41,7 +47,9 @@ class StreamLock:
         self._watch: Watch | None = None
         self._joining: asyncio.Task[None] | None = None
         self._failure: QuireError | None = None
-        """Of joining."""
+        """Of joining, or why the lock is no longer waited for."""
+        self._waiting = asyncio.Event()
+        """Set when the member before this one is gone, or `_failure` is known."""
 
     async def acquire(self, timeout_s: float) -> None:
         """Own the lock; 0: now or not at all. StreamLockedError names who has it, and leaves
@@ -71,6 +79,12 @@ class StreamLock:
         if not self._left:
             await asyncio.shield(self._tasks.start(self._leave()))
 
+    async def _client_closed(self, error: ClientClosedError) -> None:
+        if self._watch is None:  # it is still waited for
+            self._failure = error
+            self._waiting.set()
+            await self.release()
+
     # -- the member ---------------------------------------------------------------------------
 
     async def _join_and_wait(self, timeout_s: float) -> LockMember | None:
@@ -97,6 +111,8 @@ class StreamLock:
                     await self._gone(before[-1])
             except TimeoutError:
                 return before[0]
+            if self._failure is not None:
+                raise self._failure
 
     @property
     def _own(self) -> LockMember:
@@ -122,10 +138,11 @@ class StreamLock:
 
     async def _gone(self, member: LockMember) -> None:
         """Wait until a member is deleted, or its session has ended."""
-        gone = asyncio.Event()
-        watch = self._when_gone(member, gone.set)
+        self._waiting.clear()
+        watch = self._when_gone(member, self._waiting.set)
         try:
-            await gone.wait()
+            if self._failure is None:
+                await self._waiting.wait()
         finally:
             watch.close()
 

@@ -16,19 +16,21 @@ from typing import Self
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
-from quire.client.write.writer import payload_bytes
+from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.control_record import CreationTime, FencingToken, encode_control
 from quire.codec.distributedlog.dlsn import DLSN, INVALID_DLSN
 from quire.codec.distributedlog.limits import MAX_USER_TXID
 from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES, entry_ends
 from quire.codec.wire.v2 import Buffer
 from quire.errors import (
+    QuireError,
     RecordTooLargeError,
     StreamClosedError,
     StreamConditionError,
     StreamEndedError,
     TxidOrderError,
     UsageError,
+    check_type,
 )
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.write.pending_entry import Appended, PendingEntry
@@ -202,7 +204,10 @@ class StreamWriter:
 
     def abandon(self) -> None:
         """Stop without completing the segment: the next writer does. Nothing is waited for."""
-        self._writer_task.abandon()
+        self._abandon(None)
+
+    def _abandon(self, error: QuireError | None) -> None:
+        self._writer_task.abandon(error)
 
     def on_end(self, ended: Callable[[], object]) -> None:
         """Call `ended` once, when the writer is closed or has failed."""
@@ -237,8 +242,7 @@ class StreamWriter:
         await self._writer_task.budget.wait()
         self._check()
         self._check_token(token)
-        if not {bytes}.issuperset(map(type, payloads)):
-            payloads = [payload_bytes(payload, "a record") for payload in payloads]
+        payloads = payload_list(payloads, "a record")
         given = self._txids(len(payloads), txids)
         longest = max(map(len, payloads), default=0)
         if longest > MAX_PAYLOAD_BYTES:
@@ -246,6 +250,8 @@ class StreamWriter:
                 f"a record of stream {self.name} has {longest} bytes; at most {MAX_PAYLOAD_BYTES} "
                 "go into one. Nothing was appended"
             )
+        if expect is not None:
+            check_type("expect", expect, int)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
                 f"stream {self.name} has {self._sequence} records, not {expect}: nothing was "
@@ -302,6 +308,9 @@ class StreamWriter:
         if txids is None or len(txids) != count:
             raise UsageError(f"stream {self.name} takes a txid with each record")
         before = self._last_txid
+        if not {int}.issuperset(map(type, txids)):
+            for txid in txids:
+                check_type("a txid", txid, int)
         for txid in txids:
             if not before <= txid <= MAX_USER_TXID:
                 raise TxidOrderError(

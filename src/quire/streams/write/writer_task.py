@@ -149,8 +149,11 @@ class WriterTask:
         if self.failure is not None and not isinstance(self.failure, StreamClosedError):
             raise self.failure
 
-    def abandon(self) -> None:
-        self._fail(StreamClosedError(f"the writer of stream {self.name} was abandoned"))
+    def abandon(self, error: QuireError | None = None) -> None:
+        """End at once. Appends raise `error`, or that the writer was abandoned."""
+        if error is not None:
+            error.outcome_known = False  # of what is under way
+        self._fail(error or StreamClosedError(f"the writer of stream {self.name} was abandoned"))
         self._task.cancel()
 
     # -- sending ------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""Clients that a program forgets to close.
+
+A client that `connect` made is closed when its event loop cancels its tasks at the end, as
+`asyncio.run` does, with a ResourceWarning. Where no loop comes to such an end, as in the blocking
+API, the warning comes when the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+from collections.abc import Coroutine
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from quire._runtime.caller_warnings import CallerLine, caller_line, warn_caller
+from quire.errors import QuireError
+from quire.metadata.interface import MetadataStore
+
+REST_S = 86_400.0
+"""Seconds between two looks at nothing. The timer makes the event loop keep the client."""
+
+
+class Closable(Protocol):
+    """The part of a client that is used here."""
+
+    metadata: MetadataStore
+
+    @property
+    def closed(self) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
+_open: WeakKeyDictionary[Closable, CallerLine | None] = WeakKeyDictionary()
+"""The clients of this process, with the lines that connected them."""
+
+
+def watch(client: Closable) -> Coroutine[Any, Any, None]:
+    """Return the work of a background task of the client. Call it where the client is made."""
+    _open[client] = caller_line()
+    return _close_at_the_end(client)
+
+
+async def _close_at_the_end(client: Closable) -> None:
+    """Wait until the tasks of the event loop are cancelled, and close the client if it is open."""
+    try:
+        while True:
+            await asyncio.sleep(REST_S)
+    finally:
+        _warn_if_open(client)
+        try:
+            await client.close()
+        except QuireError:
+            pass  # nobody waits for this
+
+
+def _warn_if_open(client: Closable) -> None:
+    at = _open.pop(client, None)
+    if not client.closed:
+        warn_caller(
+            f"this client of {client.metadata.uri} was never closed. Enter it with `async with` "
+            "(`with` in quire.blocking), or call its `close`",
+            ResourceWarning,
+            at,
+        )
+
+
+def _warn_of_all() -> None:
+    for client in list(_open):
+        _warn_if_open(client)
+
+
+atexit.register(_warn_of_all)
+os.register_at_fork(after_in_child=_open.clear)

@@ -1,0 +1,159 @@
+"""An argument of the wrong type is refused at the public call, with an error that names it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import quire
+from quire.errors import ArgumentTypeError, UsageError
+from quire.statemachine import Dictionary
+from quire.streams import DLSN
+
+
+class Handles:
+    """One open handle of each kind."""
+
+    client: quire.Client
+    writer: quire.LedgerWriter
+    ids: quire.CallerIdWriter
+    reader: quire.LedgerReader
+    streams: Any
+    records: Any
+    settings: Any
+    objects: Any
+    found: Any
+
+
+@pytest_asyncio.fixture
+async def h(client: quire.Client) -> AsyncIterator[Handles]:
+    h = Handles()
+    h.client = client
+    h.writer = await client.create_ledger()
+    h.ids = await client.create_ledger(caller_ids=True)
+    await h.writer.append(b"one")
+    h.reader = await client.open_ledger(h.writer.ledger_id)
+    async with client.namespace("/a", create=True) as h.streams:
+        h.records = await h.streams.open_writer("s", create=True)
+        async with client.durable_dict("/a", "d", create=True) as h.settings:
+            h.objects = client.objects()
+            await h.objects.put("o", b"bytes")
+            h.found = await h.objects.get("o")
+            yield h
+
+
+async def done(made: Any) -> Any:
+    """Await a call, or take the first item of an iteration."""
+    if hasattr(made, "__aiter__") and not hasattr(made, "__await__"):
+        return await anext(aiter(made), None)
+    return await made if inspect.isawaitable(made) else made
+
+
+CALLS: list[Callable[[Handles], Any]] = [
+    lambda h: h.client.create_ledger(ensemble_size="3"),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(ack_quorum=2.0),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(digest=5),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(password="text"),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(custom=5),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(custom={"k": "text"}),  # type: ignore[call-overload]
+    lambda h: h.client.create_ledger(ledger_id="7"),  # type: ignore[call-overload]
+    lambda h: h.client.open_ledger("7"),  # type: ignore[arg-type]
+    lambda h: h.client.open_ledger(None),  # type: ignore[arg-type]
+    lambda h: h.client.open_ledger(7, password="text"),  # type: ignore[arg-type]
+    lambda h: h.client.open_ledger(7, assume_liars="1"),  # type: ignore[arg-type]
+    lambda h: h.client.delete_ledger("7"),  # type: ignore[arg-type]
+    lambda h: h.client.ledger_metadata("7"),  # type: ignore[arg-type]
+    lambda h: h.client.list_ledgers("7"),  # type: ignore[arg-type]
+    lambda h: h.client.bookie_info(5),  # type: ignore[arg-type]
+    lambda h: h.client.list_entries("b", "7"),  # type: ignore[arg-type]
+    lambda h: h.client.namespace(5),  # type: ignore[arg-type]
+    lambda h: h.client.namespace("/a", password="text"),  # type: ignore[arg-type]
+    lambda h: h.client.namespace("/a", create=True, settings=5),  # type: ignore[arg-type]
+    lambda h: h.client.objects(5),  # type: ignore[arg-type]
+    lambda h: h.client.state_machine("/a", "m", object()),  # type: ignore[call-overload]
+    lambda h: h.client.state_machine("/a", "m", Dictionary),  # type: ignore[call-overload]
+    lambda h: h.client.state_machine("/a", "m", None, follow=True),  # type: ignore[call-overload]
+    lambda h: h.client.state_machine("/a", 5, Dictionary(), create=True),  # type: ignore[call-overload]
+    lambda h: h.client.state_machine("/a", "m", Dictionary(), snapshot_every="1", create=True),  # type: ignore[call-overload]
+    lambda h: h.client.durable_dict("/a", 5),  # type: ignore[arg-type]
+    lambda h: h.writer.append(5),  # type: ignore[arg-type]
+    lambda h: h.writer.append("text"),  # type: ignore[arg-type]
+    lambda h: h.writer.append(None),  # type: ignore[arg-type]
+    lambda h: h.writer.submit("text"),  # type: ignore[arg-type]
+    lambda h: h.writer.append_many(5),  # type: ignore[arg-type]
+    lambda h: h.writer.append_many("text"),  # type: ignore[arg-type]
+    lambda h: h.writer.append_many(b"bytes"),  # type: ignore[arg-type]
+    lambda h: h.writer.append_many([b"one", "text"]),  # type: ignore[list-item]
+    lambda h: h.writer.submit_many(b"one" for _ in range(2)),  # type: ignore[arg-type]
+    lambda h: h.writer.wait("0"),  # type: ignore[arg-type]
+    lambda h: h.ids.append_at("0", b"one"),  # type: ignore[arg-type]
+    lambda h: h.ids.append_at(0, "text"),  # type: ignore[arg-type]
+    lambda h: h.reader.read(first="a"),  # type: ignore[arg-type]
+    lambda h: h.reader.read(0, "a"),  # type: ignore[arg-type]
+    lambda h: h.reader.read_runs("a"),  # type: ignore[arg-type]
+    lambda h: h.reader.read_unconfirmed("a"),  # type: ignore[arg-type]
+    lambda h: h.reader.read_entry("a"),  # type: ignore[arg-type]
+    lambda h: h.reader.tail("a"),  # type: ignore[arg-type]
+    lambda h: h.reader.wait_confirmed("a"),  # type: ignore[arg-type]
+    lambda h: h.streams.create_stream(5),
+    lambda h: h.streams.create_stream("x", settings=5),
+    lambda h: h.streams.open_writer(5),
+    lambda h: h.streams.open_writer("s", lock="1"),
+    lambda h: h.streams.open_reader(5),
+    lambda h: h.streams.open_reader("s", start=5),
+    lambda h: h.streams.open_reader("s", end="5:0:0"),
+    lambda h: h.streams.find("s", 5),
+    lambda h: h.streams.truncate("s", "5:0:0"),
+    lambda h: h.streams.subscription("s", 5),
+    lambda h: h.streams.subscription("s", "me").commit("5:0:0"),
+    lambda h: h.records.append(5),
+    lambda h: h.records.append("text"),
+    lambda h: h.records.append_many("text"),
+    lambda h: h.records.append(b"one", expect="1"),
+    lambda h: h.settings.set(1, "x"),
+    lambda h: h.settings.set("a", b"bytes"),
+    lambda h: h.settings.compare_and_set("a", None, object()),
+    lambda h: h.settings.leader.execute("text"),
+    lambda h: h.settings.leader.execute(5),
+    lambda h: h.objects.put(5, b"bytes"),
+    lambda h: h.objects.put("x", 5),
+    lambda h: h.objects.put("x", "text"),
+    lambda h: h.objects.put("x", b"bytes", chunk_bytes="1"),
+    lambda h: h.objects.get(5),
+    lambda h: h.found.read("0"),
+    lambda h: quire.connect(5),  # type: ignore[arg-type]
+    lambda h: quire.connect("memory://x", config={}),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(
+    "call", CALLS, ids=[inspect.getsource(one).split(": ", 1)[1].split("#")[0] for one in CALLS]
+)
+async def test_a_wrong_type_is_refused(h: Handles, call: Callable[[Handles], Any]) -> None:
+    with pytest.raises(ArgumentTypeError) as refused:
+        await done(call(h))
+    assert isinstance(refused.value, TypeError)
+    assert isinstance(refused.value, UsageError)
+    assert h.writer.last_add_pushed == 0
+    assert h.records.next_sequence == 0
+    assert not await h.streams.exists("m")
+
+
+async def test_what_looks_like_the_type_is_taken(h: Handles) -> None:
+    numpy = pytest.importorskip("numpy")
+    assert await h.writer.append_many((bytearray(b"two"), memoryview(b"three"))) == 2
+    reader = await h.client.open_ledger(numpy.int64(h.writer.ledger_id), recover=True)
+    [entry] = [entry async for entry in reader.read(numpy.int64(1), numpy.int64(1))]
+    assert entry.payload == b"two"
+    assert await h.streams.find("s", DLSN(1, 0, 0)) == DLSN(1, 0, 0)
+
+
+async def test_a_state_machine_is_checked_before_anything_is_made(client: quire.Client) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"object is not a state machine.*'apply'"):
+        await client.state_machine("/new", "m", object(), create=True)  # type: ignore[call-overload]
+    with pytest.raises(quire.errors.NoSuchNamespaceError):
+        await client.namespace("/new")

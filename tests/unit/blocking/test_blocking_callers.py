@@ -1,0 +1,42 @@
+"""What a caller in another thread hears: warnings that name its line, and refused arguments."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from quire import blocking
+from quire.errors import ArgumentTypeError
+
+SETTINGS = {"retention_ms": 86_400_000}
+Use = Callable[[blocking.Client, blocking.Namespace], Any]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client, streams: client.namespace("/b", create=True, settings=SETTINGS),
+        lambda client, streams: streams.configure(SETTINGS),
+        lambda client, streams: streams.create_stream("b", settings=SETTINGS),
+        lambda client, streams: streams.configure_stream("a", SETTINGS),
+    ],
+)
+def test_a_deprecation_names_the_line_that_called(client: blocking.Client, use: Use) -> None:
+    with client.namespace("/a", create=True) as streams:
+        streams.create_stream("a")
+        with pytest.warns(DeprecationWarning, match="is deprecated") as found:
+            use(client, streams)
+        [warning] = found
+        assert warning.filename == __file__
+        assert "lambda client, streams" in linecache.getline(warning.filename, warning.lineno)
+
+
+def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
+    for wrong in ("text", 5, None):
+        with pytest.raises(ArgumentTypeError, match="the source of an object"):
+            client.objects().put("o", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="a piece of an object is a buffer, not str"):
+        client.objects().put("o", ["text"])  # type: ignore[list-item]

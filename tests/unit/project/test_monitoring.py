@@ -1,0 +1,58 @@
+"""The monitoring guide names metrics, events and paths that exist.
+
+Its example rules for Prometheus are those of its table.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+GUIDES = ROOT / "docs" / "guides"
+PAGE = (GUIDES / "monitoring.md").read_text(encoding="utf-8")
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+HTTP = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+METRIC = re.compile(r"\b(?:quire|bookie|bookkeeper|process)_(?:[a-z]+_)?\w+[a-z0-9S]\b")
+MADE_OF_A_STATE = {"directory_read_only", "directory_failed"}
+"""Events whose names the bookie makes of a directory's state."""
+
+
+@pytest.mark.parametrize(
+    "name", ["monitoring.md", "tuning.md", "full-disk.md", "security-checklist.md"]
+)
+def test_each_metric_exists(name: str) -> None:
+    text = (GUIDES / name).read_text(encoding="utf-8")
+    named = {re.sub(r"_bucket$", "", one) for one in METRIC.findall(text)}
+    assert named
+    missing = [one for one in sorted(named) if f"`{one}`" not in METRICS]
+    assert missing == []
+
+
+def test_there_is_a_rule_for_each_row_in_the_same_order() -> None:
+    [rules] = re.findall(r'```yaml title="quire.rules.yml"\n(.*?)```', PAGE, re.DOTALL)
+    [group] = yaml.safe_load(rules)["groups"]
+    rows = re.findall(r"^\| \d+ \| ([^|]+) \|", PAGE, re.MULTILINE)
+    assert len(rows) == len(group["rules"]) == 10
+    for row, rule in zip(rows, group["rules"], strict=True):
+        named = METRIC.findall(re.sub(r"_bucket\b", "", rule["expr"]))
+        assert set(METRIC.findall(row)) <= set(named), row
+
+
+def test_each_event_is_logged_somewhere() -> None:
+    events = PAGE.split("## 6. ")[1]
+    named = set(re.findall(r"`([a-z]+_[a-z_]+)`", events))
+    assert len(named) > 10
+    source = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "src" / "quire").rglob("*.py")
+    )
+    assert {one for one in named if f'"{one}"' not in source} == MADE_OF_A_STATE
+
+
+def test_each_path_is_served() -> None:
+    paths = set(re.findall(r"^\| `(/[\w/]+)` \|", PAGE, re.MULTILINE))
+    assert len(paths) == 5
+    assert [path for path in paths if path not in HTTP] == []
