@@ -46,7 +46,7 @@ MODULES = {
     "spark": ("Spark in Python", "quire.spark", "What is in `quire.spark`.", ()),
     "testing": ("Testing", "quire.testing", "For tests of programs that use Quire.", ()),
 }
-"""For each page of the reference: title, package, first line, and names with a page of their own."""
+"""For each page of the reference: title, package, first line, and names with another page."""
 
 
 class ListsAsOnGitHub(Extension):
@@ -191,7 +191,7 @@ def options_page() -> Iterator[str]:
     """Return a page with the help of every command, as `--help` prints it."""
     yield "# Every option"
     yield ""
-    yield "This is what `quire COMMAND --help` prints. [Commands](commands.md) says what each is for."
+    yield "This is what `quire COMMAND --help` prints. [Commands](commands.md) says what it does."
     for path, context in commands(click.Context(cli, info_name="quire")):
         yield from ("", f"## {path}", "", "```text", context.get_help(), "```")
 
