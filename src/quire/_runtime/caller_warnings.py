@@ -15,6 +15,10 @@ _BETWEEN = {
 """Top-level modules whose frames are passed over: Quire, and those that only pass calls on."""
 
 
+_passed_over: set[str] = set()
+"""The names of modules that were met, and are below one of these."""
+
+
 class CallerLine(NamedTuple):
     """A line of the program that uses Quire."""
 
@@ -33,9 +37,12 @@ def find_caller() -> CallerLine | None:
     """Return the innermost line on the stack that is not Quire's, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module = frame.f_globals.get("__name__") or ""
-        if module.partition(".")[0] not in _BETWEEN:
-            return CallerLine(frame.f_code.co_filename, frame.f_lineno, module, frame.f_globals)
+        namespace = frame.f_globals
+        module: str = namespace.get("__name__") or ""
+        if module not in _passed_over:  # a set: the blocking API looks for its caller in each call
+            if module.partition(".")[0] not in _BETWEEN:
+                return CallerLine(frame.f_code.co_filename, frame.f_lineno, module, namespace)
+            _passed_over.add(module)
         frame = frame.f_back
     return None
 

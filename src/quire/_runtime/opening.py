@@ -6,7 +6,7 @@
         ...
 
 Nothing happens before that. A result that is neither awaited nor entered does nothing, and warns
-when it is dropped, as a coroutine does.
+when it is dropped, as a coroutine does. At the end of this module is the `repr` of handles.
 """
 
 from __future__ import annotations
@@ -143,3 +143,14 @@ class Ready:
         trace: TracebackType | None,
     ) -> None:
         return None
+
+
+def represented(handle: object, *words: str, **facts: object) -> str:
+    """Return `<LedgerWriter ledger=7 open>`: the facts that name it, then words for its state."""
+    named = (f"{name}={value}" for name, value in facts.items())
+    return f"<{' '.join((type(handle).__name__, *named, *words))}>"
+
+
+def open_or_closed(closed: bool) -> str:
+    """Return the word for the state of a handle."""
+    return "closed" if closed else "open"

@@ -67,7 +67,7 @@ class Handle(Generic[A]):
         return self._pid == os.getpid()
 
     def __repr__(self) -> str:
-        return f"<blocking {self._what.format(self._opened)}>"
+        return f"<blocking {repr(self._opened).removeprefix('<')}"
 
 
 class ContextHandle(Handle[H]):

@@ -317,6 +317,11 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
         return self._opened.ledger_closed
 
     @property
+    def closed(self) -> bool:
+        """Whether this handle was closed. `ledger_closed` says whether the ledger is."""
+        return self._opened.closed
+
+    @property
     def last_add_confirmed(self) -> int:
         """The last entry that this handle knows to be acknowledged; -1 if none. For a ledger that
         is still written, `refresh` asks for a newer one, and `tail` follows it.

@@ -41,6 +41,11 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
         """The number of commands so far, those that a snapshot stands for included."""
         return self._opened.applied
 
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed, by itself or with its client."""
+        return self._opened.closed
+
     def execute(self, command: bytes) -> ResultT:
         """Append the command, wait until it is durable on the ack quorum, apply it; what `apply`
         returned, or raised.
@@ -89,6 +94,11 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
     def applied(self) -> int:
         """The number of commands so far, those that a snapshot stands for included."""
         return self._opened.applied
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed, by itself or with its client."""
+        return self._opened.closed
 
     @property
     def failure(self) -> QuireError | None:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.former_names import deprecated
 from quire._runtime.metrics import exposition
-from quire._runtime.opening import Opening, opening
+from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
 from quire.client.checks import check_config, check_ledger_id, check_new_ledger
@@ -464,6 +464,9 @@ class LedgerClient:
     def closed(self) -> bool:
         """Whether the client was closed."""
         return self._closed
+
+    def __repr__(self) -> str:
+        return represented(self, open_or_closed(self._closed), cluster=self.metadata.uri)
 
     def _check_open(self) -> None:
         if self._closed:

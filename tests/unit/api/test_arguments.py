@@ -94,6 +94,7 @@ CALLS: list[Callable[[Handles], Any]] = [
     lambda h: h.ids.append_at(0, "text"),  # type: ignore[arg-type]
     lambda h: h.reader.read(first="a"),  # type: ignore[arg-type]
     lambda h: h.reader.read(0, "a"),  # type: ignore[arg-type]
+    lambda h: h.reader.read(None),  # type: ignore[arg-type]
     lambda h: h.reader.read_runs("a"),  # type: ignore[arg-type]
     lambda h: h.reader.read_unconfirmed("a"),  # type: ignore[arg-type]
     lambda h: h.reader.read_entry("a"),  # type: ignore[arg-type]

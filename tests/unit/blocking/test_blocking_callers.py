@@ -40,3 +40,12 @@ def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
             client.objects().put("o", wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="a piece of an object is a buffer, not str"):
         client.objects().put("o", ["text"])  # type: ignore[list-item]
+
+
+def test_a_blocking_handle_is_shown_as_its_asyncio_one(client: blocking.Client) -> None:
+    uri = client.aio.metadata.uri
+    assert repr(client) == f"<blocking Client cluster={uri} open>"
+    with client.create_ledger() as writer:
+        assert repr(writer) == (
+            f"<blocking LedgerWriter ledger={writer.ledger_id} open last_acknowledged=-1>"
+        )

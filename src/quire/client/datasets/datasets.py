@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
-from quire._runtime.opening import Ready
+from quire._runtime.opening import Ready, represented
 from quire._runtime.tasks import each
 from quire.client.datasets.format import (
     CONDEMNED_MAX,
@@ -131,6 +131,9 @@ class Datasets(Ready):
         self._clock = clock or SystemClock()
 
     # -- reading ------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return represented(self, cluster=self._store.uri)
 
     async def read(self, name: str) -> Dataset:
         """The dataset now: everything that was published, nothing else. Cancel-safe.

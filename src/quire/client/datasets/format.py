@@ -24,7 +24,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from quire.errors import MetadataError, UsageError
@@ -89,7 +88,7 @@ class Head:
     """Publications so far."""
     chunks: tuple[Chunk, ...] = ()
     ledgers: tuple[DatasetLedger, ...] = ()
-    transactions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    transactions: Mapping[str, int] = field(default_factory=dict)
     """Key -> sequence of its publication, the oldest first."""
     condemned: tuple[int, ...] = ()
     """Ledgers that are being deleted and can no longer be published."""

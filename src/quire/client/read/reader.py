@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from quire._runtime.opening import open_or_closed, represented
 from quire.client.cluster.pool import BookiePool
 from quire.client.read import arrow
 from quire.client.read.engine import ReadEngine
@@ -80,6 +81,11 @@ class LedgerReader:
         return self._view.closed
 
     @property
+    def closed(self) -> bool:
+        """Whether this handle was closed. `ledger_closed` says whether the ledger is."""
+        return self._closed
+
+    @property
     def last_add_confirmed(self) -> int:
         """The last entry that this handle knows to be acknowledged; -1 if none. For a ledger that
         is still written, `refresh` asks for a newer one, and `tail` follows it."""
@@ -90,6 +96,11 @@ class LedgerReader:
         """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
         Advisory."""
         return self.metadata.length
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self._closed)
+        last = f"last_acknowledged={self.last_add_confirmed}"
+        return represented(self, state, last, ledger=self.ledger_id)
 
     async def refresh(self) -> int:
         """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
@@ -325,6 +336,7 @@ class LedgerReader:
 
 
 def _check_entry_ids(first: int, last: int | None = None) -> None:
-    check_type("an entry id", first, int)
-    if last is not None:
+    if type(first) is not int:
+        check_type("an entry id", first, int)
+    if last is not None and type(last) is not int:
         check_type("an entry id", last, int)

@@ -59,7 +59,8 @@ class CallerIdWriter(WriteHandle):
             raise session.failure
         if self._closing is not None:
             raise self._closed_error()
-        check_type("an entry id", entry_id, int)
+        if type(entry_id) is not int:
+            check_type("an entry id", entry_id, int)
         payload = payload_bytes(payload)
         session.check_payload(payload)
         upcoming = self.last_add_pushed + 1

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+from quire._runtime.opening import open_or_closed, represented
 from quire._runtime.tasks import TaskSet
 from quire.client.cluster.pool import BookiePool
 from quire.client.observability.tracing import note
@@ -177,6 +178,11 @@ class WriteHandle:
         """Whether this handle can no longer append."""
         return self._closing is not None or self._session.failure is not None
 
+    def __repr__(self) -> str:
+        state = open_or_closed(self.closed)
+        last = f"last_acknowledged={self.last_add_confirmed}"
+        return represented(self, state, last, ledger=self.ledger_id)
+
     # -- waiting ------------------------------------------------------------------------------
 
     async def room(self) -> None:
@@ -314,7 +320,8 @@ class WriteHandle:
                 raise
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
-        check_type("an entry id", entry_id, int)
+        if type(entry_id) is not int:
+            check_type("an entry id", entry_id, int)
         if not self._handed_over(entry_id):
             if self._session.failure is not None:  # the entry may have been held until the failure
                 raise self._session.failure

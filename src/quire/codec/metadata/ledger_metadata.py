@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 
 from quire.codec.entry.digest import DigestType
@@ -45,9 +46,9 @@ class LedgerMetadata:
     """Payload bytes in total once CLOSED (advisory), else 0."""
     digest: DigestType | None = DigestType.CRC32C
     """None: the stored form has none (format 1, or a ledger without password)."""
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     """None: the stored form has none, so that opening cannot check it."""
-    custom: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    custom: Mapping[str, bytes] = field(default_factory=dict)
     ctime_ms: int = -1
     """Creation time; -1: not known."""
     ctime_stored: bool = False
@@ -62,6 +63,8 @@ class LedgerMetadata:
                 f"ensemble {self.ensemble_size} >= write quorum {self.write_quorum} >= "
                 f"ack quorum {self.ack_quorum} > 0 does not hold"
             )
+        # Nobody who holds the value can change it, nor whoever made it.
+        object.__setattr__(self, "custom", MappingProxyType(dict(self.custom)))
         if not self.segments:
             raise ValueError("a ledger has at least one segment")
         previous = -1
@@ -74,6 +77,11 @@ class LedgerMetadata:
             if segment.first_entry_id <= previous:
                 raise ValueError("segments do not ascend")
             previous = segment.first_entry_id
+
+    def __reduce__(self) -> tuple[Callable[[], LedgerMetadata], tuple[()]]:
+        """Copy and pickle `custom` as a dictionary, because a read-only view cannot be."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return partial(LedgerMetadata, **{**values, "custom": dict(self.custom)}), ()
 
     @property
     def closed(self) -> bool:

@@ -14,8 +14,6 @@ A ledger keeps the version it was created with. Where Apache 4.17 and 4.18 diffe
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from google.protobuf.message import DecodeError, Message
 
 from quire.codec.entry.digest import DigestType
@@ -149,7 +147,7 @@ def _metadata_of(message: LedgerMetadataFormat, version: int, node_ctime_ms: int
         length=message.length if closed else 0,
         digest=digest,
         password=message.password if has_password else None,
-        custom=MappingProxyType(custom),
+        custom=custom,
         ctime_ms=message.ctime if ctime_stored else node_ctime_ms,
         ctime_stored=ctime_stored,
         ctoken=message.cToken,

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from quire._runtime.former_names import deprecated
-from quire._runtime.opening import Opening, opening
+from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.client import end_with_client
@@ -91,6 +91,7 @@ class Namespace:
         self._values = dict(values)
         self.password = password
         self._tree = client.metadata.tree
+        self._closed = False
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
@@ -116,6 +117,9 @@ class Namespace:
         """Deprecated: use `client.namespace(path)`."""
         deprecated("Namespace.open(client, path)", "client.namespace(path)")
         return open_namespace(client, path, password=password)
+
+    def __repr__(self) -> str:
+        return represented(self, open_or_closed(self._closed), path=self.path)
 
     @property
     def settings(self) -> StreamSettings:
@@ -149,6 +153,7 @@ class Namespace:
     async def _end(self, error: QuireError | None) -> None:
         """End what was opened through it. Writers raise `error` from now on; None: that they were
         abandoned."""
+        self._closed = True
         writers = dict(self._writers)
         for writer in writers:
             writer._abandon(error)

@@ -34,7 +34,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire._runtime.opening import Ready, opening
+from quire._runtime.opening import Ready, opening, represented
 from quire._runtime.tasks import each, pages
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
@@ -117,6 +117,9 @@ class Objects(Ready):
         self._client = client
         self._store = client.metadata
         self._clock = clock or client.clock
+
+    def __repr__(self) -> str:
+        return represented(self, bucket=self.bucket)
 
     # -- putting ------------------------------------------------------------------------------
 

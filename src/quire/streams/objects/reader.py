@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 
+from quire._runtime.opening import open_or_closed, represented
 from quire.client import LedgerReader
 from quire.errors import (
     NoSuchLedgerError,
@@ -38,6 +39,10 @@ class ObjectReader:
                 f"the ledger is {state} and has {ledger.last_add_confirmed + 1} entries, "
                 f"{info.chunks} were put"
             )
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self._ledger.closed)
+        return represented(self, state, name=self.info.name, size_bytes=self.info.size_bytes)
 
     async def read(
         self, first_byte: int = 0, size: int | None = None

@@ -16,7 +16,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from quire._runtime.opening import Opening
+from quire._runtime.opening import Opening, open_or_closed, represented
 from quire.client import Client, LedgerReader
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_TXID
@@ -102,6 +102,10 @@ class StreamReader:
         """Where the next record is, or comes to be; None before anything was read of a start that
         had to be searched."""
         return self._position
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self._closed)
+        return represented(self, state, f"position={self._position}", stream=self.name)
 
     # -- reading ------------------------------------------------------------------------------
 

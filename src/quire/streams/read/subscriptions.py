@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire._runtime.opening import Ready
+from quire._runtime.opening import Ready, represented
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
@@ -50,6 +50,9 @@ class Subscription(Ready):
         self._path = metadata.paths.subscriber(name)
         self._life: str | None = None
         """The path of the stream's life at the first use; "" if the client may not read it."""
+
+    def __repr__(self) -> str:
+        return represented(self, name=self.name, stream=self._metadata.paths.name)
 
     async def position(self) -> DLSN | None:
         """The first record that is still to be read: what to start a reader with. None if nothing

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from quire._runtime.former_names import deprecated
-from quire._runtime.opening import Opening, opening
+from quire._runtime.opening import Opening, open_or_closed, opening, represented
 from quire.errors import ArgumentTypeError, UsageError, check_type
 from quire.streams.namespace.namespace import Namespace
 from quire.streams.statemachine.state_machine import Leader, lead
@@ -88,6 +88,10 @@ class DurableDict(Mapping[str, Any]):
     def __init__(self, machine: Dictionary, leader: Leader[bool]) -> None:
         self._machine = machine
         self.leader = leader
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self.leader.closed)
+        return represented(self, state, f"keys={len(self)}", name=self.leader.name)
 
     @classmethod
     def open(

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from quire._runtime.opening import opening
+from quire._runtime.opening import open_or_closed, opening, represented
 from quire.client.client import end_with_client
 from quire.client.write.writer import payload_bytes
 from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
@@ -118,6 +118,15 @@ class _Replica(Generic[ResultT]):
         self._ended: QuireError | None = None
         """The error of calls after the end, and of those that waited for something then."""
         self._tasks = end_with_client(streams.client, self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed, by itself or with its client."""
+        return self._ended is not None
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self.closed)
+        return represented(self, state, f"applied={self.applied}", name=self.name)
 
     async def _client_closed(self, error: ClientClosedError) -> None:
         await self._end(error)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import accumulate
 
+from quire._runtime.opening import represented
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.record import HEAD_BYTES
 from quire.codec.wire.v2 import Buffer
@@ -94,6 +95,10 @@ class Appended(Sequence[DLSN]):
         """Each part is (pending entry, index of its first record, number of records)."""
         self._parts = parts
         self._starts = list(accumulate((count for _, _, count in parts), initial=0))
+
+    def __repr__(self) -> str:
+        settled = all(entry.done is not None and entry.done.done() for entry, _, _ in self._parts)
+        return represented(self, "settled" if settled else "under_way", records=len(self))
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from quire._runtime.clock import Clock
+from quire._runtime.opening import open_or_closed, represented
 from quire._runtime.tasks import TaskSet
 from quire.client.write.writer import payload_list
 from quire.codec.distributedlog.control_record import CreationTime, FencingToken, encode_control
@@ -98,6 +99,10 @@ class StreamWriter:
     def closed(self) -> bool:
         """Whether this handle can append no more."""
         return self._writer_task.closing or self._writer_task.failure is not None
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self.closed)
+        return represented(self, state, f"next_sequence={self._sequence}", stream=self.name)
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class StreamWriter:
                 f"a record of stream {self.name} has {longest} bytes; at most {MAX_PAYLOAD_BYTES} "
                 "go into one. Nothing was appended"
             )
-        if expect is not None:
+        if expect is not None and type(expect) is not int:
             check_type("expect", expect, int)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
@@ -356,6 +361,11 @@ class Producer:
     def __init__(self, writer: StreamWriter, producer_id: str) -> None:
         self.producer_id = producer_id
         self._writer = writer
+
+    def __repr__(self) -> str:
+        state = open_or_closed(self._writer.closed)
+        last = f"last_sequence={self.last_sequence}"
+        return represented(self, state, last, name=self.producer_id, stream=self._writer.name)
 
     @property
     def last_sequence(self) -> int:
