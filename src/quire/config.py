@@ -180,8 +180,8 @@ class ClientConfig(CheckedSettings):
     """Seconds that the probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
     dead_link_s: float = 30.0
-    """Seconds until the operating system ends a connection to a bookie whose machine acknowledges
-    nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
+    """Seconds until the operating system ends a connection to a bookie whose machine no longer
+    acknowledges anything (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
     add_timeout_s: PositiveSeconds = 5.0
     """Seconds that a bookie may leave an add unanswered before it is replaced. A smaller value
@@ -236,10 +236,10 @@ class ClientConfig(CheckedSettings):
     replacement. Then it fails with `NotEnoughBookiesError`. If `add_quorum_timeout_s` is set, that
     value is used instead. 0: the writer fails at once, like Apache's client."""
     watch_written_ledgers: bool = False
-    """Whether a writer watches its ledger's metadata and stops when another client recovers, closes
-    or deletes the ledger, or creates another one with its id. Without the watch it learns that from
-    bookies, or at its next change of the metadata. Use it if bookies may come back empty under
-    their former ids, or if ledger ids are reused."""
+    """Whether a writer watches its ledger's metadata, and stops when another client recovers,
+    closes or deletes the ledger, or creates another one with its id. Without the watch it learns
+    this from bookies, or at its next change of the metadata. Use it if bookies may come back empty
+    under their former ids, or if ledger ids are reused."""
     max_ensemble_changes: int = 1_000
     """The number of ensemble changes that one writer may make. After that its appends fail. It
     bounds the growth of the ledger's metadata if bookies fail again and again."""
@@ -323,8 +323,8 @@ class BookieConfig(CheckedSettings):
     """Seconds within which a request must arrive completely. Otherwise its connection is closed. 0:
     no limit."""
     dead_client_s: float = 30.0
-    """Seconds until the operating system ends a connection to a client whose machine acknowledges
-    nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
+    """Seconds until the operating system ends a connection to a client whose machine no longer
+    acknowledges anything (TCP keepalive and user time-out). 0: the default of the system, often
     hours."""
     max_connections: PositiveInt = 4_096
     """The number of connections that a bookie keeps at once. To admit another one it closes a
@@ -361,7 +361,7 @@ class BookieConfig(CheckedSettings):
     `min_free_bytes` and a quarter more."""
     read_only_dwell_s: float = 30.0
     """The shortest time, in seconds, for which a bookie that became read-only for lack of space
-    stays read-only. It bounds how often a bookie changes its state when its free space is near a
+    stays read-only. It limits how often a bookie changes its state when its free space is near a
     mark."""
     seal_idle_s: PositiveSeconds = 0.2
     """Seconds without adds after which the bookie writes an empty group at the end of the log. The

@@ -115,7 +115,7 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
     assert quire("object", "delete", "ä", "--bucket", "own").ok() == b""
     assert str(second) not in ledgers(quire)
     done = quire("object", "delete", "ä", "--bucket", "own")
-    assert (done.ok(), done.err) == (b"", "object ä: there is none\n")
+    assert (done.ok(), done.err) == (b"", "object ä does not exist\n")
     for verb in ("get", "show"):
         quire("object", verb, "ä", "--bucket", "own").fails(1, "'ä' does not exist", "'own'")
     assert names() == ["a/1", "a/2", "file"]

@@ -1,4 +1,4 @@
-"""`quire bookie conf`, and `--bk-server-conf` of `quire bookie start`."""
+"""The command `quire bookie conf`, and the option `--bk-server-conf` of `quire bookie start`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ _FILE = click.Path(exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", type=_FILE)
-@flag("--toml", "Print the taken keys as a configuration file of Quire.", name="as_toml")
-@json_option("Print one JSON object for each key.")
+@flag("--toml", "Print the equivalent configuration file of Quire.", name="as_toml")
+@json_option("Print one JSON object per key.")
 def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
-    """Print the meaning of each key of Apache's bk_server.conf.
+    """Show how Quire translates each key of FILE, Apache's bk_server.conf.
 
-    A key is taken, implied, ignored or refused. If a key is refused, a bookie does not start with
-    this file, and the exit status is 1.
+    A key is taken (it sets a key of Quire's configuration), implied (Quire always behaves that
+    way), ignored (it has no effect on Quire) or refused. The exit status is 1 if a key is refused:
+    a bookie does not start with such a file.
     """
     from quire.cli.apache.conf import as_layer
     from quire.configuration.layers import merged
 
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json exclude each other: give one of them")
+        raise click.UsageError("--toml and --json exclude each other: choose one")
     lines = read(file)
     layer = as_layer(lines, file)
     if as_toml:
@@ -69,8 +70,8 @@ def bk_server_conf_option(command: Command) -> Command:
 
     return file_option(
         "--bk-server-conf",
-        "Apache's configuration file. Quire's own configuration overrides it. "
-        "`quire bookie conf FILE` prints the meaning of each key.",
+        "Read Apache's configuration file. Options, environment variables and Quire's own "
+        "configuration override it. `quire bookie conf FILE` shows how each key is translated.",
         is_eager=True,
         expose_value=False,
         callback=keep,
@@ -78,7 +79,7 @@ def bk_server_conf_option(command: Command) -> Command:
 
 
 def announce(log: Any) -> None:
-    """Log one event with the meaning of the file's keys, if a file was given."""
+    """Log one event that says how the keys of the file were translated, if there is a file."""
     lines: list[KeyLine] = click.get_current_context().meta.get(_LINES, [])
     if not lines:
         return
@@ -96,18 +97,16 @@ def announce(log: Any) -> None:
 
 
 def read(file: str) -> list[KeyLine]:
-    """Return the meaning of each key of the file.
-
-    Raises:
-        click.UsageError: The file is too large, or not in the format of Java properties.
-    """
+    """Return the translated keys of a file. Raises `click.UsageError` for an invalid file."""
     from quire.cli.apache.conf import FILE_BYTES_MAX, parse_properties, translate
     from quire.cli.apache.rules import HostFacts
 
     with Path(file).open("rb") as opened:
         raw = opened.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise click.UsageError(f"{file}: the file is larger than {FILE_BYTES_MAX} bytes")
+        raise click.UsageError(
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not a bk_server.conf"
+        )
     try:
         return translate(
             parse_properties(raw.decode()), HostFacts(_own_host, getpass.getuser, _disk_bytes)
@@ -127,7 +126,7 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Return the size of the disk that the directory is on, or will be on when it is made."""
+    """Return the size of the disk that holds the directory, or its nearest existing parent."""
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

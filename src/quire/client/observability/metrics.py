@@ -10,7 +10,7 @@ from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
 
 @dataclass(slots=True)
 class ClientCounters:
-    """Since the client was made; counted a batch at a time."""
+    """The counts since the client was made. They are counted a batch at a time."""
 
     adds: int = 0
     add_bytes: int = 0
@@ -21,9 +21,10 @@ class ClientCounters:
     links_examined: int = 0
     links_silent: int = 0
     add_time: Histogram = field(default_factory=Histogram)
-    """From the sending of a batch until an ack quorum had its last entry."""
+    """The time from the sending of a batch until an ack quorum had its last entry."""
 
     def count_adds(self, entries: int, size_bytes: int, batches: int = 1) -> None:
+        """Count entries that were sent."""
         self.adds += entries
         self.add_bytes += size_bytes
         self.add_batches += batches
