@@ -269,7 +269,7 @@ class ClientConfig(CheckedSettings):
     assume_liars: int = 0
     """The number of Byzantine bookies that each ensemble may contain without the loss of an
     acknowledged entry. With a larger value, opening a ledger needs answers from more bookies, and
-    fails if it does not get them. See docs/explanation/replication.md."""
+    fails if it does not get them. See docs/explanation/byzantine-bookies.md."""
     bookies_wait_s: float = 2.0
     """Seconds that creating a ledger and changing an ensemble wait for enough bookies to register.
     Then they fail with `NotEnoughBookiesError`, or the writer goes on with the bookies that it
