@@ -290,10 +290,10 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
             lambda page=page: watched.get(f"/api/v1/quire/{page}"), right=lambda one: one[0] == 503
         )
         assert found["error"]["kind"] == "MetadataUnavailableError"
-        assert "Open ledgers are written and read meanwhile" in found["error"]["remedy"], status
+        assert "Open ledgers can still be written and read" in found["error"]["remedy"], status
     assert uri in found["error"]["what"]
     assert watched.metric("quire_metadata_reachable") == 0
     assert text_of(f"{watched.url}/heartbeat") == "OK\n"
     done = watched.run("explain")
-    done.fails(1, "ZooKeeper", "Open ledgers are written and read meanwhile")
+    done.fails(1, "ZooKeeper", "Open ledgers can still be written and read")
     return done
