@@ -56,6 +56,8 @@ AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
 
 class RequestsV2:
+    """The handler of the v2 requests of one connection."""
+
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._service = connection.service
@@ -265,7 +267,7 @@ class RequestsV2:
         if version < 2:
             key = b""
         elif flags & Flag.DO_FENCING and len(key) < KEY_BYTES:
-            raise ProtocolError("a fencing read without a master key")
+            raise ProtocolError("a fencing read request has no master key")
         self._read(version, opcode, flags, key, at)
 
     def refuse(self, word: int, at: int, size: int) -> None:
@@ -287,7 +289,7 @@ class RequestsV2:
             _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
             out.append(read_response(Code.UNAUTHORIZED, ledger, entry, version=version))
         else:
-            raise ProtocolError("a request that cannot be answered by a refusal")
+            raise ProtocolError("the protocol has no refusal for this request")
 
     def _read(self, version: int, opcode: int, flags: int, key: bytes, at: int) -> None:
         connection = self._connection
@@ -321,7 +323,7 @@ class RequestsV2:
         if info is None or info.fenced or service.loading or not self._connection.may_wait:
             return False
         if request.entry_id <= service.store.last_entry_id(ledger):
-            # Answer after the adds that other connections have brought meanwhile, which carry the
+            # Answer after the adds that other connections have received meanwhile. They carry the
             # LAC.
             asyncio.get_running_loop().call_soon(request.ready, True)
             return True
