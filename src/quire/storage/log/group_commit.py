@@ -64,7 +64,7 @@ class StorageTimes:
         """Seconds from the receipt of the oldest entry of a group until the group was durable.
         Every entry of the group counts with this time."""
         self.answered = Histogram()
-        """The same as `added`, but until all entries of the group were answered."""
+        """Seconds as in `added`, but until all entries of the group were answered."""
 
     def on_written(self, group: WrittenGroup) -> None:
         """Observe a group after its batches have been completed."""

@@ -89,7 +89,7 @@ class FetchedExtent(NamedTuple):
 
 
 FetchedExtents = dict[ExtentKey, FetchedExtent] | ScratchBuffer | None
-"""Where a read takes its bytes from.
+"""The source of a read's bytes.
 
 A dictionary has the extents that threads have fetched; anything else raises `WouldBlock`.
 Otherwise, cached bytes are read on the event loop: into the scratch buffer, or into new memory if

@@ -543,9 +543,8 @@ def _that_fit(place: EntryLocation, most: int, max_bytes: int, overhead: int) ->
     """Return how many entries to read, or 0 if even the first one exceeds the budget."""
     per_entry = overhead - place.segment.head_bytes
     most = min(place.count, most)
-    max_bytes = max(
-        max_bytes, 0
-    )  # A first entry is returned even if it exceeds the budget, so the rest may be negative.
+    # A first entry is returned even if it exceeds the budget, so the rest may be negative.
+    max_bytes = max(max_bytes, 0)
     if place.sizes is None:
         most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
         return min(most, max_bytes // max(1, place.frame_size + per_entry))

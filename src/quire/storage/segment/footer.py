@@ -25,7 +25,7 @@ from quire.storage.segment.segment import LogSegment
 
 @dataclass(frozen=True, slots=True)
 class SealInput:
-    """What the thread that writes a footer needs from the event loop.
+    """The input for writing a footer, prepared on the event loop.
 
     The closed segment no longer changes, but ledgers may be dropped while the footer is written. So
     their runs are passed along.
@@ -76,7 +76,7 @@ def write_footer(seal: SealInput) -> Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a start needs from a sealed segment."""
+    """The parts of a sealed segment's footer that a start needs."""
 
     trailer: Trailer
     summary: Summary

@@ -404,8 +404,8 @@ class LogSegment:
         """The ids of all ledgers with runs or records here, once the segment is sealed."""
         self.lost_groups = 0
         self.damage = ""
-        """What is damaged, or "". A damaged segment is not compacted, because its entries may still
-        be needed."""
+        """The damage of the segment in words, or "". A damaged segment is not compacted, because
+        its entries may still be needed."""
         self.compacting = False
         """Whether a compaction reads this segment. If so, it must not be removed."""
         self.readers = 0
@@ -457,7 +457,7 @@ class LogSegment:
 
 
 class LedgerInfo:
-    """What the store knows about one ledger. The bookie shares this object and must not copy it.
+    """Everything that the store knows about one ledger. The bookie uses the same object.
 
     There may be a million of these objects, so fields that most ledgers do not need take no objects
     of their own.
