@@ -49,7 +49,7 @@ class CheckedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is to check, and what a start would report."""
+    """The segments to check, and the problems that a start would report."""
 
     segments: dict[int, ScrubTarget | None]
     """The segments, ascending, with what is known of those that are not sealed."""

@@ -117,10 +117,10 @@ def list_files(disk: Disk) -> Iterator[FileDescription]:
 
 
 def file_sizes(disk: Disk) -> Iterator[tuple[str, int]]:
-    """Yield the name and size of every file below the directory, whoever it belongs to.
+    """Yield the name and size of every file below the directory.
 
-    Sizes include preallocated space. Files that are removed in the meantime are left out. It may
-    raise `OSError`.
+    This includes files that do not belong to the bookie. Sizes include preallocated space. Files
+    that are removed in the meantime are left out. It may raise `OSError`.
     """
     waiting = list(disk.list())
     while waiting:
