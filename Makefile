@@ -30,7 +30,7 @@ chromium:
 	@scripts/ensure-chromium
 
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/*.py
 
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the cod
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/tailing.py bench/ui.py examples/demo.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/tailing.py bench/ui.py examples/*.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found

@@ -4,9 +4,9 @@
 
     async with quire.connect("sqlite:////tmp/cluster/metadata.db") as client:
         async with client.create_ledger() as ledger:
-            await ledger.append(b"acknowledged means: on disk, fsynced, on a quorum")
+            await ledger.append(b"once acknowledged, this entry is fsynced on a quorum")
 
-The same names without `await` are in `quire.blocking`.
+`quire.blocking` has the same names without `await`.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ async def test_who_is_not_served(secured: Secured, tmp_path: Path) -> None:
         (secured.client(stranger.issue("app", unit="0:app")), "closed the connection right after"),
         (secured.client(other_role), "does not accept this client"),
         (TlsClientConfig(stranger.ca), "is not signed by a trusted authority"),
-        (None, "the bookie wants TLS or another client"),
+        (None, "the bookie requires TLS or another certificate"),
     ]:
         assert message in await failure(secured.uri, tls)
     wanted = {"tls_handshake_failed", "role_refused", "clear_text_refused"}

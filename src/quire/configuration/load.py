@@ -17,21 +17,32 @@ class LoadedConfig:
     """The part of a configuration file that a client uses."""
 
     metadata: str
-    """The URI of the metadata store; '': the file names none."""
+    """The URI of the metadata store. It is empty if the file names none."""
     client: ClientConfig
-    """The table `[client]`, with placement and TLS; what does not stand there is the default."""
+    """The table `[client]`, including placement and TLS. Keys that are not in the file have their
+    defaults."""
 
 
 def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
-    """The cluster and the limits of a client that the TOML file `path` names: the same file that
-    commands and bookies take.
+    """Read the configuration of a client from a TOML file.
+
+    Commands and bookies use the same file.
 
         loaded = quire.load_config("/etc/quire/quire.toml")
         client = await quire.connect(loaded.metadata, config=loaded.client)
 
-    Only this file is read: neither the environment, nor the files that commands look for. All of it
-    is checked, the tables of bookies too. UsageError says what is wrong and on which line, for
-    a file that cannot be read as well.
+    Only this file is read: neither the environment nor the files that commands look for. The whole
+    file is checked, including the tables of bookies.
+
+    Args:
+        path: The path of the file.
+
+    Returns:
+        The URI of the metadata store, and the limits of the client.
+
+    Raises:
+        UsageError: The file cannot be read or is not valid. The message names each error and its
+            line.
     """
     try:
         found = merged([file_layer(Path(path))])

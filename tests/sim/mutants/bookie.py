@@ -183,7 +183,7 @@ def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
     lost="Ledgers that were created during a garbage collection are deleted.",
     invariants=("what_is_durable_stays", "no_false_absence", "acknowledged_is_kept"),
     workload="many",
-    seeds=20,
+    seeds=40,
     rule="rule 30",
 )
 def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     lost="Nobody can recover a ledger if damage destroyed its key on one bookie.",
     invariants=("quiet_heals",),
     workload="amnesia",
-    seeds=260,
+    seeds=280,
     rule="ours: seed 342 of rot",
 )
 def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:

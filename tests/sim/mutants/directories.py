@@ -74,7 +74,7 @@ def a_fence_goes_to_the_first_directory(patch: pytest.MonkeyPatch) -> None:
     lost="Forced appends in the other directories are not durable.",
     invariants=("acknowledged_is_on_a_quorum", *LOST_IN_A_CRASH),
     workload="directories",
-    seeds=60,
+    seeds=80,
     rule="rule 8",
 )
 def a_force_asks_the_first_directory(patch: pytest.MonkeyPatch) -> None:

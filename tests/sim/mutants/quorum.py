@@ -18,7 +18,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="Acknowledged appends that a single bookie lacks are cut off.",
     invariants=("acknowledged_is_kept",),
     workload="recovery",
-    seeds=50,
+    seeds=110,
     rule="bk#1067, rule 3",
 )
 def one_no_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def everybody_has_to_say_no(patch: pytest.MonkeyPatch) -> None:
     lost="Acknowledged appends are cut off when bookies answer slowly.",
     invariants=("acknowledged_is_kept",),
     workload="fences",
-    seeds=20,
+    seeds=120,
     rule="rule 9",
 )
 def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
     lost="A tailing reader gets an entry that is cut off later.",
     invariants=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
     workload="takeover",
-    seeds=120,
+    seeds=200,
     rule="rule 42",
 )
 def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> No
     lost="The next recovery asks bookies that never got acknowledged appends.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="fences",
-    seeds=40,
+    seeds=60,
     rule="rule 6",
 )
 def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     lost="A copy that is only queued is acknowledged, and lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=330,
+    seeds=590,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     real = AddBatcher._hand_over
@@ -245,7 +245,7 @@ def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
     lost="Live ledgers are lost with a segment that they share with a deleted one.",
     invariants=("what_is_durable_stays", "quiet_heals", "no_false_absence"),
     workload="delete",
-    seeds=40,
+    seeds=50,
 )
 def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Collector, "collect", ("segment.live_ledgers == 0", "segment.live_ledgers <= 1"))

@@ -58,7 +58,7 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     lost="Entries confirmed during an ensemble change are looked for on the wrong bookies.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
-    seeds=50,
+    seeds=420,
     rule="bk#4651, rule 10",
 )
 def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
     lost="The new bookie lacks acknowledged appends that it was never sent.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
-    seeds=20,
+    seeds=40,
     rule="rule 12",
 )
 def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
     lost="An append is acknowledged although a bookie refused it.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="full",
-    seeds=300,
+    seeds=550,
     rule="rule 15",
 )
 def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
     lost="The old writer continues during a recovery, so there are two writers.",
     invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
-    seeds=100,
+    seeds=110,
     rule="rule 19",
 )
 def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
     lost="Readers get unacknowledged entries, which may be cut off.",
     invariants=("lac_is_acknowledged", "only_the_acknowledged_is_read"),
     workload="tail",
-    seeds=50,
+    seeds=60,
 )
 def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
     edit(
