@@ -152,3 +152,10 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_the_changelog_has_the_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## [{quire.__version__}] - " in text
+
+
+def test_an_entry_of_the_changelog_has_two_lines_at_most() -> None:
+    """A line has 110 characters here; the targets of links do not count."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for entry in re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE):
+        assert len(re.sub(r"\]\([^)]*\)", "]", entry)) <= 220, entry
