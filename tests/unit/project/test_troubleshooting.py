@@ -86,7 +86,7 @@ def assigned(function: ast.FunctionDef) -> Names:
 
 
 def sentences() -> Iterator[tuple[str, str]]:
-    """Where a sentence is made, and its text."""
+    """Yield the place where a sentence is made, and its text."""
     for name, kind, argument in CALLS:
         for function in functions(name):
             for node in ast.walk(function):
