@@ -162,7 +162,9 @@ ERROR_ROW = re.compile(r"^\| `(\w+)` \| (known|unknown) \|", re.MULTILINE)
 
 
 def test_the_page_explains_each_error_and_whether_its_outcome_is_known() -> None:
-    shown = dict(ERROR_ROW.findall(section("## Errors")))
+    rows = ERROR_ROW.findall(section("## Errors"))
+    shown = dict(rows)
+    assert len(rows) == len(shown)
     assert shown == {
         name: "known" if kind.outcome_known else "unknown" for name, kind in KINDS.items()
     }
