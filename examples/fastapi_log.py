@@ -59,8 +59,11 @@ async def append(request: Request) -> dict[str, Any]:
 
 @app.get("/events")
 async def read(after: str = "") -> list[dict[str, Any]]:
-    start = DLSN.parse(after).next_slot() if after else EARLIEST
     events: list[dict[str, Any]] = []
+    try:
+        start = DLSN.parse(after).next_slot() if after else EARLIEST
+    except ValueError as error:
+        raise HTTPException(422, f"{after!r} is not a position") from error
     try:
         async for record in app.state.streams.open_reader(STREAM, start=start):
             text = record.payload.decode(errors="replace")

@@ -35,12 +35,14 @@ async def follow(client: quire.Client, namespace: str, stream: str, output: Bina
                 # StreamGapError: choose that where a consumer must not go on.
                 print(f"warning: {batch}", file=sys.stderr)
                 continue
-            output.write(b"".join(b"%d %s\n" % (one.sequence, one.payload) for one in batch))
+            records = list(batch)
+            output.write(b"".join(b"%d %s\n" % (one.sequence, one.payload) for one in records))
             output.flush()
             os.fsync(output.fileno())
             # Commit after the work is durable, never before. Each commit is a write to the metadata
             # store: with hundreds of batches a second, commit every second instead.
-            await subscription.commit(batch.last.next_slot())
+            await subscription.commit(records[-1].position.next_slot())
+            print(f"handled up to record {records[-1].sequence}", flush=True)
 
 
 async def run(namespace: str, stream: str, output: BinaryIO) -> int:

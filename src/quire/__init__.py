@@ -4,9 +4,9 @@
 
     async with quire.connect("sqlite:////tmp/cluster/metadata.db") as client:
         async with client.create_ledger() as ledger:
-            await ledger.append(b"acknowledged means: on disk, fsynced, on a quorum")
+            await ledger.append(b"once acknowledged, this entry is fsynced on a quorum")
 
-The same names without `await` are in `quire.blocking`.
+`quire.blocking` has the same names without `await`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ else:
     )
     __getattr__ = former_names(__name__, {"Suspect": "UnhealthyBookie"}, _present)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BookieConfig",

@@ -1,7 +1,7 @@
-"""The client that `quire.connect` gives: ledgers, and what is built on them.
+"""`quire.Client` and `quire.connect`.
 
-The room `client` knows ledgers only, because streams, objects and state machines stand above it.
-This module adds their factories.
+The package `quire.client` knows ledgers only, because streams, objects and state machines are built
+on it. This module adds their factories to the client.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ ResultT = TypeVar("ResultT")
 
 
 class Client(LedgerClient):
-    """A connection to one cluster, made by `quire.connect`. One per process is enough; it belongs
-    to the event loop that made it.
+    """A connection to one cluster. `quire.connect` returns it.
 
-    Every factory can be awaited for the handle, or entered with `async with`. It opens what exists,
-    and makes what is missing only with `create=True`.
+    One client per process is enough. It belongs to the event loop that made it.
+
+    A factory opens what exists. It creates what is missing only with `create=True`. Await a factory
+    for the handle, or enter it with `async with` to close the handle at the end of the block.
     """
 
     # Programs that use ledgers alone do not load what is imported here.
@@ -44,21 +45,28 @@ class Client(LedgerClient):
         settings: Mapping[str, Any] | None = None,
         password: bytes = b"",
     ) -> Namespace:
-        """Open a namespace of streams.
+        """Open a namespace of streams, and create it first if `create` is given.
 
-        A namespace that Java made is opened as well. On ZooKeeper a new namespace is bound to the
-        client's cluster, so that Java's tools find it. Cancel-safe.
+        A namespace that Java's DistributedLog made can be opened as well. On ZooKeeper a new
+        namespace is bound to the client's cluster, so that Java's tools find it. Cancelling this
+        call is safe; a namespace may then have been created.
 
         Args:
             path: The path of the namespace, such as "/team" or "/team/orders".
-            create: Make the namespace if there is none.
-            settings: With `create`, added to the namespace's own settings, also if it exists.
+            create: Whether to create the namespace if it does not exist.
+            settings: Settings to add to the namespace's own settings. They are added to an existing
+                namespace too, but only with `create`.
             password: The password of the ledgers of its streams.
 
+        Returns:
+            The open namespace. If `create` was given, it exists durably in the metadata store.
+
         Raises:
-            NoSuchNamespaceError: There is no such namespace.
+            NoSuchNamespaceError: The namespace does not exist.
             UsageError: The path or a setting is not valid, or the namespace is federated or bound
                 to another cluster.
+            MetadataUnavailableError: The metadata store does not answer. With `create` the
+                namespace may have been created.
         """
         from quire.streams.namespace.namespace import open_namespace
 
@@ -66,7 +74,16 @@ class Client(LedgerClient):
         return await open_namespace(self, path, create=create, settings=settings, password=password)
 
     def objects(self, bucket: str = "default") -> Objects:
-        """The objects of one bucket. Buckets are not created: a bucket is a part of the names.
+        """Return a handle for the objects of one bucket.
+
+        This call does no I/O, and it does not create anything: a bucket exists as soon as it has an
+        object.
+
+        Args:
+            bucket: The name of the bucket, which is the first part of each object's name.
+
+        Returns:
+            The handle. It holds no resources and need not be closed.
 
         Raises:
             UsageError: The name of the bucket is not valid.
@@ -129,25 +146,31 @@ class Client(LedgerClient):
     ) -> Leader[ResultT] | Follower[ResultT]:
         """Open a replicated state machine, and lead it or follow it.
 
-        A leader fences the leader before it, brings the machine to where that one was, and takes
-        commands. A follower applies what leaders execute. Nothing is lost if this fails: call it
-        again.
+        A leader fences the previous leader, brings the machine to the state that its predecessor
+        had reached, and executes commands. A follower applies the commands that leaders execute. If
+        this call fails, nothing is lost: call it again.
 
         Args:
             namespace: The path of the namespace that holds the machine's stream.
             name: The name of that stream.
             machine: A new machine, without state.
-            follow: Follow instead of leading.
-            create: Make the namespace and the stream if they do not exist.
-            snapshot_every: The number of commands after which a leader takes a snapshot; 0 for
+            follow: Whether to follow the machine instead of leading it.
+            create: Whether to create the namespace and the stream if they do not exist.
+            snapshot_every: The number of commands after which a leader takes a snapshot. 0 means
                 never.
             password: The password of the ledgers of the stream.
 
+        Returns:
+            The leader, or with `follow` the follower. A leader has applied every command that was
+            acknowledged before.
+
         Raises:
-            NoSuchNamespaceError, NoSuchStreamError: There is no such namespace or stream.
+            NoSuchNamespaceError: The namespace does not exist.
+            NoSuchStreamError: The stream does not exist.
             RecoveryError: Too few bookies answer.
-            StreamFencedError: Yet another leader came.
-            StreamDamagedError: The commands or the snapshot cannot be understood, or are lost.
+            StreamFencedError: Another leader took over meanwhile.
+            StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
+            ArgumentTypeError: `machine` does not have the methods of a state machine.
         """
         from quire.streams.statemachine import state_machine
 
@@ -179,10 +202,28 @@ class Client(LedgerClient):
         snapshot_every: int = 10_000,
         password: bytes = b"",
     ) -> DurableDict:
-        """Open a dictionary that survives: a small state machine. Whoever had it open can change it
-        no more.
+        """Open a dictionary whose changes are durable and replicated.
 
-        Takes the arguments of `state_machine`, and raises what that raises.
+        It is a small state machine, and this call makes the caller its leader. A process that had
+        the dictionary open before can no longer change it.
+
+        Args:
+            namespace: The path of the namespace that holds the dictionary's stream.
+            name: The name of that stream.
+            create: Whether to create the namespace and the stream if they do not exist.
+            snapshot_every: The number of changes after which a snapshot is taken. 0 means never.
+            password: The password of the ledgers of the stream.
+
+        Returns:
+            The dictionary, with every change that was acknowledged before.
+
+        Raises:
+            NoSuchNamespaceError: The namespace does not exist.
+            NoSuchStreamError: The stream does not exist.
+            RecoveryError: Too few bookies answer.
+            StreamFencedError: Another process opened the dictionary meanwhile.
+            StreamDamagedError: Changes or the snapshot are lost or cannot be decoded.
+            UsageError: The stream holds records that are not changes of a dictionary.
         """
         from quire.streams.statemachine.durable_dict import open_dict
 
@@ -204,20 +245,33 @@ async def connect(
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
 ) -> Client:
-    """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
+    """Connect to a cluster.
+
+        client = await connect(uri)
+
+        async with connect(uri) as client:
+            ...
+
+    Only the metadata store is contacted; connections to bookies are made when they are needed.
+    Cancelling this call is safe.
 
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
-        config: Limits, time-outs, TLS and placement.
-        zookeeper: Who the client is to ZooKeeper. By default the environment says so
+        config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
+        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
             (`QUIRE_ZOOKEEPER_AUTH_FILE`).
-        tracer: A tracer of OpenTelemetry, for spans of calls and batches
-            (docs/guides/client-observability.md).
+        tracer: An OpenTelemetry tracer for spans of calls and batches (see
+            docs/guides/client-observability.md).
+
+    Returns:
+        The client. Close it when the program ends.
 
     Raises:
         MetadataURIError: `uri` is not the URI of a metadata store.
         MetadataUnavailableError: The metadata store does not answer.
-        MetadataDeniedError: The metadata store refuses access.
+        MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
+        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(Client, uri, config=config, zookeeper=zookeeper, tracer=tracer)

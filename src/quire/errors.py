@@ -1,13 +1,13 @@
-"""Every error that Quire raises on purpose, in one tree.
+"""The errors that Quire raises on purpose, in one class tree.
 
-Each class carries BookKeeper's client code (`code`, see `BKException`), so that tools which know
-the numbers can go on using them. Three questions are answered by every error: what happened and
-to what (the message), is the outcome known (`outcome_known`), and what to do (`remedy`).
-Errors of single bookies are attached as `causes`, by bookie id.
+Every error answers three questions: what happened and to what (the message), whether the outcome is
+known (`outcome_known`), and what to do next (`remedy`). Errors of single bookies are attached as
+`causes`, by bookie id. Each class also carries BookKeeper's client error code (`code`, see Java's
+`BKException`) for tools that know these numbers.
 
-Where one of Python's own errors says the same (TimeoutError, ConnectionError, ValueError,
-PermissionError, FileNotFoundError, FileExistsError, KeyError, IndexError), the class derives from
-it as well. Code of ours that catches one of those around calls that may raise a QuireError must
+A class also derives from one of Python's own errors if that error means the same: TimeoutError,
+ConnectionError, ValueError, PermissionError, FileNotFoundError, FileExistsError, KeyError or
+IndexError. Code in Quire that catches one of these around a call that may raise a QuireError must
 therefore catch QuireError first.
 """
 
@@ -17,7 +17,18 @@ from collections.abc import Mapping
 
 
 class QuireError(Exception):
-    """Base of all errors of Quire. Anything else that escapes is a bug."""
+    """The base class of all errors that Quire raises on purpose.
+
+    Any other exception that escapes from Quire is a bug.
+
+    Attributes:
+        code: BookKeeper's client error code for this class of error.
+        outcome_known: Whether the error tells what became of the call. If it is False, the change
+            may or may not have taken effect: check before you repeat it.
+        remedy: What to do next, as a sentence without its final full stop. It is empty if there is
+            no general advice.
+        causes: The errors of single bookies that led to this one, by bookie id.
+    """
 
     code = -999
     outcome_known = True
@@ -36,7 +47,7 @@ class QuireError(Exception):
             self.remedy = remedy
 
     def __str__(self) -> str:
-        text = Exception.__str__(self)  # a KeyError's own form quotes the message
+        text = Exception.__str__(self)  # KeyError.__str__ would put the message in quotes
         if self.causes:
             text += " (" + "; ".join(f"{who}: {why}" for who, why in self.causes.items()) + ")"
         if self.remedy:
@@ -45,13 +56,16 @@ class QuireError(Exception):
 
 
 class UsageError(QuireError, ValueError):
-    """The caller asked for something that cannot be: a bad argument, a closed handle."""
+    """Raised for a call that cannot succeed: a bad argument, or a handle that is closed.
+
+    Nothing was done. Correct the call; repeating it does not help.
+    """
 
     code = -14
 
 
 class ArgumentTypeError(UsageError, TypeError):
-    """An argument has the wrong type. Nothing was done."""
+    """Raised when an argument has the wrong type. Nothing was done."""
 
 
 _TYPES = {int: "a whole number (int)", str: "text (str)", bytes: "bytes"}
@@ -61,9 +75,9 @@ def check_type(what: str, value: object, kind: type) -> None:
     """Check the type of an argument of a public call.
 
     Args:
-        what: What the argument is, for the message: "a ledger id".
+        what: The name of the argument for the message, such as "a ledger id".
         value: The argument.
-        kind: int (then everything that Python takes for an index will do), str or bytes.
+        kind: int, str or bytes. For int, everything that Python accepts as an index is accepted.
 
     Raises:
         ArgumentTypeError: The argument has another type.
@@ -75,7 +89,11 @@ def check_type(what: str, value: object, kind: type) -> None:
 
 
 class ClientClosedError(QuireError):
-    """The client was closed while, or before, this was asked."""
+    """Raised by calls on a client that is closed, or that is closed while the call runs.
+
+    Connect again. Entries that a writer had sent when its client was closed may or may not be in
+    the ledger: open the ledger with `recover=True` to find out.
+    """
 
     code = -19
 
@@ -84,25 +102,39 @@ class ClientClosedError(QuireError):
 
 
 class MetadataError(QuireError):
-    """The metadata store failed or holds something that cannot be understood."""
+    """The base class of errors of the metadata store.
+
+    The store failed, or it holds a value that cannot be used.
+    """
 
     code = -9
 
 
 class MetadataUnavailableError(MetadataError, ConnectionError):
-    """The metadata store does not answer. The outcome of a write is unknown."""
+    """Raised when the metadata store does not answer.
+
+    The outcome of a write is unknown: it may or may not have been stored. Check the store and the
+    URI, then try again.
+    """
 
     outcome_known = False
     remedy = "Check that the store is running and that the URI names it"
 
 
 class MetadataDeniedError(MetadataError, PermissionError):
-    """The metadata store does not let us: no identity was given, or one without the right."""
+    """Raised when the metadata store refuses access.
+
+    The client gave no identity, or one that lacks the right. Nothing was changed. Connect with an
+    identity that has the right (`quire.ZooKeeperOptions`).
+    """
 
 
 class UnreadableMetadataError(MetadataError):
-    """The metadata of one ledger, or one mark, is damaged or has an unknown format. The store
-    itself answers, and other ledgers are not affected."""
+    """Raised when the metadata of one ledger, or one under-replication mark, cannot be decoded.
+
+    The value is damaged or has an unknown format. The store itself answers, and other ledgers are
+    not affected.
+    """
 
     def __init__(
         self,
@@ -119,11 +151,14 @@ class UnreadableMetadataError(MetadataError):
         self.reason = reason or message
         """The reason why the value cannot be read, without the ledger's id."""
         self.version = version
-        """The version of the value that cannot be read. Its replacement must name it."""
+        """The store's version of the unreadable value, which a write that replaces it must name."""
 
 
 class MetadataTooLargeError(MetadataError):
-    """A ledger's metadata would become too large for the store. Nothing was written."""
+    """Raised when a ledger's metadata would become too large for the store.
+
+    Nothing was written.
+    """
 
     remedy = (
         "The ledger can still be recovered, closed, read and deleted. Close it and write to a new "
@@ -132,13 +167,13 @@ class MetadataTooLargeError(MetadataError):
 
 
 class MetadataURIError(MetadataError, ValueError):
-    """The metadata URI cannot be used."""
+    """Raised when a metadata URI cannot be used, because its form or its scheme is wrong."""
 
     remedy = "Use sqlite:////absolute/file.db or zk+hierarchical://HOST:PORT/ledgers"
 
 
 class ClusterNotInitialisedError(MetadataError):
-    """The store answers but holds no cluster."""
+    """Raised when the metadata store answers but holds no cluster. Nothing was changed."""
 
     remedy = (
         "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
@@ -147,9 +182,11 @@ class ClusterNotInitialisedError(MetadataError):
 
 
 class MetadataWentBackError(MetadataError):
-    """The metadata store went back to an older state: it lacks something that it confirmed before.
-    A backup was restored, or a disk lost its newest writes. Ledgers that it does not name may still
-    exist, so nothing is deleted."""
+    """Raised when the metadata store is in an older state than one that it confirmed before.
+
+    A backup was restored, or a disk lost its newest writes. Ledgers that the store does not name
+    may still exist, so nothing is deleted.
+    """
 
     remedy = (
         "`quire cluster gc status` names the bookies that refuse. Restore the newest "
@@ -159,46 +196,69 @@ class MetadataWentBackError(MetadataError):
 
 
 class CollectionOffError(QuireError):
-    """Garbage collection is switched off. Nothing was deleted."""
+    """Raised when something is to be deleted while garbage collection is switched off.
 
-    remedy = "`quire cluster gc status` shows by whom; `quire cluster gc on` switches it on again"
+    Nothing was deleted.
+    """
+
+    remedy = (
+        "`quire cluster gc status` shows who switched it off; `quire cluster gc on` switches it on "
+        "again"
+    )
 
 
 class VersionConflictError(MetadataError):
-    """A compare-and-swap lost: someone else changed the value. Read it again and decide again."""
+    """Raised when a compare-and-swap fails because another client changed the value first.
+
+    Nothing was written. Read the value again and decide again.
+    """
 
     code = -17
 
 
 class NoSuchLedgerError(MetadataError, KeyError):
-    """No ledger of this id exists in the metadata store (never created, or deleted)."""
+    """Raised when the metadata store has no ledger with this id.
+
+    The ledger was never created, or it was deleted.
+    """
 
     code = -25
 
 
 class LedgerExistsError(MetadataError, FileExistsError):
-    """A ledger of this id exists already."""
+    """Raised when a ledger is created with an id that another ledger has. Nothing was created."""
 
     code = -20
 
 
 class NoSuchKeyError(MetadataError, KeyError):
-    """No such node: a cookie, a dataset, a value."""
+    """Raised when the metadata store has no such value, for example a cookie or a dataset."""
 
 
 class KeyExistsError(MetadataError):
-    """The node that was to be created exists already."""
+    """Raised when a value that is to be created in the metadata store exists already.
+
+    Nothing was changed.
+    """
 
 
 class NotEmptyError(MetadataError):
-    """The node that was to be deleted has nodes below it."""
+    """Raised when a node of the metadata store is to be deleted while it has child nodes.
+
+    Nothing was deleted.
+    """
 
 
 # -- ledgers ----------------------------------------------------------------------------------
 
 
 class LedgerError(QuireError):
-    """Something about one ledger."""
+    """The base class of errors that concern one ledger.
+
+    Attributes:
+        ledger_id: The id of the ledger, or None.
+        entry_id: The id of the entry that the error is about, or None.
+    """
 
     def __init__(
         self,
@@ -215,46 +275,62 @@ class LedgerError(QuireError):
 
 
 class LedgerClosedError(LedgerError):
-    """The handle is closed, or another client closed the ledger. An add that was in flight may
-    or may not be part of the ledger: open it and look."""
+    """Raised by a writer that is closed, or whose ledger was closed by another client.
+
+    The outcome of entries in flight is unknown: each may or may not be part of the ledger. Open the
+    ledger to find out.
+    """
 
     code = -11
     outcome_known = False
 
 
 class LedgerFencedError(LedgerError):
-    """Another client opened the ledger with recovery: this writer is out for good. The outcome of
-    adds in flight is unknown; open the ledger to see which are in it."""
+    """Raised by a writer when another client opened its ledger with recovery.
+
+    This writer can never append again. The outcome of entries in flight is unknown: open the ledger
+    to see which of them it contains. To continue writing, create a new ledger.
+    """
 
     code = -101
     outcome_known = False
 
 
 class UnauthorizedError(LedgerError, PermissionError):
-    """Wrong password (master key) for this ledger, or the connection is not authenticated."""
+    """Raised when the password of a ledger is wrong, or when a bookie does not accept the client.
+
+    Use the password with which the ledger was created, and check whether the bookie requires TLS.
+    """
 
     code = -102
 
 
 class LedgerRecreatedError(LedgerError):
-    """The ledger was deleted, and another client created a new ledger with its id. The handle can
-    no longer be used, because its ledger does not exist. An append that was in flight, or was
-    acknowledged after the deletion, may have reached bookies that now keep it as an entry of the
-    new ledger."""
+    """Raised when the ledger was deleted and another client created a ledger with its id.
+
+    The handle can no longer be used, because its ledger does not exist. Bookies may have stored an
+    append that was in flight, or that was acknowledged after the deletion, as an entry of the new
+    ledger.
+    """
 
     code = -25
     remedy = "Open the ledger again to work with the new one"
 
 
 class LedgerOwnedError(LedgerError):
-    """Ledgers were not deleted because a stream, an object, a dataset or another application needs
-    them, or may need them. `owners` describes the owners of each ledger, by ledger id."""
+    """Raised when ledgers were not deleted because something needs them, or may need them.
+
+    The owner is a stream, an object, a dataset or another application. Nothing was deleted.
+
+    Attributes:
+        owners: Descriptions of the owners of each ledger, by ledger id.
+    """
 
     code = -14
     remedy = (
         "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`), "
-        "which frees its ledgers; the option force deletes a ledger and loses what it holds for "
-        "its owner"
+        "which frees its ledgers. The option force deletes a ledger anyway, and its owner loses "
+        "that data"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
@@ -263,55 +339,81 @@ class LedgerOwnedError(LedgerError):
 
 
 class NotEnoughBookiesError(LedgerError):
-    """Too few writable bookies for the ensemble."""
+    """Raised when too few writable bookies are available for an ensemble.
+
+    If `create_ledger` raises it, nothing was created. If a writer raises it, the writer can no
+    longer be used and the outcome of entries in flight is unknown: open the ledger with
+    `recover=True` to find out. Start more bookies, or create ledgers with a smaller ensemble.
+    """
 
     code = -6
     outcome_known = False
 
 
 class WriteError(LedgerError):
-    """An add failed in a way that more attempts cannot mend."""
+    """Raised when a writer fails in a way that it cannot repair by trying again.
+
+    The outcome of entries in flight is unknown: open the ledger with `recover=True` to find out.
+    """
 
     code = -12
     outcome_known = False
 
 
 class AddQuorumTimeoutError(WriteError, TimeoutError):
-    """An append was not acknowledged by an ack quorum within `add_quorum_timeout_s`: this writer is
-    over, and the outcome of its adds in flight is unknown."""
+    """Raised when an append was not acknowledged by an ack quorum within `add_quorum_timeout_s`.
+
+    This writer can no longer be used. The outcome of its entries in flight is unknown: open the
+    ledger with `recover=True` to find out.
+    """
 
     code = -21
 
 
 class EntryTooLargeError(LedgerError, ValueError):
-    """The entry does not fit into one frame of the protocol. Nothing was sent."""
+    """Raised when an entry does not fit into one frame of the protocol.
+
+    Nothing was sent, and the writer can still be used. Split the payload.
+    """
 
     code = -14
 
 
 class RecoveryError(LedgerError):
-    """The ledger could not be recovered now. Nothing is lost; open it again."""
+    """Raised when a ledger could not be recovered, mostly because too few bookies answered.
+
+    Nothing is lost. The ledger may already be fenced, or even closed. Open it with recovery again.
+    """
 
     code = -10
     outcome_known = False
 
 
 class ReadError(LedgerError):
-    """The entries could not be read from any replica; they may exist."""
+    """Raised when entries could not be read from any replica. They may exist.
+
+    Try again once the bookies named in `causes` answer.
+    """
 
     code = -1
     outcome_known = False
 
 
 class NoSuchEntryError(ReadError, IndexError):
-    """Every replica says that it never had this entry, or it lies beyond the ledger's end."""
+    """Raised when an entry does not exist.
+
+    The entry is after the end of the ledger, or every replica says that it never had it.
+    """
 
     code = -13
     outcome_known = True
 
 
 class DigestError(ReadError):
-    """The bytes of an entry do not match its digest on any replica that was asked."""
+    """Raised when no replica that answered has an entry whose bytes match its digest.
+
+    The entry exists but is damaged on these replicas, or the password is wrong.
+    """
 
     code = -5
 
@@ -320,64 +422,89 @@ class DigestError(ReadError):
 
 
 class BookieError(QuireError):
-    """One bookie answered with an error, or did not answer."""
+    """The base class of errors of one bookie: it answered with an error, or did not answer."""
 
     code = -8
     outcome_known = False
 
 
 class BookieUnavailableError(BookieError, ConnectionError):
-    """The bookie cannot be reached, or the connection was lost."""
+    """Raised when a bookie cannot be reached, or when the connection to it is lost."""
 
     code = -8
 
 
 class SilentConnectionError(BookieUnavailableError):
-    """The connection to the bookie died silently: nothing arrives over it any more. The bookie
-    itself may be healthy, so ask it again over a new connection before you conclude anything."""
+    """Raised when the connection to a bookie died silently: no data arrives over it any more.
+
+    The bookie itself may be healthy. Repeat the request over a new connection before you conclude
+    anything about the bookie.
+    """
 
 
 class TlsError(BookieUnavailableError):
-    """The connection to the bookie could not be secured, or the bookie does not accept who the
-    client is. Nothing was sent to it; clear text is never tried instead."""
+    """Raised when the connection to a bookie could not be secured.
+
+    This includes a bookie that rejects the client's certificate. Nothing was sent to the bookie.
+    Quire never falls back to an unencrypted connection. Check the certificates and the authorities
+    on both sides.
+    """
 
     code = -24
     outcome_known = True
 
 
 class BookieTimeoutError(BookieError, TimeoutError):
-    """The bookie did not answer in time."""
+    """Raised when a bookie did not answer in time.
+
+    Whether it carried out the request is unknown.
+    """
 
     code = -23
 
 
 class BookieReadOnlyError(BookieError):
-    """The bookie takes no more adds (full disk, or set so)."""
+    """Raised when a bookie refuses an entry because it is read-only.
+
+    Its disk is full, or an operator made it read-only.
+    """
 
     code = -104
     outcome_known = True
 
 
 class BookieBusyError(BookieError):
-    """The bookie is overloaded."""
+    """Raised when a bookie has too many requests, or too many calls to it are outstanding.
+
+    Try again later.
+    """
 
     code = -105
 
 
 class BookieIOError(BookieError):
-    """The bookie could not read or write its disk."""
+    """Raised when a bookie could not read or write its disk.
+
+    It is also raised when a bookie refuses a request with a code that Quire does not know.
+    """
 
     code = -1
 
 
 class DataUnknownError(BookieError):
-    """The bookie may have lost data and will not say "no such entry"."""
+    """Raised when a bookie may have lost data and therefore does not answer "no such entry".
+
+    The entry may exist on this bookie. Read it from another replica.
+    """
 
     code = -108
 
 
 class ProtocolError(BookieError):
-    """The peer sent bytes that the protocol does not allow."""
+    """Raised when the peer sent bytes that the protocol does not allow.
+
+    It is also raised when a bookie does not speak this version of the protocol.
+    """
 
     code = -16
 
@@ -386,16 +513,18 @@ class ProtocolError(BookieError):
 
 
 class NoSuchObjectError(MetadataError, FileNotFoundError):
-    """No object of this name exists (never put, or deleted), or this version of it was deleted."""
+    """Raised when no object has this name, or when the requested version was deleted."""
 
 
 class ObjectExistsError(MetadataError, FileExistsError):
-    """An object of this name exists already. Nothing was changed."""
+    """Raised when an object with this name exists already. Nothing was changed."""
 
 
 class ObjectDamagedError(QuireError):
-    """What the ledger of an object holds is not what was put. Damage is never reported as
-    absence."""
+    """Raised when the stored bytes of an object are not those that were put.
+
+    A damaged object is never reported as missing.
+    """
 
     code = -5
 
@@ -404,108 +533,150 @@ class ObjectDamagedError(QuireError):
 
 
 class StreamError(QuireError):
-    """Something about one stream."""
+    """The base class of errors that concern streams."""
 
 
 class NoSuchNamespaceError(StreamError, FileNotFoundError):
-    """No namespace of streams is there."""
+    """Raised when there is no namespace of streams at the given path.
+
+    Create it with `create=True`.
+    """
 
 
 class NoSuchStreamError(StreamError, FileNotFoundError):
-    """No stream of this name exists in the namespace (never created, deleted, or renamed)."""
+    """Raised when the namespace has no stream with this name.
+
+    The stream was never created, or it was deleted or renamed.
+    """
 
 
 class StreamExistsError(StreamError, FileExistsError):
-    """A stream of this name exists already."""
+    """Raised when a stream with this name exists already. Nothing was changed."""
 
 
 class StreamFencedError(StreamError):
-    """Another client opened the stream for writing: this writer is out for good. What it had under
-    way may or may not be part of the stream: open it and look."""
+    """Raised by a writer when another client opened the stream for writing.
+
+    This writer can never append again. Records in flight may or may not be part of the stream: open
+    the stream to find out.
+    """
 
     outcome_known = False
 
 
 class StreamClosedError(StreamError):
-    """The writer is closed or was abandoned. What was under way may or may not be part of the
-    stream."""
+    """Raised by a writer that is closed or was abandoned.
+
+    Records in flight may or may not be part of the stream: open the stream to find out.
+    """
 
     outcome_known = False
 
 
 class StreamEndedError(StreamError):
-    """The stream was ended for good: nothing can follow."""
+    """Raised by an append to a stream that was marked as ended.
+
+    Nothing can be appended after the end of a stream.
+    """
 
 
 class StreamConditionError(StreamError):
-    """The stream is not where a conditional append expects it, or another fencing token is in
-    force. Nothing was appended."""
+    """Raised when the condition of an append does not hold. Nothing was appended.
+
+    Either the stream does not have the expected number of records, or another fencing token is in
+    force.
+    """
 
 
 class StreamLockedError(StreamError):
-    """Another writer holds the stream's lock. Nothing was changed."""
+    """Raised when another writer holds the stream's lock. Nothing was changed."""
 
 
 class StreamQuotaError(StreamError):
-    """A limit of the stream or its namespace is reached. Nothing was done."""
+    """Raised when a limit of the stream or of its namespace is reached. Nothing was changed."""
 
 
 class RecordTooLargeError(StreamError, ValueError):
-    """The record does not fit into one of DistributedLog's. Nothing was appended."""
+    """Raised when a record is larger than DistributedLog's format allows.
+
+    Nothing was appended.
+    """
 
 
 class TxidOrderError(StreamError, ValueError):
-    """A txid is less than the one before it. Nothing was appended."""
+    """Raised when a record has a smaller transaction id than the record before it.
+
+    Nothing was appended.
+    """
 
 
 class StreamGapError(StreamError):
-    """Records that were to be read are not there any more: truncated, or lost."""
+    """Raised when records that were to be read no longer exist: they were truncated or lost."""
 
 
 class StreamDivergedError(StreamError):
-    """A stream is no copy of the one that it is to be a copy of. Nothing was changed."""
+    """Raised when a stream is not a copy of the stream from which it is to be replicated.
+
+    Nothing was changed.
+    """
 
 
 class StreamDamagedError(StreamError):
-    """The metadata or an entry of a stream cannot be understood. Damage is never an end."""
+    """Raised when the metadata or an entry of a stream cannot be decoded.
+
+    Damage is never reported as the end of the stream.
+    """
 
 
 # -- storage and start-up ---------------------------------------------------------------------
 
 
 class StorageError(QuireError):
-    """A bookie's disk failed or holds something that cannot be understood."""
+    """The base class of errors of a bookie's disk.
+
+    The disk failed, or it holds data that cannot be used.
+    """
 
 
 class DiskFullError(StorageError):
-    """No space is left for new segments."""
+    """Raised when the disk has no space left for new segments of the log."""
 
     remedy = (
-        "`quire bookie explain space DIR` shows what takes it. Make room on the disk, add one, or "
-        "delete ledgers that nobody needs; reads go on meanwhile"
+        "`quire bookie explain space DIR` shows what uses the disk. Free some space, add a disk, "
+        "or delete ledgers that nobody needs; reads continue meanwhile"
     )
 
 
 class DamagedError(StorageError):
-    """Stored bytes do not match their checksum. Damage is never reported as absence."""
+    """Raised when stored bytes do not match their checksum.
+
+    Damaged data is never reported as missing.
+    """
 
 
 class CookieError(QuireError):
-    """The data directory and the cluster do not belong together."""
+    """Raised when a data directory and the cluster do not belong together."""
 
 
 class TlsConfigError(QuireError):
-    """A certificate, key or authority file cannot be used, or the options contradict each other."""
+    """Raised when a certificate, key or authority file cannot be used.
+
+    It is also raised when TLS options contradict each other.
+    """
 
     code = -24
 
 
 class StartError(QuireError):
-    """A server could not start: port in use, directory not writable, ..."""
+    """Raised when a server could not start, for example because its port is in use."""
 
 
 class JobError(QuireError):
-    """A job on Spark failed; run again it goes on, or begins anew, without doing harm."""
+    """Raised when a job failed.
+
+    The outcome is unknown, but running the job again is safe: it continues, or begins anew, without
+    doing harm.
+    """
 
     outcome_known = False
 
@@ -514,14 +685,19 @@ class JobError(QuireError):
 
 
 class HistoryError(QuireError):
-    """Offloaded history could not be read or written now, or somebody else is writing it. What was
-    committed before counts; nothing is truncated that is not in it."""
+    """Raised when offloaded history could not be read or written.
+
+    It is also raised when another job is writing the history. What was committed before stays
+    valid, and the stream is not truncated beyond it. Run the job again.
+    """
 
     outcome_known = False
 
 
 class HistoryDamagedError(HistoryError):
-    """Offloaded history is not what was written: a file is missing or changed. Damage is never
-    reported as absence."""
+    """Raised when offloaded history is not what was written: a file is missing or was changed.
+
+    Damaged history is never reported as missing records.
+    """
 
     outcome_known = True

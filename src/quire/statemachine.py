@@ -1,10 +1,9 @@
-"""Replicated state machines on streams, and a dictionary that survives.
+"""Replicated state machines on streams, and a dictionary whose changes are durable.
 
     async with client.state_machine("/team", "accounts", Accounts(), create=True) as leader:
         balance = await leader.execute(b"deposit 5")
 
-The worked example of a write-ahead log: `quire.streams.statemachine.state_machine` says how it is
-made.
+`quire.streams.statemachine.state_machine` explains how a state machine uses the log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,17 @@ def lead(
     *,
     snapshot_every: int = 0,
 ) -> Opening[Leader[ResultT]]:
-    """Deprecated: use `client.state_machine(namespace, name, machine, create=True)`."""
+    """Deprecated: use `client.state_machine(namespace, name, machine, create=True)`.
+
+    Args:
+        streams: The namespace that holds the machine's stream.
+        name: The name of the stream.
+        machine: A new machine, without state.
+        snapshot_every: The number of commands after which a snapshot is taken. 0 means never.
+
+    Returns:
+        The leader. Await it, or enter it with `async with`.
+    """
     deprecated("quire.statemachine.lead", "client.state_machine(namespace, name, machine)")
     return state_machine.lead(streams, name, machine, snapshot_every=snapshot_every)
 
@@ -38,7 +47,16 @@ def lead(
 def follow(
     streams: Namespace, name: str, machine: StateMachine[ResultT]
 ) -> Opening[Follower[ResultT]]:
-    """Deprecated: use `client.state_machine(namespace, name, machine, follow=True)`."""
+    """Deprecated: use `client.state_machine(namespace, name, machine, follow=True)`.
+
+    Args:
+        streams: The namespace that holds the machine's stream.
+        name: The name of the stream.
+        machine: A new machine, without state.
+
+    Returns:
+        The follower. Await it, or enter it with `async with`.
+    """
     deprecated(
         "quire.statemachine.follow", "client.state_machine(namespace, name, machine, follow=True)"
     )

@@ -89,6 +89,7 @@ def test_no_code_hides_in_an_indented_block() -> None:
         ("```ini\n[Nonsense]\na=b\n```\n", "Nonsense"),
         ("```rust\nfn main() {}\n```\n", "nobody knows"),
         ("```text\n$ quire local\n```\n", "this is code"),
+        ("<!-- ended: by Ctrl-C -->\n```console\n$ echo one\ntwo\n```\n", "status 0"),
         ("<!-- not run: why -->\n```console\n$ quire ledger write --no-such\n```\n", "--no-such"),
         ("<!-- not run: why -->\n```console\n$ make no-such-target\n```\n", "no-such-target"),
     ],
@@ -134,6 +135,17 @@ def test_a_port_that_stands_for_another_is_not_translated_again(
         "$ echo PORT\nPORT\n$ test PORT = $((18070 + 10))\n```\n"
     )
     assert run(page, tmp_path, "") == 1
+
+
+def test_a_command_is_ended_by_ctrl_c_once_it_has_shown_its_output(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ echo \"trap 'echo gone > end; exit 130' INT; echo one\" > wait.sh\n"
+        "$ echo 'while :; do sleep 0.1; done' >> wait.sh\n```\n\n"
+        "<!-- ended: by Ctrl-C -->\n```console\n$ bash wait.sh\none\n```\n\n"
+        "```console\n$ cat end\ngone\n```\n"
+    )
+    assert run(page, tmp_path, "") == 3
 
 
 def test_matching() -> None:

@@ -225,6 +225,7 @@ def test_events_of_the_web_service_survive_it(start: Start) -> None:
     assert [one["event"] for one in events] == [f"event {n}" for n in range(3)]
     assert [one["position"] for one in events] == [found["position"] for _, found in positions]
     assert ask(f"{url[1]}/events?after={events[1]['position']}")[1] == events[2:]
+    assert ask(f"{url[1]}/events?after=somewhere")[0] == 422
     assert ask(f"{url[1]}/events", bytes(2_000_000))[0] == 422
     assert ask(f"{url[1]}/healthy") == (200, {"healthy": True})
 

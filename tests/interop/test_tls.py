@@ -373,7 +373,7 @@ STRANGERS = {
     "in clear text": Stranger(
         lambda secured, other: None,
         "clear_text_refused",
-        "the bookie wants TLS or another client",
+        "the bookie requires TLS or another certificate",
         Code.UNAUTHORIZED,
     ),
     "without a certificate": Stranger(

@@ -73,7 +73,7 @@ def test_following_ends_with_ctrl_c_or_a_deletion(quire: Quire) -> None:
             quire("ledger", "delete", ledger_id).ok()
             assert reader.process.wait(60) == 1
             assert reader.process.stderr is not None
-            assert b"was deleted while it was followed" in reader.process.stderr.read()
+            assert b"was deleted while it was being followed" in reader.process.stderr.read()
 
 
 def test_the_space_of_bookies(quire: Quire, cluster: LocalCluster) -> None:

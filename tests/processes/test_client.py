@@ -90,7 +90,7 @@ async def test_a_ledger_that_is_still_written(quire_client: quire.Client) -> Non
     assert not reader.ledger_closed
     assert reader.last_add_confirmed == 9
     assert [entry.payload async for entry in reader.read()] == payloads(10)
-    with pytest.raises(ReadError, match="acknowledged up to entry 9 only"):
+    with pytest.raises(ReadError, match="only entries up to 9 are known to be acknowledged"):
         await reader.read_entry(10)
     await writer.append(b"and one more")
     assert await reader.refresh() == 10

@@ -163,7 +163,7 @@ async def test_who_is_not_served(secured: Secured, tmp_path: Path) -> None:
         (secured.client(stranger.issue("app", unit="0:app")), "closed the connection right after"),
         (secured.client(other_role), "does not accept this client"),
         (TlsClientConfig(stranger.ca), "is not signed by a trusted authority"),
-        (None, "the bookie wants TLS or another client"),
+        (None, "the bookie requires TLS or another certificate"),
     ]:
         assert message in await failure(secured.uri, tls)
     wanted = {"tls_handshake_failed", "role_refused", "clear_text_refused"}
@@ -301,7 +301,7 @@ def test_commands(secured: Secured, tmp_path: Path) -> None:
         1, "does not belong to the certificate"
     )
     del run.environment["QUIRE_TLS_CA"]
-    run("ledger", "read", ledger).fails(2, "need --tls-ca")
+    run("ledger", "read", ledger).fails(2, "require --tls-ca")
 
 
 def test_a_bookie_that_cannot_use_its_files_does_not_start(
@@ -318,9 +318,9 @@ def test_a_bookie_that_cannot_use_its_files_does_not_start(
             1,
             "does not belong to the certificate",
         ),
-        (["--tls-only"], 2, "--tls-only needs --tls-cert"),
-        (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "needs --tls-ca"),
-        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "needs --tls-ca"),
+        (["--tls-only"], 2, "--tls-only requires --tls-cert"),
+        (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "requires --tls-ca"),
+        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "requires --tls-ca"),
     ]:
         run(*start, *options).fails(status, named)
     assert not (tmp_path / "metadata.db").exists()

@@ -146,7 +146,7 @@ def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
         with watched.run.start("autorecovery", "start", "--name", "healer") as healer:
             assert healer.line() == "healer"
             seen(watched.overview, right=lambda one: one["autorecovery"]["auditor"] == "healer")
-            assert "Nothing is wrong" in watched.explain()
+            assert "No problems were found" in watched.explain()
             first.kill()
             _one_is_gone(watched, first, named[first.id])
             _its_replica_is_missing(watched, first, ledger_id)

@@ -1,5 +1,5 @@
-"""Helpers of every room: time, tasks, retries, metrics, units, and how this process uses memory
-and processors.
+"""Helpers for every package: time, tasks, retries, metrics, units, and the memory and processors of
+this process.
 
-Imports nothing else of Quire but `errors`.
+It imports nothing else of Quire but `errors`.
 """

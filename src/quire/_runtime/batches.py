@@ -1,4 +1,4 @@
-"""Items cut into batches of a bounded size."""
+"""A helper that cuts items into batches of a bounded size."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Time, handed in.
+"""The clock, as an argument that tests and the simulator can replace.
 
 Durations inside an event loop come from the loop (`loop.time()`, `asyncio.timeout`), which the
-simulator replaces. What needs the calendar (creation times) or a duration outside a loop takes a
-`Clock`.
+simulator replaces. Code that needs the calendar, for example for creation times, or a duration
+outside a loop takes a `Clock`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """A source of the calendar time and of durations."""
+
     def now_ms(self) -> int:
-        """Milliseconds since 1970, by the calendar: may jump."""
+        """Return the milliseconds since 1970 by the calendar, which may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never decrease."""
         ...
 
 
 class SystemClock:
+    """The clock of the operating system."""
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

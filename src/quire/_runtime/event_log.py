@@ -1,4 +1,4 @@
-"""The log of a server, as its parts write to it: one event with its fields."""
+"""The type of a server's event log, through which its parts log events."""
 
 from __future__ import annotations
 

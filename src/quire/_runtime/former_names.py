@@ -1,7 +1,7 @@
-"""Public names under their former spelling or at their former place, for one release.
+"""Public names under their former spelling or in their former place, for one more release.
 
-A name of a module: `__getattr__ = former_names(__name__, {"Old": "New"})`. A field of a dataclass
-that was in milliseconds: `@was_in_milliseconds("retention")`.
+For a name of a module use `__getattr__ = former_names(__name__, {"Old": "New"})`. For a field of a
+dataclass that was in milliseconds use `@was_in_milliseconds("retention")`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ def former_names(
 ) -> Callable[[str], object]:
     """Return the `__getattr__` of a module whose names have changed.
 
-    `names` maps each former name to the present one. The former one is still found, with a
-    DeprecationWarning. `otherwise` is a `__getattr__` that is asked for all other names.
+    A former name can still be used, with a DeprecationWarning.
+
+    Args:
+        module: The name of the module.
+        names: The present name for each former name.
+        otherwise: A `__getattr__` for all other names.
     """
 
     def get(name: str) -> object:
@@ -44,9 +48,14 @@ def former_names(
 def moved(
     module: str, homes: Mapping[str, str], instead: str
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module whose names moved, and are kept for one release.
+    """Return `__getattr__` and `__dir__` of a module whose names have moved.
 
-    A home is MODULE:NAME. Each use warns, and names what to use `instead`.
+    Each use of a name warns.
+
+    Args:
+        module: The former module.
+        homes: The MODULE:NAME of each name now.
+        instead: What the warning tells the caller to use instead.
     """
 
     def get(name: str) -> object:
@@ -79,7 +88,7 @@ def in_seconds_now(old: str, new: str) -> None:
 
 
 def was_in_milliseconds(*names: str) -> Callable[[type[T]], type[T]]:
-    """Let a dataclass take and give each field `NAME_s` as `NAME_ms` too, with a warning.
+    """Let a dataclass accept and provide each field `NAME_s` as `NAME_ms` too, with a warning.
 
     The field is a number of seconds. The former name is a whole number of milliseconds.
     """

@@ -1,9 +1,8 @@
-"""How a server keeps its memory: freed memory stays in the process instead of going back to the
-system between two messages, and nothing waits while all objects are looked at.
+"""The memory of a server process: freed memory is kept, and no full garbage collection pauses it.
 
-Buffers of some 100 KB to some MB come and go with every chunk. With glibc's defaults each of them
-is a fresh mapping, or grows and shrinks the heap: every page faults again. Joining 250 entries of
-1 KB took 3.5 us an entry like that, and 0.05 to 0.4 us with the heap kept (one virtual machine).
+Buffers of 100 KB to some MB come and go with every chunk. With glibc's defaults each of them is a
+new mapping, or grows and shrinks the heap, and every page faults again. Joining 250 entries of 1 KB
+took 3.5 us an entry this way, and 0.05 to 0.4 us with the heap kept (one virtual machine).
 """
 
 from __future__ import annotations
@@ -14,19 +13,25 @@ import sys
 
 MIB = 1024 * 1024
 KEPT_BYTES = 64 * MIB
-"""At most so much free memory stays at the top of the heap."""
+"""The largest amount of free memory that stays at the top of the heap, in bytes."""
 LARGEST_IN_HEAP_BYTES = 32 * MIB
-"""glibc allows no more."""
+"""The largest threshold that glibc allows."""
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 
 def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
-    """Tell the C library's allocator, for the whole process; True where it understood.
+    """Tell the C library's allocator, for the whole process, to keep freed memory.
 
     `quire bookie` and `quire bench` call it. A program that moves much data through the client may
-    call it once at its start; it is not done behind its back.
+    call it once at its start. Quire never calls it for such a program.
+
+    Args:
+        kept_bytes: The free memory to keep.
+
+    Returns:
+        Whether the allocator supports this.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -61,17 +66,19 @@ def trim_heap() -> bool:
 
 
 NEVER = 1_000_000
-"""Collections of young objects, before one of all."""
+"""The number of collections of younger objects before a full collection. It is so large that no
+full collection takes place."""
 COLLECT_INTERVAL_S = 600.0
-"""How often a server looks for rings among all objects; until then they stay, some KB for each
-connection that has ended."""
+"""Seconds between two full collections of a server. Until then reference cycles stay in memory,
+some KB for each connection that has ended."""
 
 
 def collect_on_demand() -> None:
-    """Leave looking at *all* objects to whoever calls `gc.collect`, for the whole process.
+    """Run a full garbage collection only when somebody calls `gc.collect`, for the whole process.
 
-    By itself Python does it whenever a quarter more of them has come, and everything waits: 0.2 s
-    in a bookie with 10,000 ledgers that take entries in turn. What storage keeps has no rings.
+    Otherwise Python runs one whenever the number of objects has grown by a quarter, and everything
+    waits: 0.2 s in a bookie with 10,000 ledgers that take entries in turn. The objects that storage
+    keeps have no reference cycles.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)

@@ -1,5 +1,6 @@
-"""Names of a package that are imported when they are first used: a bookie never loads the client,
-nor does a command load what its neighbours need.
+"""Names of a package that are imported when they are first used.
+
+A bookie then never loads the client, and a command does not load what other commands need.
 
     if TYPE_CHECKING:
         from package.module import Name
@@ -17,7 +18,12 @@ from importlib import import_module
 def lazily(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself."""
+    """Return `__getattr__` and `__dir__` for a package.
+
+    Args:
+        package: The name of the package.
+        homes: For each name, its MODULE:NAME, or the MODULE that it is.
+    """
 
     def get(name: str) -> object:
         home = homes.get(name)
@@ -27,7 +33,7 @@ def lazily(
         found: object = import_module(module)
         if attribute:
             found = getattr(found, attribute)
-        setattr(sys.modules[package], name, found)  # the next use does not come here
+        setattr(sys.modules[package], name, found)  # later uses do not reach this function
         return found
 
     def names() -> list[str]:

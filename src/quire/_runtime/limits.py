@@ -1,8 +1,8 @@
 """The values that the fields of a settings dataclass may have.
 
 The bounds of a field are part of its annotation, so they are written once. A class checks them when
-a value is constructed; the configuration file, the environment and options are checked against the
-same ones.
+a value is constructed. The configuration file, the environment and options are checked against the
+same bounds.
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -41,9 +41,10 @@ class Limits:
 
     least: float = 0
     most: float | None = None
-    """None: no bound is documented; `FieldRule.most` has the technical one."""
+    """The largest value. None means that no bound is documented; `FieldRule.most` has the technical
+    one."""
     or_zero: bool = False
-    """Whether 0 is allowed besides, with a meaning of its own."""
+    """Whether 0 is allowed as well, with a meaning of its own."""
     choices: tuple[object, ...] = ()
     """The only values that are allowed, if there are any."""
 
@@ -86,7 +87,7 @@ class FieldRule:
         return known and math.isfinite(number)
 
     def range_text(self, number: float = 0) -> str:
-        """Return what numbers are allowed, for the message that refuses `number`."""
+        """Return the range of allowed numbers, for the message that refuses `number`."""
         told = self.limits.most is not None or self.most < number < math.inf
         most = f" to {self.most:g}" if told else " or more"
         zero = "0, or " if self.limits.or_zero else ""
@@ -110,7 +111,7 @@ class FieldRule:
         return isinstance(value, self.inner)
 
     def allowed(self, value: object) -> str:
-        """Return what the field may be, for the message that refuses `value`."""
+        """Return the allowed values, for the message that refuses `value`."""
         if self.limits.choices:
             *others, last = map(repr, self.limits.choices)
             text = f"{', '.join(others)} or {last}"
@@ -153,7 +154,7 @@ def check_fields(settings: Any, error: Callable[[str], Exception]) -> None:
 
     Args:
         settings: The value that was constructed.
-        error: The class of the error. It is given the message.
+        error: The class of the error, which receives the message.
     """
     for rule in rules_of(settings.__class__).values():
         value = getattr(settings, rule.name)
@@ -164,7 +165,7 @@ def check_fields(settings: Any, error: Callable[[str], Exception]) -> None:
 
 
 def shown(value: object) -> str:
-    """Return the value as a message shows it."""
+    """Return the value in the form in which a message shows it."""
     text = repr(value)
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text

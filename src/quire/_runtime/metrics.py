@@ -1,8 +1,8 @@
 """Numbers for monitoring: histograms of durations, and Prometheus' text format.
 
-Whoever counts keeps plain integers of its own; a `Metric` is made of them when somebody asks. Only
-durations need more than an integer: a `Histogram` is handed in, and takes a whole batch at a time.
-There is no registry, and nothing global.
+Code that counts keeps plain integers. A `Metric` is made of them when somebody asks. Only durations
+need more than an integer: a `Histogram` is an argument, and takes a whole batch at a time. There is
+no registry and no global state.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""Those of Apache's summaries."""
+"""The quantiles of Apache's summaries."""
 WINDOW_S = 60.0
-"""Quantiles speak of the last one or two of these."""
+"""The length of a window, in seconds. Quantiles cover the last one or two windows."""
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 
@@ -25,35 +25,40 @@ BOUNDS_S: tuple[float, ...] = (
     *(base * 10.0**power for power in range(-5, 1) for base in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
     10.0,
 )
-"""Upper bounds of the buckets: from ten microseconds to ten seconds, six in each tenfold."""
+"""The upper bounds of the buckets, from ten microseconds to ten seconds, six for each power of
+ten."""
 EXPOSED_BOUNDS_S = BOUNDS_S[::3]
-"""Those that are shown: two in each tenfold."""
+"""The bounds that are shown, two for each power of ten."""
 
 
 class Histogram:
-    """Durations in seconds. Not for several threads at once."""
+    """A histogram of durations in seconds. It is not safe for several threads at once."""
 
     __slots__ = ("_before", "_since", "_since_s", "counts", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """Of each bucket; the last one is of those beyond all bounds."""
+        """The count of each bucket. The last one is for durations beyond all bounds."""
         self.sum_s = 0.0
         self._since = self._before = [0] * len(self.counts)
         self._since_s = -math.inf
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """`count` things took so long, each."""
+        """Count `count` durations of `seconds` each."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += count
         self.sum_s += seconds * count
 
     @property
     def count(self) -> int:
+        """The number of durations."""
         return sum(self.counts)
 
     def quantiles(self, now_s: float) -> list[float]:
-        """Of `QUANTILES`, in seconds, over the last minute or two, or since the last call where
-        that is longer; NaN where nothing happened. `now_s`: a monotonic clock's."""
+        """Return the value of each of `QUANTILES`, in seconds.
+
+        They cover the last one or two minutes, or the time since the previous call if that is
+        longer. A quantile without durations is NaN. `now_s` is the time of a monotonic clock.
+        """
         if now_s - self._since_s >= WINDOW_S:
             self._before, self._since, self._since_s = self._since, list(self.counts), now_s
         recent = [now - then for now, then in zip(self.counts, self._before, strict=True)]
@@ -61,7 +66,7 @@ class Histogram:
 
 
 def _quantile(counts: Sequence[int], wanted: float) -> float:
-    """Between the bounds of its bucket in proportion, as Prometheus does it."""
+    """Return a quantile, interpolated linearly within its bucket as Prometheus does."""
     rank = wanted * sum(counts)
     if not rank:
         return math.nan
@@ -78,6 +83,8 @@ def _quantile(counts: Sequence[int], wanted: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """One value of a metric, with its labels."""
+
     value: float
     labels: Mapping[str, str]
     suffix: str = ""
@@ -85,30 +92,34 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
+    """A metric with its samples."""
+
     name: str
     kind: Kind
     help: str
-    """One sentence, with the unit."""
+    """One sentence that describes the metric, with its unit."""
     samples: tuple[Sample, ...]
 
 
 def counter(name: str, help: str, value: float, **labels: str) -> Metric:
+    """Return a counter with one sample."""
     return Metric(name, "counter", help, (Sample(value, labels),))
 
 
 def gauge(name: str, help: str, value: float, **labels: str) -> Metric:
+    """Return a gauge with one sample."""
     return Metric(name, "gauge", help, (Sample(value, labels),))
 
 
 def labelled(
     name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]
 ) -> Metric:
-    """One value for each value of a label."""
+    """Return a metric with one sample for each value of a label."""
     return Metric(name, kind, help, tuple(Sample(value, {label: text}) for text, value in values))
 
 
 def histogram(name: str, help: str, of: Histogram) -> Metric:
-    """Prometheus' kind, in seconds."""
+    """Return a metric of Prometheus' kind histogram, in seconds."""
     samples, total = [], 0
     shown = dict.fromkeys(EXPOSED_BOUNDS_S)
     for bound, count in zip(BOUNDS_S, of.counts):
@@ -125,7 +136,8 @@ def histogram(name: str, help: str, of: Histogram) -> Metric:
 def summary_ms(
     name: str, help: str, succeeded: Histogram, failed: Histogram | None, now_s: float
 ) -> Metric:
-    """Apache's kind: quantiles in milliseconds, of what succeeded and of what failed."""
+    """Return a summary as Apache has it: quantiles in milliseconds, of successes and of
+    failures."""
     samples = []
     for success, of in (("false", failed or Histogram()), ("true", succeeded)):
         for wanted, value in zip(QUANTILES, of.quantiles(now_s)):
@@ -137,7 +149,7 @@ def summary_ms(
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """Prometheus' text format, version 0.0.4."""
+    """Return the metrics in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
     for metric in metrics:
         lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")
@@ -158,8 +170,10 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape a label value. Bytes of paths and ids that are not text are shown as Python escapes
-    them."""
+    """Escape a label value.
+
+    Bytes of paths and ids that are not text are written as Python's escape sequences.
+    """
     text = text.encode(errors="backslashreplace").decode()
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 

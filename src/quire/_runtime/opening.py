@@ -1,4 +1,4 @@
-"""The result of a factory: await it for the handle, or enter it with `async with`.
+"""The result of a factory, which is awaited for the handle or entered with `async with`.
 
     ledger = await client.create_ledger()
 
@@ -6,7 +6,7 @@
         ...
 
 Nothing happens before that. A result that is neither awaited nor entered does nothing, and warns
-when it is dropped, as a coroutine does. At the end of this module is the `repr` of handles.
+when it is dropped, as a coroutine does. This module also has the `repr` of handles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class AsyncHandle(Protocol):
-    """A handle that can be used as `async with`."""
+    """A handle that is an asynchronous context manager."""
 
     async def __aenter__(self) -> Any: ...
 
@@ -103,8 +103,8 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
-                f"{self.__dict__.get('__name__')}() gives a handle that is not open yet, so it has "
-                f"no {name!r}. Use `await` or `async with` first",
+                f"{self.__dict__.get('__name__')}() returns a handle that is not open yet, so it "
+                f"has no {name!r}. Use `await` or `async with` first",
                 name=name,
                 obj=self,
             )
@@ -114,7 +114,7 @@ class Opening(Coroutine[Any, Any, T_co], Generic[T_co]):
 
 
 def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Opening[H]]:
-    """Make a coroutine function that returns a handle give an `Opening` of it."""
+    """Make a coroutine function that returns a handle return an `Opening` of it instead."""
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[H]:
@@ -124,9 +124,9 @@ def opening(function: Callable[P, Coroutine[Any, Any, H]]) -> Callable[P, Openin
 
 
 class Ready:
-    """A handle that needs no opening, so that `await` and `async with` give it as it is.
+    """A handle that needs no opening. `await` and `async with` return the handle itself.
 
-    A caller does not have to remember which factories wait for something and which do not.
+    A caller does not have to remember which factories have to wait and which do not.
     """
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -146,7 +146,13 @@ class Ready:
 
 
 def represented(handle: object, *words: str, **facts: object) -> str:
-    """Return `<LedgerWriter ledger=7 open>`: the facts that name it, then words for its state."""
+    """Return the `repr` of a handle, such as `<LedgerWriter ledger=7 open>`.
+
+    Args:
+        handle: The handle.
+        words: The words for its state.
+        facts: The facts that identify it, by name.
+    """
     named = (f"{name}={value}" for name, value in facts.items())
     return f"<{' '.join((type(handle).__name__, *named, *words))}>"
 

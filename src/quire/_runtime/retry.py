@@ -1,8 +1,8 @@
-"""Retries: pauses that grow from failure to failure, with random jitter, within bounds.
+"""Retries: pauses that grow with each failure in a row, with random jitter, up to a limit.
 
-Every loop that repeats what has failed takes its pauses from here. Jitter keeps clients that failed
-at the same moment, because a store or a switch restarted, from coming back at the same moment. The
-generator and the clock are handed in, so that the simulator repeats a run exactly.
+Every loop that repeats failed work takes its pauses from here. Jitter keeps clients that failed at
+the same moment, because a store or a switch restarted, from coming back at the same moment. The
+random generator and the clock are arguments, so that the simulator can repeat a run exactly.
 """
 
 from __future__ import annotations
@@ -61,10 +61,15 @@ class Retry:
         now: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Allow `attempts` in all, and no further one later than `limit_s` from now.
+        """Set the limits of the attempts. Without a limit the work is repeated for ever.
 
-        Without a bound the work is repeated for ever. `now` is the clock of the event loop unless
-        it is given.
+        Args:
+            backoff: The pauses.
+            rng: The source of their jitter.
+            attempts: The number of attempts in all.
+            limit_s: Seconds from now after which no further attempt begins.
+            now: The clock. The default is that of the event loop.
+            sleep: The function that pauses.
         """
         self.failures = 0
         """The number of failures since the start, or since `reset`."""
@@ -79,7 +84,8 @@ class Retry:
         return asyncio.get_running_loop().time() if self._now is None else self._now()
 
     def reset(self) -> None:
-        """Begin again with the shortest pause: the work has made progress. The time limit stays."""
+        """Begin again with the shortest pause, because the work has made progress. The time limit
+        stays."""
         self.failures = 0
 
     def failed(self) -> bool:
@@ -94,7 +100,7 @@ class Retry:
         return self._backoff.pause_s(max(1, self.failures), self._rng)
 
     async def pause(self) -> bool:
-        """Count one more failure and wait. Return False, at once, if the bounds are reached."""
+        """Count one more failure and wait. Return False at once if a limit is reached."""
         if not self.failed():
             return False
         await self._sleep(self.pause_s())

@@ -1,13 +1,13 @@
-"""How a server shares the processors: its threads, once woken, let whoever woke them finish.
+"""How a server's threads share the processors: a thread that is woken lets its waker finish first.
 
-Linux takes the processor at once from a thread that wakes another one. Here that is often one that
-holds the interpreter's lock, which the woken one wants next, or a client in the middle of what it
-sends: two changes of threads for nothing. Under `SCHED_BATCH` the woken one waits for its turn.
-Figures: docs/internals/benchmarks.md, "Who gets the processor".
+Linux takes the processor at once from a thread that wakes another one. In a server the waker often
+holds the interpreter's lock, which the woken thread needs next, or it is a client in the middle of
+sending. The result is two needless context switches. Under `SCHED_BATCH` the woken thread waits for
+its turn instead. docs/internals/benchmarks.md has figures ("Who gets the processor").
 
-Beside processes that never rest its turn comes late, by some ms each time. How long threads wait
-for a processor tells: where that is much more than they run, they are scheduled as all others, and
-after a while the other way is tried again.
+Next to processes that are always busy, a thread waits several ms for its turn each time. Therefore
+the time that threads wait for a processor is measured. If it is much longer than the time that they
+run, the normal policy is restored, and `SCHED_BATCH` is tried again later.
 """
 
 from __future__ import annotations
@@ -21,37 +21,44 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 LOOK_INTERVAL_S = 0.5
+"""Seconds between two measurements."""
 RUNS_MIN = 30
-"""Fewer tell nothing yet: they are counted with the next."""
+"""The number of times that threads ran below which a measurement says nothing. They are counted
+with the next one."""
 WAITED_SHARE_MAX = 5.0
-"""Of the time that they run. Three bookies and a client, all there is on two processors, wait for
-three times as long as they run; beside two processes that never rest it is six to twenty."""
+"""The longest time that threads may wait, as a multiple of the time that they run. Three bookies
+and a client that fill two processors wait for three times as long as they run. Next to two
+processes that are always busy it is six to twenty times."""
 LATE_LOOKS_MAX = 2
-"""So many in a row, and they are scheduled as all others."""
+"""The number of measurements beyond that limit, in a row, after which the normal policy is
+restored."""
 REST_S = 60.0
-"""Until it is tried again; twice as long after each time that it was too late once more."""
+"""Seconds until `SCHED_BATCH` is tried again. The time doubles each time that it fails again."""
 REST_MAX_S = 3600.0
 
 
 class Times(NamedTuple):
-    """Of all threads, since they were asked for before."""
+    """The times of all threads since the previous measurement."""
 
     ran_ns: int
     waited_ns: int
-    """For a processor, ready to run."""
+    """The time that threads were ready to run and waited for a processor."""
     runs: int
 
 
 class Threads(Protocol):
+    """The threads of a process, as the operating system schedules and measures them."""
+
     def schedule(self, *, batch: bool) -> bool:
-        """All of the process, and those that it begins from now on; whether it could be done."""
+        """Set the policy of all threads, including those that start later. Return whether it
+        worked."""
 
     def times(self) -> Times | None:
-        """None: the system does not tell."""
+        """Return the times since the previous call, or None if the system does not provide them."""
 
 
 class BatchScheduling:
-    """Decides, each time that it looks."""
+    """The decision between `SCHED_BATCH` and the normal policy, at each measurement."""
 
     def __init__(self, threads: Threads, log: Callable[..., None]) -> None:
         self._threads = threads
@@ -63,11 +70,12 @@ class BatchScheduling:
         self.batch = False
 
     def begin(self) -> bool:
-        """False: not on this system."""
+        """Switch to `SCHED_BATCH`. Return False if this system does not support it."""
         self.batch = self._threads.times() is not None and self._threads.schedule(batch=True)
         return self.batch
 
     def look(self, now_s: float) -> None:
+        """Measure, and change the policy if necessary."""
         if not self.batch:
             if now_s >= self._again_s:
                 self._threads.times()
@@ -96,7 +104,7 @@ class BatchScheduling:
 
 
 class ProcessThreads:
-    """The threads of this process, as Linux knows them."""
+    """The threads of this process on Linux."""
 
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
         self._tasks = tasks
@@ -111,7 +119,7 @@ class ProcessThreads:
         try:
             for thread in self._ids():
                 with suppress(ProcessLookupError):
-                    # What somebody has chosen for this process stays.
+                    # Keep a policy that somebody else has chosen for this process.
                     if os.sched_getscheduler(thread) == before:
                         os.sched_setscheduler(thread, after, os.sched_param(0))
         except OSError:
@@ -142,7 +150,7 @@ class ProcessThreads:
 
 
 async def schedule_as_batch(log: Callable[..., None]) -> None:
-    """For the whole process, as long as this runs."""
+    """Schedule the threads of this process as batch work, for as long as this coroutine runs."""
     scheduling = BatchScheduling(ProcessThreads(), log)
     if not scheduling.begin():
         return

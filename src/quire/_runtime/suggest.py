@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was probably meant to be, or None if none is near."""
-    import difflib  # only when something is misspelt: commands start faster without it
+    import difflib  # imported only for a misspelt name, so that commands start faster
 
     return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 

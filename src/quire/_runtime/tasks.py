@@ -1,4 +1,4 @@
-"""Background work in an event loop: every task has an owner that ends it."""
+"""Background work in an event loop. Every task has an owner that ends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 EACH_AT_ONCE = 16
-"""Items that `each` works on at one time."""
+"""The number of items that `each` works on at a time."""
 
 
 class TaskGroup(asyncio.TaskGroup):
@@ -51,16 +51,21 @@ class TaskGroup(asyncio.TaskGroup):
 
 
 class TaskSet:
-    """Tasks that live until they end or `close` cancels them.
+    """Tasks that run until they end or `close` cancels them.
 
-    What can happen to a coroutine given here is its own affair; anything else goes to the loop's
-    exception handler.
+    A coroutine given to `start` must handle the errors that it expects. Any other error goes to the
+    exception handler of the event loop.
     """
 
     def __init__(self, parent: TaskSet | None = None) -> None:
-        """`parent` holds the tasks as well while they run, and cancels them when it is closed."""
+        """Create a set without tasks.
+
+        Args:
+            parent: A set that holds the tasks as well while they run, and cancels them when it is
+                closed.
+        """
         self._parent = parent
-        # A dictionary as a set that keeps its order: the same seed, the same run.
+        # A dictionary serves as an ordered set, so that the same seed gives the same run.
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -87,13 +92,13 @@ class TaskSet:
             )
 
     async def close(self) -> None:
-        """Cancel what runs (but for the task that calls this) and wait until it has ended."""
+        """Cancel all running tasks but the calling one, and wait until they have ended."""
         await cancelled(task for task in self._tasks if task is not asyncio.current_task())
 
 
 async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel those of these tasks that have not ended, and wait until all have ended. Their errors
-    are dropped."""
+    """Cancel the tasks that have not ended, and wait until all have ended. Their errors are
+    dropped."""
     ended = list(tasks)
     for task in ended:
         task.cancel()
@@ -104,7 +109,16 @@ async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int = EACH_AT_ONCE
 ) -> list[R]:
-    """`work` on every item, `at_once` at a time; the results in order, or the first error."""
+    """Run `work` on every item, and return the results in the order of the items.
+
+    Args:
+        items: The items.
+        work: The function to run on each of them.
+        at_once: The number of items in progress at a time.
+
+    Raises:
+        Exception: The first error. The work in progress is then cancelled.
+    """
     todo = list(enumerate(items))
     results: dict[int, R] = {}
     upcoming = iter(todo)
@@ -123,8 +137,10 @@ async def each(
 
 
 async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
-    """Wait for the event, and return whether it came before the end of a time-out that is not yet
-    entered: `await came(event, asyncio.timeout(3))`. Cancel-safe."""
+    """Wait for an event, and return whether it was set in time.
+
+    The time-out must not be entered yet: `await came(event, asyncio.timeout(3))`. Cancel-safe.
+    """
     try:
         async with within:
             await event.wait()
@@ -134,8 +150,11 @@ async def came(event: asyncio.Event, within: asyncio.Timeout) -> bool:
 
 
 async def pages(items: AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
-    """The items, `size` at a time; fewer in the last page. A generator of items is closed at the
-    end, also where the caller closes this one before."""
+    """Yield the items in lists of `size`. The last list may be shorter.
+
+    If the items come from an asynchronous generator, it is closed at the end, also if the caller
+    closes this one early.
+    """
     page: list[T] = []
     try:
         async for item in items:

@@ -1,4 +1,4 @@
-"""Sizes, durations and counts as people write them."""
+"""Sizes, durations and counts in the form in which people write them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ SIZE_UNITS = {
     for power, prefix in enumerate(("", "k", "m", "g", "t"))
     for ending in (("", "b") if not prefix else ("", "b", "ib"))
 }
-"""Bytes by unit, in lower case. Every unit is a power of 1024: k, KB and KiB mean the same."""
+"""The number of bytes in each unit, in lower case. Every unit is a power of 1024: k, KB and KiB
+mean the same."""
 DURATION_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-"""Seconds by unit, in lower case."""
+"""The number of seconds in each unit, in lower case."""
 _PLAIN = {"s": "seconds", "ms": "milliseconds"}
 _QUANTITY = r"([+-]?[\d_]*\.?[\d_]+(?:e[+-]?\d+)?) ?([a-z]*)"
 _TEXT_MAX = 64
-"""Characters of a size or a duration. A longer text is a mistake."""
+"""The largest number of characters of a size or a duration. A longer text is a mistake."""
 
 
 def parse_size(text: str, *, least: float = 1) -> int:
@@ -60,7 +61,7 @@ def parse_duration(text: str, plain: Literal["s", "ms"] = "s", *, least: float =
 
 
 def _quantity(text: str, units: Mapping[str, float], plain: str) -> float | None:
-    """Return the number times its unit, or None for what is not a number with a known unit."""
+    """Return the number times its unit, or None if the text is not a number with a known unit."""
     found = re.fullmatch(_QUANTITY, text.strip().lower()) if len(text) <= _TEXT_MAX else None
     if found is None or (unit := found[2] or plain) not in units:
         return None
@@ -72,7 +73,7 @@ def _quantity(text: str, units: Mapping[str, float], plain: str) -> float | None
             number = float(found[1])
         except ValueError:
             return None
-    # A division, because 0.001 is no binary fraction.
+    # Divide, because 0.001 has no exact binary representation.
     return number / 1000 if unit == "ms" else number * units[unit]
 
 
@@ -82,7 +83,8 @@ def host_port(host: str, port: int | str) -> str:
 
 
 def plural(noun: str, count: int) -> str:
-    """Without the count: "block", "blocks"; of "entry" "entries", "batch" "batches"."""
+    """Return the noun for this count, without the count: "block" or "blocks", "entry" or
+    "entries"."""
     if count == 1:
         return noun
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -91,24 +93,26 @@ def plural(noun: str, count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """With the count: "1 block", "2 blocks"."""
+    """Return the noun with its count: "1 block", "2 blocks"."""
     return f"{count} {plural(noun, count)}"
 
 
 def are(count: int) -> str:
+    """Return "is" for one thing, and "are" for any other number."""
     return "is" if count == 1 else "are"
 
 
 def does(count: int) -> str:
+    """Return "does" for one thing, and "do" for any other number."""
     return "does" if count == 1 else "do"
 
 
 NAMED_MAX = 5
-"""The number of names in a sentence."""
+"""The number of names that a sentence lists."""
 
 
 def some_of(names: Iterable[str], limit: int = NAMED_MAX) -> str:
-    """Return the names as part of a sentence: the first ones, and how many more there are."""
+    """Return the names for use in a sentence: the first ones, and how many more there are."""
     known = list(names)
     more = len(known) - limit
     return ", ".join(known[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,18 +1,18 @@
-"""The blocking API: the names of the asyncio one without `await`, for scripts and notebooks.
+"""The blocking API: the names of the asyncio API without `await`, for scripts and notebooks.
 
     import quire
 
     with quire.blocking.connect(uri) as client:
         with client.create_ledger() as ledger:
-            ledger.append(b"acknowledged means: on disk, fsynced, on a quorum")
+            ledger.append(b"once acknowledged, this entry is fsynced on a quorum")
         with client.namespace("/team", create=True) as team:
             for record in team.open_reader("orders"):
                 print(record.payload)
 
 scripts/make-blocking writes `client`, `ledgers`, `datasets`, `streams`, `objects` and
-`statemachine` from the asyncio API. `background` has the event loop that runs the calls, and
-`handles` what the classes have in common: read those two first. This room may import `quire.api`
-and what that may import.
+`statemachine` from the asyncio API. Read `background`, which has the event loop that runs the
+calls, and `handles`, which has the common parts of the classes, first. This package may import
+`quire.api` and everything that `quire.api` may import.
 """
 
 from typing import TYPE_CHECKING

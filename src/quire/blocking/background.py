@@ -1,7 +1,7 @@
 """The event loop that runs the calls of the blocking API, in a background thread.
 
-All blocking handles of a process share this loop, so they also work inside a running loop
-(Jupyter). After a fork the child gets a loop of its own.
+All blocking handles of a process share this loop. Therefore they also work inside a running loop,
+as in Jupyter. After a fork the child gets a loop of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Background:
-    """One event loop in a daemon thread, for this process."""
+    """One event loop in a daemon thread of this process."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()
@@ -71,7 +71,7 @@ _reopening = threading.RLock()
 
 
 def _forget_loop() -> None:
-    """A child has none of its parent's threads, and nobody who would give a lock back."""
+    """Forget the loop and the locks: a child has none of its parent's threads, which hold them."""
     global _background, _starting, _reopening
     _background = None
     _starting = threading.Lock()
@@ -96,9 +96,12 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 def end(work: Coroutine[Any, Any, None]) -> None:
-    """As `call`, for what ends something, and may be called by Python's garbage collection. It does
-    nothing on the thread of the loop, which cannot wait for itself and ends what is collected there
-    anyway, and while the interpreter ends: nobody runs the loop any more."""
+    """Run a coroutine that ends something, from wherever Python's garbage collection calls this.
+
+    It works as `call`, but does nothing in two cases. The thread of the loop cannot wait for
+    itself, and ends collected objects anyway. While the interpreter ends, nobody runs the loop any
+    more.
+    """
     _started().end(work)
 
 
@@ -112,5 +115,5 @@ def run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def reopening() -> threading.RLock:
-    """The lock under which handles are opened again after a fork."""
+    """Return the lock under which handles are opened again after a fork."""
     return _reopening

@@ -107,16 +107,35 @@ class Client(ContextHandle[AsyncClient]):
     ) -> LedgerWriter | CallerIdWriter:
         """Create a ledger and return the handle that writes it.
 
-        Entries go to `write_quorum` of `ensemble_size` bookies and are acknowledged once
-        `ack_quorum` have them on disk. `custom` is stored with the ledger. On return the ledger
-        exists in the metadata store (durably); no bookie has been asked yet.
+        Each entry goes to `write_quorum` of the `ensemble_size` bookies, and it is acknowledged
+        once `ack_quorum` of them have it on disk. On return the ledger exists durably in the
+        metadata store; no bookie has been contacted yet. If the call is interrupted, an empty
+        ledger may have been created.
 
-        `deferred_sync`: entries are acknowledged before they are durable, which `force` makes them
-        (see `LedgerWriter`). `caller_ids`: a `CallerIdWriter`, whose entries get their ids from
-        you; `ledger_id`: so does the ledger.
+        Args:
+            ensemble_size: The number of bookies that store the ledger.
+            write_quorum: The number of bookies that store each entry.
+            ack_quorum: The number of bookies that must have an entry on disk before it is
+                acknowledged.
+            digest: The checksum of the entries: a `DigestType`, or "crc32c", "crc32", "hmac" or
+                "dummy".
+            password: The password that opens the ledger again. It is also the key of HMAC digests.
+            custom: Metadata of the application, stored with the ledger.
+            ledger_id: The id of the new ledger. By default the metadata store chooses one.
+            deferred_sync: Whether entries are acknowledged before they are durable.
+                `LedgerWriter.force` and `close` make them durable.
+            caller_ids: Whether the caller chooses the entry ids. The handle is then a
+                `CallerIdWriter`.
 
-        Raises UsageError, NotEnoughBookiesError (nothing was created), LedgerExistsError,
-        MetadataUnavailableError (unknown). If cancelled, an empty ledger may have been created.
+        Returns:
+            The writer. Close it to close the ledger.
+
+        Raises:
+            UsageError: An argument is not valid. Nothing was created.
+            NotEnoughBookiesError: Too few bookies are writable. Nothing was created.
+            LedgerExistsError: There is already a ledger with the id `ledger_id`.
+            MetadataUnavailableError: The metadata store does not answer. An empty ledger may have
+                been created.
         """
         made = call(
             self.aio.create_ledger(
@@ -144,26 +163,38 @@ class Client(ContextHandle[AsyncClient]):
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        With `recover` the writer is fenced, if there is one, and the ledger is closed at a place
-        that includes every acknowledged entry. Use it to take over from a writer that died. Without
-        it a ledger that is still written is read up to the last entry that is known to be
-        acknowledged now.
+        Without `recover`, a ledger that is still being written can be read up to the last entry
+        that is known to be acknowledged now. With `recover`, the writer is fenced if there is one,
+        and the ledger is closed at an entry that includes every acknowledged entry. Use it to take
+        over from a writer that died. Interrupting this call is safe: open the ledger again.
 
-        `assume_liars` is the number of Byzantine bookies that each ensemble may have (default: that
-        of the configuration). They may deny entries that they acknowledged, or invent entries and
-        digests. The client then loses no acknowledged entry and reads no invented one, but more
-        bookies have to answer and agree.
+        Args:
+            ledger_id: The id of the ledger.
+            password: The password with which the ledger was created. Without `recover`, no bookie
+                checks it if the metadata of the ledger stores none.
+            recover: Whether to fence the writer and close the ledger first.
+            assume_liars: The number of Byzantine bookies that each ensemble may have. The default
+                is `ClientConfig.assume_liars`. Such bookies may deny entries that they
+                acknowledged, and may invent entries and digests. The client then still loses no
+                acknowledged entry and reads no invented one, but more bookies have to answer and
+                agree.
+            unverified_password: Whether to recover a ledger whose password cannot be checked. This
+                concerns empty ledgers whose metadata stores no password (format 1), because bookies
+                know the password of a ledger from its entries. Recovery closes such a ledger as
+                empty.
 
-        `unverified_password` also recovers a ledger whose password cannot be checked. That is an
-        empty ledger whose metadata stores no password (format 1), because bookies know the password
-        of a ledger from its entries. Recovery closes such a ledger as empty.
+        Returns:
+            The reader. After `recover` the ledger is closed, and every acknowledged entry is on an
+            ack quorum of bookies.
 
-        Raises NoSuchLedgerError, and UnauthorizedError if the password is wrong or cannot be
-        checked. Raises RecoveryError or ReadError if too few bookies answer: nothing is lost, open
-        the ledger again. Raises LedgerRecreatedError if the ledger was deleted meanwhile and its id
-        was used again, and UsageError if the ack quorum is too small for `assume_liars`. Without
-        `recover`, no bookie checks the password of a ledger whose metadata stores none.
-        Cancel-safe.
+        Raises:
+            NoSuchLedgerError: The ledger does not exist.
+            UnauthorizedError: The password is wrong or cannot be checked.
+            RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
+                again.
+            ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
+            LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
+            UsageError: The ack quorum is too small for `assume_liars`.
         """
         return LedgerReader(
             call(
@@ -186,69 +217,149 @@ class Client(ContextHandle[AsyncClient]):
         )
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Remove the ledger from the metadata; bookies free its space at their next garbage
-        collection. A ledger that does not exist is success. Cancel-safe.
+        """Delete a ledger from the metadata store.
 
-        Streams, objects and datasets use this method themselves, so it also deletes ledgers that
-        one of them needs, and it requires no password.
-        `quire.streams.ownership.owners.refuse_owned` checks whether a ledger has an owner; `quire
-        ledger delete` and the HTTP API call it first.
+        On return the deletion is durable. Bookies free the space at their next garbage collection.
+        Deleting a ledger that does not exist succeeds. Interrupting this call is safe; the ledger
+        may then have been deleted.
+
+        This call requires no password, and it also deletes a ledger that a stream, an object or a
+        dataset needs, because these delete their own ledgers with it. Call
+        `quire.streams.ownership.owners.refuse_owned` first to check for an owner, as `quire ledger
+        delete` and the HTTP API do.
+
+        Args:
+            ledger_id: The id of the ledger.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer. The outcome is unknown;
+                call it again.
         """
         call(self.aio.delete_ledger(ledger_id))
 
     def list_ledgers(self, first: int = 0) -> list[int]:
-        """All ledger ids from `first` on, ascending."""
+        """List the ids of all ledgers, in ascending order.
+
+        Interrupting this call is safe.
+
+        Args:
+            first: The smallest id to list.
+
+        Returns:
+            The ids of the ledgers.
+
+        Raises:
+            MetadataError: The list could not be read completely. A failure never ends the list
+                early without an error.
+        """
         return call(collected(self.aio.list_ledgers(first)))
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """What the metadata store says of a ledger. NoSuchLedgerError."""
+        """Return the metadata of a ledger, as the metadata store has it now.
+
+        Interrupting this call is safe.
+
+        Args:
+            ledger_id: The id of the ledger.
+
+        Returns:
+            The metadata: quorums, ensembles, state and the application's own values.
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist.
+            UnreadableMetadataError: The metadata of the ledger cannot be decoded.
+        """
         return call(self.aio.ledger_metadata(ledger_id))
 
     def bookies(self) -> Bookies:
-        """The bookies registered now."""
+        """Return the bookies that are registered now.
+
+        Interrupting this call is safe.
+
+        Returns:
+            The writable and the read-only bookies.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
+        """
         return call(self.aio.bookies())
 
     def bookie_info(self, bookie_id: str) -> BookieInfo:
-        """The disk space of one bookie, as it says. Raises BookieUnavailableError,
-        BookieTimeoutError (after `read_timeout_s`), BookieIOError. Cancel-safe.
+        """Ask a bookie for the size of its disks and for its free space, in bytes.
+
+        Interrupting this call is safe.
+
+        Args:
+            bookie_id: The id of the bookie, such as "10.0.0.1:3181".
+
+        Returns:
+            The sizes that the bookie reports.
+
+        Raises:
+            BookieUnavailableError: The bookie cannot be reached.
+            BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
+            BookieIOError: The bookie could not read its disk.
         """
         return call(self.aio.bookie_info(bookie_id))
 
     def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
-        """Which entries of a ledger one bookie has: ascending ranges (first, last).
+        """Ask a bookie which entries of a ledger it has.
 
-        Raises NoSuchEntryError if it has none; else as `bookie_info`. Apache's bookie gives no
-        answer where it keeps its entries in DbLedgerStorage: that is a BookieTimeoutError.
-        Cancel-safe.
+        Interrupting this call is safe.
+
+        Args:
+            bookie_id: The id of the bookie.
+            ledger_id: The id of the ledger.
+
+        Returns:
+            Ranges of entry ids, ascending, as pairs of the first and the last id.
+
+        Raises:
+            NoSuchEntryError: The bookie has no entry of the ledger.
+            BookieUnavailableError: The bookie cannot be reached.
+            BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
+                Apache's bookie never answers this request if it uses DbLedgerStorage.
+            BookieIOError: The bookie could not read its disk.
         """
         return call(self.aio.list_entries(bookie_id, ledger_id))
 
     def suspects(self) -> list[UnhealthyBookie]:
-        """The bookies that gave this client answers which cannot be right, or lack what others
-        have, by name and kind: how often, and of which ledger and entry the last time.
+        """Return the bookies whose answers to this client were wrong or incomplete.
+
+        A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
+
+        Returns:
+            For each bookie and kind, the number of wrong answers, and the ledger and entry of the
+            last one.
         """
         return run(self.aio.suspects)
 
     def metrics(self) -> str:
-        """What this client has done since it was made, in Prometheus' text format."""
+        """Return the metrics of this client, in Prometheus' text format.
+
+        Returns:
+            The counters since the client was made. See docs/reference/metrics.md.
+        """
         return run(self.aio.metrics)
 
     @property
     def datasets(self) -> Datasets:
-        """Named sets of ledgers, published atomically."""
+        """The datasets of the cluster: named sets of ledgers that are published atomically."""
         return Datasets(self.aio.datasets, lambda: self.aio.datasets)
 
     def close(self) -> None:
-        """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Whatever else was opened from the client ends, too: calls that wait raise
-        ClientClosedError. Safe to call twice.
+        """Close the connections to bookies and to the metadata store.
+
+        Open writers are abandoned: their ledgers stay open until they are recovered. Everything
+        else that was opened from the client ends as well, and calls that wait raise
+        ClientClosedError. Calling this again does nothing.
         """
         if self._leave():
             call(self._opened.close())
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed."""
+        """Whether the client is closed."""
         return self._opened.closed
 
     def namespace(
@@ -259,21 +370,28 @@ class Client(ContextHandle[AsyncClient]):
         settings: Mapping[str, Any] | None = None,
         password: bytes = b"",
     ) -> Namespace:
-        """Open a namespace of streams.
+        """Open a namespace of streams, and create it first if `create` is given.
 
-        A namespace that Java made is opened as well. On ZooKeeper a new namespace is bound to the
-        client's cluster, so that Java's tools find it. Cancel-safe.
+        A namespace that Java's DistributedLog made can be opened as well. On ZooKeeper a new
+        namespace is bound to the client's cluster, so that Java's tools find it. Interrupting this
+        call is safe; a namespace may then have been created.
 
         Args:
             path: The path of the namespace, such as "/team" or "/team/orders".
-            create: Make the namespace if there is none.
-            settings: With `create`, added to the namespace's own settings, also if it exists.
+            create: Whether to create the namespace if it does not exist.
+            settings: Settings to add to the namespace's own settings. They are added to an existing
+                namespace too, but only with `create`.
             password: The password of the ledgers of its streams.
 
+        Returns:
+            The open namespace. If `create` was given, it exists durably in the metadata store.
+
         Raises:
-            NoSuchNamespaceError: There is no such namespace.
+            NoSuchNamespaceError: The namespace does not exist.
             UsageError: The path or a setting is not valid, or the namespace is federated or bound
                 to another cluster.
+            MetadataUnavailableError: The metadata store does not answer. With `create` the
+                namespace may have been created.
         """
         from quire.blocking.streams import Namespace
 
@@ -283,7 +401,16 @@ class Client(ContextHandle[AsyncClient]):
         )
 
     def objects(self, bucket: str = "default") -> Objects:
-        """The objects of one bucket. Buckets are not created: a bucket is a part of the names.
+        """Return a handle for the objects of one bucket.
+
+        This call does no I/O, and it does not create anything: a bucket exists as soon as it has an
+        object.
+
+        Args:
+            bucket: The name of the bucket, which is the first part of each object's name.
+
+        Returns:
+            The handle. It holds no resources and need not be closed.
 
         Raises:
             UsageError: The name of the bucket is not valid.
@@ -344,25 +471,31 @@ class Client(ContextHandle[AsyncClient]):
     ) -> Leader[ResultT] | Follower[ResultT]:
         """Open a replicated state machine, and lead it or follow it.
 
-        A leader fences the leader before it, brings the machine to where that one was, and takes
-        commands. A follower applies what leaders execute. Nothing is lost if this fails: call it
-        again.
+        A leader fences the previous leader, brings the machine to the state that its predecessor
+        had reached, and executes commands. A follower applies the commands that leaders execute. If
+        this call fails, nothing is lost: call it again.
 
         Args:
             namespace: The path of the namespace that holds the machine's stream.
             name: The name of that stream.
             machine: A new machine, without state.
-            follow: Follow instead of leading.
-            create: Make the namespace and the stream if they do not exist.
-            snapshot_every: The number of commands after which a leader takes a snapshot; 0 for
+            follow: Whether to follow the machine instead of leading it.
+            create: Whether to create the namespace and the stream if they do not exist.
+            snapshot_every: The number of commands after which a leader takes a snapshot. 0 means
                 never.
             password: The password of the ledgers of the stream.
 
+        Returns:
+            The leader, or with `follow` the follower. A leader has applied every command that was
+            acknowledged before.
+
         Raises:
-            NoSuchNamespaceError, NoSuchStreamError: There is no such namespace or stream.
+            NoSuchNamespaceError: The namespace does not exist.
+            NoSuchStreamError: The stream does not exist.
             RecoveryError: Too few bookies answer.
-            StreamFencedError: Yet another leader came.
-            StreamDamagedError: The commands or the snapshot cannot be understood, or are lost.
+            StreamFencedError: Another leader took over meanwhile.
+            StreamDamagedError: Commands or the snapshot are lost or cannot be decoded.
+            ArgumentTypeError: `machine` does not have the methods of a state machine.
         """
         from quire.blocking.statemachine import Follower, Leader
         from quire.streams.statemachine.state_machine import Follower as AsyncFollower
@@ -389,10 +522,28 @@ class Client(ContextHandle[AsyncClient]):
         snapshot_every: int = 10000,
         password: bytes = b"",
     ) -> DurableDict:
-        """Open a dictionary that survives: a small state machine. Whoever had it open can change it
-        no more.
+        """Open a dictionary whose changes are durable and replicated.
 
-        Takes the arguments of `state_machine`, and raises what that raises.
+        It is a small state machine, and this call makes the caller its leader. A process that had
+        the dictionary open before can no longer change it.
+
+        Args:
+            namespace: The path of the namespace that holds the dictionary's stream.
+            name: The name of that stream.
+            create: Whether to create the namespace and the stream if they do not exist.
+            snapshot_every: The number of changes after which a snapshot is taken. 0 means never.
+            password: The password of the ledgers of the stream.
+
+        Returns:
+            The dictionary, with every change that was acknowledged before.
+
+        Raises:
+            NoSuchNamespaceError: The namespace does not exist.
+            NoSuchStreamError: The stream does not exist.
+            RecoveryError: Too few bookies answer.
+            StreamFencedError: Another process opened the dictionary meanwhile.
+            StreamDamagedError: Changes or the snapshot are lost or cannot be decoded.
+            UsageError: The stream holds records that are not changes of a dictionary.
         """
         from quire.blocking.statemachine import DurableDict
 
@@ -412,21 +563,34 @@ def connect(
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
 ) -> Client:
-    """Connect to a cluster: `client = connect(uri)` or `with connect(uri) as client`.
+    """Connect to a cluster.
+
+        client = connect(uri)
+
+        with connect(uri) as client:
+            ...
+
+    Only the metadata store is contacted; connections to bookies are made when they are needed.
+    Interrupting this call is safe.
 
     Args:
         uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
-        config: Limits, time-outs, TLS and placement.
-        zookeeper: Who the client is to ZooKeeper. By default the environment says so
+        config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
+        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
             (`QUIRE_ZOOKEEPER_AUTH_FILE`).
-        tracer: A tracer of OpenTelemetry, for spans of calls and batches
-            (docs/guides/client-observability.md).
+        tracer: An OpenTelemetry tracer for spans of calls and batches (see
+            docs/guides/client-observability.md).
+
+    Returns:
+        The client. Close it when the program ends.
 
     Raises:
         MetadataURIError: `uri` is not the URI of a metadata store.
         MetadataUnavailableError: The metadata store does not answer.
-        MetadataDeniedError: The metadata store refuses access.
+        MetadataDeniedError: The metadata store refuses this identity.
         ClusterNotInitialisedError: The metadata store holds no cluster.
+        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return Client(
         call(async_connect(uri, config=config, zookeeper=zookeeper, tracer=tracer)),

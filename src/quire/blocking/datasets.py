@@ -16,32 +16,54 @@ from quire.client.datasets.format import DatasetLedger
 
 
 class Datasets(ContextHandle[AsyncDatasets]):
-    """The datasets of one cluster: `client.datasets`.
+    """The datasets of one cluster. `client.datasets` returns it.
 
-    All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
-    the outcome of a change is unknown then.
+    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
+    a change is then unknown, unless the call says otherwise.
     """
 
     _what = "the datasets"
 
     def read(self, name: str) -> Dataset:
-        """The dataset now: everything that was published, nothing else. Cancel-safe.
+        """Read a dataset as it is now.
 
-        Raises NoSuchKeyError when there is none, MetadataError when it cannot be understood.
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The dataset, with every ledger that was published and no other.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The dataset is damaged or has an unknown format.
         """
         return call(self.aio.read(name))
 
     def find_transaction(self, name: str, txn: str) -> int | None:
-        """The sequence at which `txn` was published; None where that never was, or was forgotten
-        (see `publish`). Cancel-safe.
+        """Find the publication that used a transaction key.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the dataset.
+            txn: The transaction key.
+
+        Returns:
+            The sequence number of the publication, or None if the key was never published or has
+            been forgotten (see `publish`).
         """
         return call(self.aio.find_transaction(name, txn))
 
     def list_datasets(self) -> list[str]:
-        """Return the sorted names of all datasets. Reads each head.
+        """List the names of all datasets.
 
-        A dataset that cannot be read is listed too, with a warning in the log: `read` reports what
-        is wrong with it. Cancel-safe.
+        Each head is read. A dataset that cannot be read is listed too, with a warning in the log:
+        `read` reports what is wrong with it. Interrupting this call is safe.
+
+        Returns:
+            The names, sorted.
         """
         return call(self.aio.list_datasets())
 
@@ -53,31 +75,61 @@ class Datasets(ContextHandle[AsyncDatasets]):
         overwrite: bool = False,
         txn: str | None = None,
     ) -> Publication:
-        """Add ledgers to the dataset, or (`overwrite`) replace all it has, in one step.
+        """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
-        On return the publication is as durable as the metadata store, and every later `read` sees
-        it. With a transaction key the call is idempotent: a key that was published before changes
-        nothing, and an unknown outcome is asked for again. A dataset remembers its newest 1,000
-        keys, across overwrites, until it is dropped. Without a key, MetadataUnavailableError
-        leaves the outcome unknown. If cancelled, the outcome is unknown as well.
+        On return the publication is as durable as the metadata store, and every later `read`
+        includes it. With a transaction key the call is idempotent: a key that was published before
+        changes nothing, and the call resolves an unknown outcome itself. A dataset remembers its
+        newest 1,000 keys, across overwrites, until it is dropped. If the call is interrupted, the
+        outcome is unknown.
 
-        The ledgers must exist: NoSuchLedgerError when one was deleted meanwhile (by a sweep whose
-        age limit was shorter than the job). UsageError: a bad name or key, a range given twice, or
-        more ledgers than a dataset can hold; nothing was published.
+        Args:
+            name: The name of the dataset, which is created if it does not exist.
+            ledgers: The ledgers to add.
+            overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
+                ledgers are not deleted.
+            txn: A transaction key, which identifies this publication if it is repeated.
+
+        Returns:
+            The sequence number, and what an overwrite replaced.
+
+        Raises:
+            NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
+                limit is shorter than the job. Nothing was published.
+            UsageError: The name or the key is not valid, a range is given twice, or the dataset
+                would become too large. Nothing was published.
+            MetadataUnavailableError: The metadata store does not answer. Without a transaction key
+                the outcome is unknown.
         """
         return call(self.aio.publish(name, ledgers, overwrite=overwrite, txn=txn))
 
     def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
-        """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
-        ledgers that were written for it are deleted too. Transaction keys are forgotten; a value
-        of some 100 bytes stays behind.
+        """Remove a dataset.
+
+        On return the removal is as durable as the metadata store. The transaction keys are
+        forgotten. A value of about 100 bytes stays in the metadata store.
+
+        Args:
+            name: The name of the dataset.
+            delete_ledgers: Whether to delete the ledgers that were written for the dataset as well.
+
+        Returns:
+            The dataset as it was, or None if it did not exist.
         """
         return call(self.aio.drop(name, delete_ledgers=delete_ledgers))
 
     def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
-        """Delete those of these ledgers that were written for dataset `name` and that it does not
-        hold; their ids. After this none of them can be published. Safe to call again, and while
-        others publish; if cancelled, what was condemned is deleted by the next call.
+        """Delete ledgers that were written for a dataset and that it does not contain.
+
+        Afterwards none of them can be published. The call is safe to repeat, and safe while others
+        publish. If it is interrupted, the next call deletes the ledgers that this one condemned.
+
+        Args:
+            name: The name of the dataset.
+            ledger_ids: The ids of the ledgers. Ledgers of other datasets are ignored.
+
+        Returns:
+            The ids of the deleted ledgers.
         """
         return call(self.aio.discard(name, ledger_ids))
 
@@ -91,8 +143,18 @@ class Datasets(ContextHandle[AsyncDatasets]):
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> list[int]:
-        """Delete the ledgers that `sweep` deletes, and return their ids. A warning in the log names
-        the skipped items.
+        """Delete the ledgers that `sweep` deletes. A warning in the log names the skipped items.
+
+        Args:
+            older_than_s: As for `sweep`.
+            name: As for `sweep`.
+            job: As for `sweep`.
+            first: As for `sweep`.
+            keep: As for `sweep`.
+            look_at_most: As for `sweep`.
+
+        Returns:
+            The ids of the deleted ledgers, ascending.
         """
         return call(
             self.aio.sweep_orphans(
@@ -110,19 +172,33 @@ class Datasets(ContextHandle[AsyncDatasets]):
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> Sweep:
-        """Delete ledgers that were written for a dataset (custom metadata `quire.dataset`), are
-        older than the limit and not published.
+        """Delete old ledgers that were written for a dataset but are not published.
 
-        A ledger or a dataset that cannot be read is skipped, and the sweep continues. The ledgers
-        that were written for such a dataset are kept: it may hold them.
+        A ledger belongs to a dataset if its custom metadata `quire.dataset` names it. A ledger or a
+        dataset that cannot be read is skipped, and the sweep continues. The ledgers that were
+        written for such a dataset are kept, because it may contain them. Ledgers whose metadata
+        names no dataset, or has no creation time, are never deleted.
 
-        Ledgers of a job that still runs are unpublished as well, so the limit must be longer than
-        the longest job. A job whose ledgers were swept fails to publish: it never publishes gaps.
-        Reads the metadata of every ledger from `first` on, of `look_at_most`. `name` and `job`
-        narrow the sweep. Ledgers whose metadata names no dataset, or that have no creation time,
-        are never touched. Raises CollectionOffError or MetadataWentBackError if nothing may be
-        deleted according to this metadata store. A sweep of one `job`, which runs after the job,
-        then deletes nothing.
+        Ledgers of a job that is still running are unpublished as well, so the age limit must be
+        longer than the longest job. A job whose ledgers were swept fails to publish: it never
+        publishes gaps.
+
+        Args:
+            older_than_s: The age limit, in seconds. Younger ledgers are kept.
+            name: Sweep only the ledgers of this dataset.
+            job: Sweep only the ledgers of this job.
+            first: The smallest ledger id to look at.
+            keep: The ids of ledgers that are kept in any case.
+            look_at_most: The number of ledgers whose metadata is read. The default is no limit.
+
+        Returns:
+            The ids of the deleted ledgers, and the items that were skipped.
+
+        Raises:
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted. A sweep of
+                one `job`, which runs after the job, then returns an empty result instead.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted. A sweep of one `job` then returns an empty result instead.
         """
         return call(
             self.aio.sweep(

@@ -1,4 +1,4 @@
-"""What the generated classes of the blocking API have in common.
+"""The common parts of the generated classes of the blocking API.
 
 A blocking handle holds the asyncio handle that does the work, and calls it on the background loop.
 After a fork a handle either opens its counterpart again in the child, or belongs to the process
@@ -34,13 +34,19 @@ FILE_READ_BYTES = 1024 * 1024
 
 
 class Handle(Generic[A]):
-    """A blocking handle: the asyncio handle behind it, and what becomes of it in a child."""
+    """A blocking handle, which calls the asyncio handle that it holds."""
 
     _what: ClassVar[str] = "the handle"
-    """What the handle is, for messages. Formatted with the asyncio handle."""
+    """The name of the handle for messages. It is formatted with the asyncio handle."""
 
     def __init__(self, opened: A, again: Callable[[], A] | None = None) -> None:
-        """`again` opens the asyncio handle again in a child process; None: it cannot be."""
+        """Wrap an asyncio handle.
+
+        Args:
+            opened: The asyncio handle.
+            again: A function that opens the asyncio handle again in a child process. If it is None,
+                the handle belongs to this process.
+        """
         self._opened = opened
         self._again = again
         self._pid = os.getpid()
@@ -48,12 +54,16 @@ class Handle(Generic[A]):
 
     @property
     def aio(self) -> A:
-        """The asyncio handle behind this one, of this process."""
+        """The asyncio handle of this process.
+
+        Raises:
+            UsageError: The handle belongs to another process.
+        """
         if self._pid != os.getpid():
             if self._again is None:
                 raise UsageError(
                     f"{self._what.format(self._opened)} belongs to process {self._pid}",
-                    remedy="Open one in this process",
+                    remedy="Open it again in this process",
                 )
             with reopening():
                 if self._pid != os.getpid() and not self._left:
@@ -62,7 +72,7 @@ class Handle(Generic[A]):
         return self._opened
 
     def _leave(self) -> bool:
-        """Note that the handle is closed. Whether there is something to close in this process."""
+        """Record that the handle is closed. Return whether there is something to close here."""
         self._left = True
         return self._pid == os.getpid()
 
@@ -71,7 +81,7 @@ class Handle(Generic[A]):
 
 
 class ContextHandle(Handle[H]):
-    """A handle that can be used as `with`."""
+    """A blocking handle that is also a context manager."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +107,10 @@ _END = _End()
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """Iterate over an asynchronous iterator, one item a call. It is closed when this one is."""
+    """Iterate over an asynchronous iterator, one item per call.
+
+    The asynchronous iterator is closed when this iteration ends.
+    """
     steps = _Steps(items)
     try:
         while not isinstance(item := call(steps.next()), _End):
@@ -113,16 +126,22 @@ class _Steps(Generic[T]):
         self._pid = os.getpid()
 
     async def next(self) -> T | _End:
+        """Return the next item, or `_END` after the last one."""
         if self._pid != os.getpid():
             raise UsageError(
-                f"this iteration belongs to process {self._pid}", remedy="Begin it in this process"
+                f"this iteration belongs to process {self._pid}",
+                remedy="Begin a new one in this process",
             )
         self._step = asyncio.current_task()
         return await anext(self._items, _END)
 
     async def close(self) -> None:
-        """Whoever waited for a step may have been interrupted: then it is cancelled, but may not
-        have ended yet. In a child there is nothing to close: the event loop is the parent's."""
+        """Close the iterator.
+
+        The caller of a step may have been interrupted. The step is then cancelled, but may not have
+        ended yet. In a child process there is nothing to close, because the event loop is the
+        parent's.
+        """
         if self._pid != os.getpid():
             return
         if self._step is not None and not self._step.done():
@@ -132,12 +151,12 @@ class _Steps(Generic[T]):
 
 
 async def collected(items: AsyncIterator[T]) -> list[T]:
-    """All items at once."""
+    """Return all items as a list."""
     return [item async for item in items]
 
 
 def entries_of(ledger_id: int, runs: Iterator[EntryRun]) -> Iterator[Entry]:
-    """The entries of runs, one by one, without a call for each of them."""
+    """Yield the entries of runs one by one, without a call for each of them."""
     for run in runs:
         entry_id = run.first
         for payload, length in zip(run.payloads(), run.ledger_lengths):
@@ -152,7 +171,9 @@ def entries_of(ledger_id: int, runs: Iterator[EntryRun]) -> Iterator[Entry]:
 class ReadableFile(Protocol):
     """A file that is open for reading bytes."""
 
-    def read(self, size: int, /) -> bytes | None: ...
+    def read(self, size: int, /) -> bytes | None:
+        """Read at most `size` bytes."""
+        ...
 
 
 Source = Buffer | ReadableFile | Iterable[Buffer]
@@ -160,8 +181,10 @@ Source = Buffer | ReadableFile | Iterable[Buffer]
 
 
 def pieces_of(source: Source) -> Buffer | AsyncGenerator[Buffer, None]:
-    """The source as the asyncio API takes it. A thread reads files and iterables, so that the event
-    loop goes on meanwhile."""
+    """Return the source in the form that the asyncio API takes.
+
+    A thread reads files and iterables, so that the event loop continues meanwhile.
+    """
     given: object = source
     if isinstance(given, str) or not isinstance(given, Iterable | ReadableFile | memoryview):
         raise ArgumentTypeError(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
-    """A handle that appends entries to one open ledger. `Client.create_ledger` makes it.
+    """A handle that appends entries to one open ledger. `Client.create_ledger` returns it.
 
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
@@ -37,7 +37,8 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
     `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
     readers.
 
-    Use the handle as `with`: leaving the block closes the ledger.
+    The handle is a context manager: leaving the block closes the ledger, or abandons it after an
+    error.
     """
 
     _what = "the writer of ledger {0.ledger_id}"
@@ -64,19 +65,20 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
-        durable entry.
+        """The id of the last acknowledged entry, or -1 if there is none.
+
+        With deferred sync, this is the last durable entry.
         """
         return self._opened.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that has an id."""
+        """The id of the last entry that was handed over, or -1 if there is none."""
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that have an id."""
+        """The number of payload bytes of all entries that were handed over."""
         return self._opened.length
 
     @property
@@ -85,94 +87,183 @@ class LedgerWriter(ContextHandle[AsyncLedgerWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait until less than `max_unacked_bytes` are unacknowledged. Cancel-safe."""
+        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+
+        Interrupting this call is safe.
+
+        Raises:
+            QuireError: The writer has failed. See `LedgerWriter.append`.
+        """
         call(self.aio.room())
 
     def wait(self, entry_id: int) -> int:
-        """Wait until this entry and all before it are acknowledged. Cancel-safe."""
+        """Wait until an entry and all entries before it are acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Interrupting this call is safe: it takes no entry back.
+
+        Args:
+            entry_id: The id of an entry that was handed over.
+
+        Returns:
+            The same entry id.
+
+        Raises:
+            UsageError: The entry has not been handed over yet.
+            QuireError: The writer failed before the entry was acknowledged. See
+                `LedgerWriter.append`.
+        """
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until every entry handed over is acknowledged, and return the last entry id.
-        Cancel-safe.
+        """Wait until every entry that was handed over is acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Interrupting this call is safe: it takes no entry back.
+
+        Returns:
+            The id of the last of these entries, or -1 if there is none.
+
+        Raises:
+            QuireError: The writer failed before the entries were acknowledged. See
+                `LedgerWriter.append`.
         """
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
+        """Make every entry whose append has returned durable.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
         the call returns at once. When it returns, those entries are written and fsynced on at least
         `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
         then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Raises the error that ended the writer: LedgerFencedError,
-        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        received the entries again. Interrupting this call is safe.
+
+        Returns:
+            `last_add_confirmed`, which includes those entries.
+
+        Raises:
+            LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
+            NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            LedgerClosedError: The ledger was closed. Outcome unknown.
         """
         return call(self.aio.force())
 
     def close(self) -> int:
-        """Close the ledger after its outstanding appends, and return its last entry id.
+        """Close the ledger after its outstanding appends.
 
-        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
-        with that entry, and all entries are durable. With deferred sync they are forced first.
-        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
-        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
-        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
-        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
-        handle can no longer be used, and later calls report that.
+        On return the metadata store records the ledger as CLOSED with its last entry, and all
+        entries are durable. With deferred sync they are forced first. Calling this again is safe.
+        If the call is interrupted, the ledger may or may not be closed; the handle can no longer be
+        used, and later calls report that.
+
+        Returns:
+            The id of the last entry, or -1 if the ledger is empty.
+
+        Raises:
+            LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
+                ledger is not closed, and the entries appended here are gone with the deleted
+                ledger.
+            LedgerClosedError: Another client closed the ledger at another entry.
+            QuireError: An outstanding append failed. The ledger then stays open until it is
+                recovered.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next opener recovers the ledger."""
+        """Stop at once without closing the ledger. The next client that opens it recovers it."""
         if self._leave():
             run(self._opened.abandon)
 
     def append(self, payload: Buffer) -> int:
-        """Append one entry, wait until it is acknowledged, and return its entry id.
+        """Append one entry and wait until it is acknowledged.
 
-        Calls made in one event-loop iteration are sent together, and thousands may be outstanding.
-        The call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is
-        cancelled after it began, the entry may still become part of the ledger.
+        On return the entry is durable on an ack quorum, unless the ledger has deferred sync. Calls
+        that threads make at the same time are sent together, and thousands may be outstanding. The
+        call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. Interrupting the
+        call does not take the entry back: it may still become part of the ledger.
 
-        Raises EntryTooLargeError, UsageError (nothing was sent); LedgerFencedError,
-        LedgerClosedError, NotEnoughBookiesError, WriteError (outcome unknown).
+        Args:
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
+            LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
+            NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            WriteError: The writer failed for another reason. Outcome unknown.
         """
         return call(self.aio.append(payload))
 
     def submit(self, payload: Buffer) -> int:
-        """Hand over one entry without waiting, and return its entry id.
+        """Hand over one entry without waiting.
 
-        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not
-        enforce the bound on unacknowledged bytes. The caller does so by awaiting `room()` from time
-        to time.
+        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not limit
+        the unacknowledged bytes. Call `room()` from time to time to do so.
+
+        Args:
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
+            QuireError: The writer has failed or is closed. Nothing was sent.
         """
         return run(self.aio.submit, payload)
 
     def append_many(self, payloads: Sequence[Buffer]) -> int:
-        """Append consecutive entries, wait until all are acknowledged, and return the last id.
+        """Append consecutive entries and wait until all are acknowledged.
 
-        Returns `last_add_pushed` if there are no payloads. Errors and cancellation are as for
-        `append`. On an error a prefix of the entries may be in the ledger.
+        On return they are durable on an ack quorum, unless the ledger has deferred sync.
+        Interrupting the call does not take entries back.
+
+        Args:
+            payloads: The bytes of each entry.
+
+        Returns:
+            The id of the last entry, or `last_add_pushed` if there are no payloads.
+
+        Raises:
+            QuireError: The errors of `append`. Either no entry was sent because of a bad payload,
+                or the first of the entries may be in the ledger, up to any one of them.
         """
         return call(self.aio.append_many(payloads))
 
     def submit_many(self, payloads: Sequence[Buffer]) -> int:
-        """Hand over entries with consecutive ids, and return the last id, as `append_many` does.
+        """Hand over entries with consecutive ids, without waiting until they are acknowledged.
 
-        This call does not wait for the acknowledgement; `wait` and `flush` do. It waits only while
-        `ClientConfig.max_unacked_bytes` are unacknowledged.
+        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only
+        while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is interrupted, a first
+        part of the entries may have been sent.
+
+        Args:
+            payloads: The bytes of each entry.
+
+        Returns:
+            The id of the last entry, or `last_add_pushed` if there are no payloads.
+
+        Raises:
+            QuireError: The errors of `append`.
         """
         return call(self.aio.submit_many(payloads))
 
 
 class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
-    """Appends entries under ids that the caller chooses, in any order, each id once, from 0 on and
-    without gaps in the end. Made by `Client.create_ledger(caller_ids=True)`.
+    """A handle that appends entries under ids that the caller chooses.
 
-    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry behind a
-    missing id returns once that id was appended too. What "acknowledged" means, the errors and
-    deferred sync are as for `LedgerWriter`.
+    `Client.create_ledger(caller_ids=True)` returns it. Ids begin at 0, and each is used once. They
+    may be appended in any order, but in the end no id may be missing.
+
+    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry after a
+    missing id returns once that id has been appended too. Durability, errors and deferred sync are
+    as for `LedgerWriter`.
     """
 
     _what = "the writer of ledger {0.ledger_id}"
@@ -199,19 +290,20 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
-        durable entry.
+        """The id of the last acknowledged entry, or -1 if there is none.
+
+        With deferred sync, this is the last durable entry.
         """
         return self._opened.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that has an id."""
+        """The id of the last entry that was handed over, or -1 if there is none."""
         return self._opened.last_add_pushed
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that have an id."""
+        """The number of payload bytes of all entries that were handed over."""
         return self._opened.length
 
     @property
@@ -220,78 +312,147 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
         return self._opened.closed
 
     def room(self) -> None:
-        """Wait until less than `max_unacked_bytes` are unacknowledged. Cancel-safe."""
+        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+
+        Interrupting this call is safe.
+
+        Raises:
+            QuireError: The writer has failed. See `LedgerWriter.append`.
+        """
         call(self.aio.room())
 
     def wait(self, entry_id: int) -> int:
-        """Wait until this entry and all before it are acknowledged. Cancel-safe."""
+        """Wait until an entry and all entries before it are acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Interrupting this call is safe: it takes no entry back.
+
+        Args:
+            entry_id: The id of an entry that was handed over.
+
+        Returns:
+            The same entry id.
+
+        Raises:
+            UsageError: The entry has not been handed over yet.
+            QuireError: The writer failed before the entry was acknowledged. See
+                `LedgerWriter.append`.
+        """
         return call(self.aio.wait(entry_id))
 
     def flush(self) -> int:
-        """Wait until every entry handed over is acknowledged, and return the last entry id.
-        Cancel-safe.
+        """Wait until every entry that was handed over is acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Interrupting this call is safe: it takes no entry back.
+
+        Returns:
+            The id of the last of these entries, or -1 if there is none.
+
+        Raises:
+            QuireError: The writer failed before the entries were acknowledged. See
+                `LedgerWriter.append`.
         """
         return call(self.aio.flush())
 
     def force(self) -> int:
-        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
+        """Make every entry whose append has returned durable.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
         the call returns at once. When it returns, those entries are written and fsynced on at least
         `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
         then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Raises the error that ended the writer: LedgerFencedError,
-        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        received the entries again. Interrupting this call is safe.
+
+        Returns:
+            `last_add_confirmed`, which includes those entries.
+
+        Raises:
+            LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
+            NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            LedgerClosedError: The ledger was closed. Outcome unknown.
         """
         return call(self.aio.force())
 
     def close(self) -> int:
-        """Close the ledger after its outstanding appends, and return its last entry id.
+        """Close the ledger after its outstanding appends.
 
-        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
-        with that entry, and all entries are durable. With deferred sync they are forced first.
-        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
-        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
-        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
-        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
-        handle can no longer be used, and later calls report that.
+        On return the metadata store records the ledger as CLOSED with its last entry, and all
+        entries are durable. With deferred sync they are forced first. Calling this again is safe.
+        If the call is interrupted, the ledger may or may not be closed; the handle can no longer be
+        used, and later calls report that.
+
+        Returns:
+            The id of the last entry, or -1 if the ledger is empty.
+
+        Raises:
+            LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
+                ledger is not closed, and the entries appended here are gone with the deleted
+                ledger.
+            LedgerClosedError: Another client closed the ledger at another entry.
+            QuireError: An outstanding append failed. The ledger then stays open until it is
+                recovered.
         """
         return call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next opener recovers the ledger."""
+        """Stop at once without closing the ledger. The next client that opens it recovers it."""
         if self._leave():
             run(self._opened.abandon)
 
     def append_at(self, entry_id: int, payload: Buffer) -> int:
-        """Append one entry under this id and wait until it, and so every one before it, is
-        acknowledged; its id.
+        """Append one entry under an id, and wait until it is acknowledged.
 
-        If cancelled after it began, the entry may still become part of the ledger, and the id is
-        taken. Raises UsageError (negative or taken id; or too much is held behind a missing one)
-        and EntryTooLargeError, then nothing was sent and the id is free; else what
-        `LedgerWriter.append` raises.
+        On return the entry and all entries before it are durable on an ack quorum, unless the
+        ledger has deferred sync. Interrupting the call does not take the entry back: it may still
+        become part of the ledger, and its id is used.
+
+        Args:
+            entry_id: The id of the entry, which no other entry of the ledger may have.
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            UsageError: The id is negative, used already or too large, or too many bytes wait for a
+                missing id (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be
+                used.
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
+                id can be used.
+            QuireError: The writer has failed. See `LedgerWriter.append`.
         """
         return call(self.aio.append_at(entry_id, payload))
 
     def submit_at(self, entry_id: int, payload: Buffer) -> None:
-        """Hand over one entry without waiting: `wait` tells. Nothing is durable on return. Raises
-        what `append_at` raises before it waits.
+        """Hand over one entry under an id, without waiting until it is acknowledged.
+
+        Nothing is durable on return: `wait` reports when it is.
+
+        Args:
+            entry_id: The id of the entry, which no other entry of the ledger may have.
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Raises:
+            UsageError: As for `append_at`. Nothing was sent.
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            QuireError: The writer has failed or is closed. Nothing was sent.
         """
         run(self.aio.submit_at, entry_id, payload)
 
     @property
     def held_entry_ids(self) -> Sequence[int]:
-        """The ids that wait for a smaller one, ascending."""
+        """The ids of the entries that wait for a smaller id, ascending."""
         return self._opened.held_entry_ids
 
 
 class LedgerReader(ContextHandle[AsyncLedgerReader]):
-    """Reads one ledger. Made by `Client.open_ledger`.
+    """A handle that reads one ledger. `Client.open_ledger` returns it.
 
-    Only entries up to `last_add_confirmed` are read: those are acknowledged and stay. Every entry
-    is checked against its digest; a replica that gives wrong bytes is passed over. All reads are
-    cancel-safe. Use as `with`, or call `close`.
+    It reads only entries up to `last_add_confirmed`, which are acknowledged and can never
+    disappear. Every entry is checked against its digest; a replica that sends wrong bytes is
+    skipped. Interrupting a read is always safe. The handle is a context manager; otherwise call
+    `close`.
     """
 
     _what = "the reader of ledger {0.ledger_id}"
@@ -303,7 +464,7 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As last read."""
+        """The metadata of the ledger, as this reader last read it."""
         return self._opened.metadata
 
     @property
@@ -313,122 +474,261 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
 
     @property
     def ledger_closed(self) -> bool:
-        """Whether the ledger is sealed: nothing will ever follow `last_add_confirmed`."""
+        """Whether the ledger is closed, so that no entry can ever follow `last_add_confirmed`."""
         return self._opened.ledger_closed
 
     @property
     def closed(self) -> bool:
-        """Whether this handle was closed. `ledger_closed` says whether the ledger is."""
+        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
         return self._opened.closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that this handle knows to be acknowledged; -1 if none. For a ledger that
-        is still written, `refresh` asks for a newer one, and `tail` follows it.
+        """The id of the last entry that this handle knows to be acknowledged, or -1.
+
+        While the ledger is still being written, `refresh` asks for a newer value, and `tail`
+        follows it.
         """
         return self._opened.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
-        Advisory.
+        """The number of payload bytes of the ledger, according to its metadata.
+
+        It is 0 until the ledger is closed. It is advisory: nothing depends on it.
         """
         return self._opened.length
 
     def refresh(self) -> int:
-        """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
+        """Ask the bookies and the metadata store for the newest `last_add_confirmed`.
 
-        The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_s`).
-        Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
+        While a writer pauses, its last entry is usually not visible yet: the LAC travels with the
+        next entry, unless the writer sends it in a message of its own
+        (`ClientConfig.explicit_lac_interval_s`). Interrupting this call is safe.
+
+        Returns:
+            The new value of `last_add_confirmed`.
+
+        Raises:
+            ReadError: Too few bookies answer.
+            NoSuchLedgerError: The ledger was deleted.
+            UsageError: This handle is closed.
         """
         return call(self.aio.refresh())
 
     def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        """Entries first..last (default: up to `last_add_confirmed`), in order.
+        """Read a range of entries, in order.
 
-        Raises UsageError for a bad range, NoSuchEntryError beyond the end, ReadError (outcome
-        unknown) when no replica of an entry could be read, DigestError when all were damaged; all
-        entries before that one are given first, and `error.entry_id` says which it is.
+        Interrupting this call is safe. If an entry cannot be read, all entries before it are
+        yielded first, and the error names it (`entry_id`).
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            UsageError: The range is not valid, or this handle is closed.
+            NoSuchEntryError: An entry is after the end of the closed ledger, or every replica says
+                that it never had it.
+            ReadError: No replica of an entry could be read, so the entry may exist. On an open
+                ledger this is also raised for entries after `last_add_confirmed`: call `refresh`
+                first.
+            DigestError: Every replica of an entry that was read is damaged.
         """
         return entries_of(self._opened.ledger_id, self.read_runs(first, last))
 
     def read_runs(self, first: int = 0, last: int | None = None) -> Iterator[EntryRun]:
-        """As `read`, without an object per entry: runs of consecutive entries in one buffer."""
+        """Read a range of entries as runs of consecutive entries in one buffer.
+
+        This is `read` without a Python object for each entry.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Yields:
+            Runs of entries, in order.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return iterate(self.aio.read_runs(first, last))
 
     def read_unconfirmed(self, first: int, last: int | None = None) -> Iterator[Entry]:
-        """Entries first..last (default: as many as there are), acknowledged or not, in order.
+        """Read a range of entries whether or not they are acknowledged, in order.
 
-        Of a ledger that is not closed an entry that was read so may be dropped by a later recovery,
-        and one that was acknowledged may not be found while its bookies are away: it proves nothing
-        about durability. Where the ledger is closed this is `read`. Every entry is checked against
-        its digest.
+        Reading an entry this way proves nothing about its durability. While the ledger is open, a
+        later recovery may drop the entry. An acknowledged entry may be missing from the result
+        while its bookies are unreachable. On a closed ledger this is the same as `read`. Every
+        entry is checked against its digest. Interrupting this call is safe.
 
-        With `last`: NoSuchEntryError at the first entry that every replica denies; without it that
-        is the end. UsageError for a bad range; ReadError, DigestError as `read`. Cancel-safe.
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. By default reading ends at the first entry that every
+                replica denies.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            NoSuchEntryError: `last` was given, and every replica denies an entry.
+            UsageError: The range is not valid, or this handle is closed.
+            ReadError: No replica of an entry could be read. The entry may exist.
+            DigestError: Every replica of an entry that was read is damaged.
         """
         return iterate(self.aio.read_unconfirmed(first, last))
 
     def tail(self, first: int | None = None) -> Iterator[Entry]:
-        """Follow the ledger while it is written: every entry from `first` on (None: the first one
-        behind `last_add_confirmed`), each once and in order, as soon as it is known to be
-        acknowledged. Ends behind the last entry once the ledger is closed.
+        """Follow the ledger while it is being written, and read each entry once, in order.
 
-        The newest entry of a writer that pauses comes with the next one, or with the writer's
-        explicit LAC (`ClientConfig.explicit_lac_interval_s`). Bookies may die and ensembles change
-        meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
+        An entry is yielded as soon as it is known to be acknowledged. The iteration ends after the
+        last entry once the ledger is closed. Bookies may fail and ensembles may change meanwhile.
+        While the ledger is being recovered, nothing new is yielded until it is closed.
 
-        An entry is given only when a digest proves that a writer of the ledger has called it
-        acknowledged: the one in the LAC field of an entry, or of a LAC packet. What a bookie claims
-        of the LAC beside (`maxLAC`, which Apache's client believes) is taken for a hint to look: a
-        bookie that is wrong can delay a reader but not show it an entry that a recovery drops.
+        While a writer pauses, its newest entry is yielded only when the next entry follows, or when
+        the writer sends its explicit LAC (`ClientConfig.explicit_lac_interval_s`).
 
-        Raises NoSuchLedgerError when the ledger is deleted; ReadError, DigestError when an
-        acknowledged entry cannot be read from any replica in several attempts; UsageError and
-        ClientClosedError when this handle or the client is closed. Cancel-safe: begin again with
-        the entry behind the last one that was given. Memory is bounded by `read_windows`.
+        An entry is yielded only if a digest proves that a writer of the ledger has recorded it as
+        acknowledged: the digest of an entry that contains the LAC, or of an explicit LAC. The LAC
+        that a bookie claims without proof (`maxLAC`, which Apache's client believes) is only a hint
+        to look again. A wrong bookie can therefore delay a reader, but it cannot show it an entry
+        that a recovery drops.
 
-        Any number of tails of one ledger in one client share a poll, one read of what is new and
-        its verification (`quire.client.read.follow`); none waits for a slower one, and none hears
-        of another one's end.
+        Any number of tails of one ledger in one client share one long poll, and they share the
+        reading and checking of new entries. None waits for a slower one, and none notices when
+        another one ends. Memory is limited by `ClientConfig.read_windows`.
+
+        Interrupting this call is safe. Continue with the entry after the last one that was yielded.
+
+        Args:
+            first: The id of the first entry. The default is the first entry after
+                `last_add_confirmed`.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            NoSuchLedgerError: The ledger was deleted.
+            ReadError: An acknowledged entry could not be read from any replica in several attempts.
+            DigestError: Every replica of an acknowledged entry that was read is damaged.
+            UsageError: `first` is negative, or this handle is closed.
+            ClientClosedError: The client was closed.
         """
         return entries_of(self._opened.ledger_id, self.tail_runs(first))
 
     def tail_runs(self, first: int | None = None) -> Iterator[EntryRun]:
-        """As `tail`, without an object per entry."""
+        """Follow the ledger as `tail` does, without a Python object for each entry.
+
+        Args:
+            first: The id of the first entry. The default is the first entry after
+                `last_add_confirmed`.
+
+        Yields:
+            Runs of entries, in order.
+
+        Raises:
+            QuireError: The errors of `tail`.
+        """
         return iterate(self.aio.tail_runs(first))
 
     def wait_confirmed(self, entry_id: int) -> int:
-        """Wait until `entry_id` is known to be acknowledged, or the ledger is closed; the
-        `last_add_confirmed` then. One bookie at a time is asked to tell, in a long poll: waiting
-        costs next to nothing. Raises as `tail` does. Cancel-safe.
+        """Wait until an entry is known to be acknowledged, or until the ledger is closed.
+
+        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Interrupting
+        this call is safe.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The value of `last_add_confirmed` then.
+
+        Raises:
+            QuireError: The errors of `tail`.
         """
         return call(self.aio.wait_confirmed(entry_id))
 
     def read_entry(self, entry_id: int) -> Entry:
-        """One entry."""
+        """Read one entry.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return call(self.aio.read_entry(entry_id))
 
     def read_last(self) -> Entry:
-        """The entry at `last_add_confirmed`. NoSuchEntryError if the ledger is empty."""
+        """Read the entry at `last_add_confirmed`.
+
+        Returns:
+            The entry.
+
+        Raises:
+            NoSuchEntryError: The ledger has no entries.
+            QuireError: The other errors of `read`.
+        """
         return call(self.aio.read_last())
 
     def to_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """Entries first..last as an Arrow table: ledger_id, entry_id, length (payload bytes of the
-        entry), value. The whole range is held in memory.
+        """Read a range of entries into an Arrow table.
+
+        The columns are ledger_id, entry_id, length (the payload bytes of the entry) and value. The
+        whole range is held in memory.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The table, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
         """
         return call(self.aio.to_arrow(first, last))
 
     def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
-        """As `to_arrow`, as a pandas frame."""
+        """Read a range of entries into a pandas data frame, with the columns of `to_arrow`.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The data frame, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return call(self.aio.to_pandas(first, last))
 
     def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
-        """As `to_arrow`, as a Polars frame."""
+        """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The data frame, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return call(self.aio.to_polars(first, last))
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads after this, and tails, raise UsageError."""
+        """Close this handle. Reads and tails that are running, and later ones, raise UsageError.
+
+        No bookie needs to be told: readers hold nothing there.
+        """
         if self._leave():
             run(self._opened.close)

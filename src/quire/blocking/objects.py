@@ -80,13 +80,13 @@ class Objects(ContextHandle[AsyncObjects]):
 
     def info(self, name: str) -> ObjectInfo:
         """What is known of the object now. Raises NoSuchObjectError, MetadataError when it cannot
-        be understood. Cancel-safe.
+        be understood. Interrupting this call is safe.
         """
         return call(self.aio.info(name))
 
     def get(self, name: str) -> ObjectReader:
-        """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Cancel-safe.
-        The reader stays with this version, see there.
+        """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Interrupting
+        this call is safe. The reader stays with this version, see there.
         """
         return ObjectReader(call(self.aio.get(name)))
 
@@ -157,8 +157,8 @@ class ObjectReader(ContextHandle[AsyncObjectReader]):
         against its SHA-256: where that differs, ObjectDamagedError is raised in place of the last
         piece. So is a chunk of the wrong size. Further raises UsageError for a bad range,
         NoSuchObjectError when this version was deleted, ReadError (outcome unknown) when no replica
-        of a chunk could be read, DigestError when all of them are damaged. Cancel-safe. Memory is
-        bounded by `ClientConfig.read_windows`.
+        of a chunk could be read, DigestError when all of them are damaged. Interrupting this call
+        is safe. Memory is bounded by `ClientConfig.read_windows`.
         """
         return iterate(self.aio.read(first_byte, size))
 

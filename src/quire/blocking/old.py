@@ -1,4 +1,4 @@
-"""Former spellings of the blocking factories. The modules that offered them warn, and lead here."""
+"""The former names of the blocking factories, for the modules that offered them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.blocking.objects import Objects
 
 
 class Namespace(streams.Namespace):
-    """`quire.blocking.Namespace`, with the factories that took a client."""
+    """`quire.blocking.Namespace`, with the former factories that take a client."""
 
     @classmethod
     def create(

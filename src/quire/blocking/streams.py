@@ -276,7 +276,7 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
     def flush(self) -> DLSN | None:
         """Wait until all that was appended is acknowledged; the position of the last record that
-        this writer appended, if there is one. Cancel-safe.
+        this writer appended, if there is one. Interrupting this call is safe.
         """
         return call(self.aio.flush())
 
@@ -372,7 +372,7 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
         return self._opened.last
 
     def wait(self) -> None:
-        """Wait until all records are acknowledged. Cancel-safe."""
+        """Wait until all records are acknowledged. Interrupting this call is safe."""
         call(self.aio.wait())
 
     def __getitem__(self, index: int) -> DLSN:  # type: ignore[override]
@@ -385,9 +385,9 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
 class StreamReader(ContextHandle[AsyncStreamReader]):
     """A reader of one stream from a position on. Created by `Namespace.open_reader`.
 
-    Iterate over it (`for record in reader`), or over `batches()`, which is much cheaper.
-    Every record is acknowledged, and each arrives once and in order. Without `follow` the reader
-    ends after the records that were acknowledged when it got there; with it, it continues until the
+    Iterate over it (`for record in reader`), or over `batches()`, which is much cheaper. Every
+    record is acknowledged, and each arrives once and in order. Without `follow` the reader ends
+    after the records that were acknowledged when it got there; with it, it continues until the
     stream is ended. `position` is where this reader or another can continue, at any time.
 
     Raises StreamGapError if records are gone (`on_gap="deliver"` yields a `Gap` among the batches,

@@ -16,7 +16,7 @@ def check_config(config: ClientConfig) -> None:
     """Check the configuration of a client.
 
     Raises:
-        UsageError: It is no `ClientConfig`, the placement policy does not exist, or its options
+        UsageError: It is not a `ClientConfig`, the placement policy does not exist, or its options
             contradict each other.
         TlsConfigError: A file cannot be used.
     """
@@ -30,7 +30,10 @@ def check_config(config: ClientConfig) -> None:
 
 
 def check_ledger_id(ledger_id: int) -> None:
-    """Raise UsageError for a number that is not a ledger id, ArgumentTypeError for another type."""
+    """Check that a value is a ledger id.
+
+    Raises ArgumentTypeError for another type, and UsageError for a number that is out of range.
+    """
     check_type("a ledger id", ledger_id, int)
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
@@ -48,7 +51,7 @@ def check_new_ledger(
     for key, value in (custom or {}).items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise ArgumentTypeError(
-                f"custom metadata is text and bytes, not {key!r}: {type(value).__name__}",
+                f"custom metadata maps strings to bytes, not {key!r} to {type(value).__name__}",
                 remedy="Encode the value first: text with .encode()",
             )
         try:

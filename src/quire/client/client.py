@@ -1,4 +1,4 @@
-"""The client: create, open, list and delete ledgers of one cluster."""
+"""The ledger client: create, open, list and delete the ledgers of one cluster."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ CTOKEN_BITS = 63
 
 
 class EndsWithClient(Protocol):
-    """A handle that was opened from a client and has work under way that ends with the client."""
+    """A handle with work in progress that ends when the client is closed."""
 
     async def _client_closed(self, error: ClientClosedError) -> None:
-        """End the work. Those who wait for it, or use the handle later, get `error`."""
+        """End the work. Callers that wait for it, or that use the handle later, get `error`."""
         ...
 
 
 class LedgerClient:
-    """A connection to one cluster, for its ledgers. `quire.Client` adds what is built on them.
+    """A connection to one cluster, for its ledgers.
 
-    One per process is enough; it belongs to the event loop that made it. Time, randomness
-    and the network are handed in (`clock`, `rng`, `network`), so that the simulator runs this very
-    code.
+    `quire.Client` extends this class with streams, objects and state machines. One client per
+    process is enough. It belongs to the event loop that made it. Clock, random numbers and network
+    are arguments, so that the simulator runs this code unchanged.
     """
 
     def __init__(
@@ -172,16 +172,35 @@ class LedgerClient:
     ) -> LedgerWriter | CallerIdWriter:
         """Create a ledger and return the handle that writes it.
 
-        Entries go to `write_quorum` of `ensemble_size` bookies and are acknowledged once
-        `ack_quorum` have them on disk. `custom` is stored with the ledger. On return the ledger
-        exists in the metadata store (durably); no bookie has been asked yet.
+        Each entry goes to `write_quorum` of the `ensemble_size` bookies, and it is acknowledged
+        once `ack_quorum` of them have it on disk. On return the ledger exists durably in the
+        metadata store; no bookie has been contacted yet. If the call is cancelled, an empty ledger
+        may have been created.
 
-        `deferred_sync`: entries are acknowledged before they are durable, which `force` makes them
-        (see `LedgerWriter`). `caller_ids`: a `CallerIdWriter`, whose entries get their ids from
-        you; `ledger_id`: so does the ledger.
+        Args:
+            ensemble_size: The number of bookies that store the ledger.
+            write_quorum: The number of bookies that store each entry.
+            ack_quorum: The number of bookies that must have an entry on disk before it is
+                acknowledged.
+            digest: The checksum of the entries: a `DigestType`, or "crc32c", "crc32", "hmac" or
+                "dummy".
+            password: The password that opens the ledger again. It is also the key of HMAC digests.
+            custom: Metadata of the application, stored with the ledger.
+            ledger_id: The id of the new ledger. By default the metadata store chooses one.
+            deferred_sync: Whether entries are acknowledged before they are durable.
+                `LedgerWriter.force` and `close` make them durable.
+            caller_ids: Whether the caller chooses the entry ids. The handle is then a
+                `CallerIdWriter`.
 
-        Raises UsageError, NotEnoughBookiesError (nothing was created), LedgerExistsError,
-        MetadataUnavailableError (unknown). If cancelled, an empty ledger may have been created.
+        Returns:
+            The writer. Close it to close the ledger.
+
+        Raises:
+            UsageError: An argument is not valid. Nothing was created.
+            NotEnoughBookiesError: Too few bookies are writable. Nothing was created.
+            LedgerExistsError: There is already a ledger with the id `ledger_id`.
+            MetadataUnavailableError: The metadata store does not answer. An empty ledger may have
+                been created.
         """
         self._check_open()
         kind = self._digest(digest)
@@ -239,26 +258,38 @@ class LedgerClient:
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        With `recover` the writer is fenced, if there is one, and the ledger is closed at a place
-        that includes every acknowledged entry. Use it to take over from a writer that died. Without
-        it a ledger that is still written is read up to the last entry that is known to be
-        acknowledged now.
+        Without `recover`, a ledger that is still being written can be read up to the last entry
+        that is known to be acknowledged now. With `recover`, the writer is fenced if there is one,
+        and the ledger is closed at an entry that includes every acknowledged entry. Use it to take
+        over from a writer that died. Cancelling this call is safe: open the ledger again.
 
-        `assume_liars` is the number of Byzantine bookies that each ensemble may have (default: that
-        of the configuration). They may deny entries that they acknowledged, or invent entries and
-        digests. The client then loses no acknowledged entry and reads no invented one, but more
-        bookies have to answer and agree.
+        Args:
+            ledger_id: The id of the ledger.
+            password: The password with which the ledger was created. Without `recover`, no bookie
+                checks it if the metadata of the ledger stores none.
+            recover: Whether to fence the writer and close the ledger first.
+            assume_liars: The number of Byzantine bookies that each ensemble may have. The default
+                is `ClientConfig.assume_liars`. Such bookies may deny entries that they
+                acknowledged, and may invent entries and digests. The client then still loses no
+                acknowledged entry and reads no invented one, but more bookies have to answer and
+                agree.
+            unverified_password: Whether to recover a ledger whose password cannot be checked. This
+                concerns empty ledgers whose metadata stores no password (format 1), because bookies
+                know the password of a ledger from its entries. Recovery closes such a ledger as
+                empty.
 
-        `unverified_password` also recovers a ledger whose password cannot be checked. That is an
-        empty ledger whose metadata stores no password (format 1), because bookies know the password
-        of a ledger from its entries. Recovery closes such a ledger as empty.
+        Returns:
+            The reader. After `recover` the ledger is closed, and every acknowledged entry is on an
+            ack quorum of bookies.
 
-        Raises NoSuchLedgerError, and UnauthorizedError if the password is wrong or cannot be
-        checked. Raises RecoveryError or ReadError if too few bookies answer: nothing is lost, open
-        the ledger again. Raises LedgerRecreatedError if the ledger was deleted meanwhile and its id
-        was used again, and UsageError if the ack quorum is too small for `assume_liars`. Without
-        `recover`, no bookie checks the password of a ledger whose metadata stores none.
-        Cancel-safe.
+        Raises:
+            NoSuchLedgerError: The ledger does not exist.
+            UnauthorizedError: The password is wrong or cannot be checked.
+            RecoveryError: Too few bookies answer to recover the ledger. Nothing is lost; open it
+                again.
+            ReadError: Too few bookies answer to find the last acknowledged entry. Open it again.
+            LedgerRecreatedError: The ledger was deleted meanwhile, and its id was used again.
+            UsageError: The ack quorum is too small for `assume_liars`.
         """
         self._check_open()
         check_ledger_id(ledger_id)
@@ -291,7 +322,7 @@ class LedgerClient:
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
         byzantine = self.config.assume_liars if assume_liars is None else assume_liars
         self._check_byzantine(byzantine, value.ack_quorum)
-        # Whoever knows the password can make HMAC digests, and everybody knows the empty one.
+        # Anyone who knows the password can make HMAC digests, and everybody knows the empty one.
         trust = TrustModel(byzantine, codec.digest is not DigestType.HMAC or not password)
         lac = value.last_entry_id
         if recover and not value.closed:
@@ -328,20 +359,44 @@ class LedgerClient:
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Remove the ledger from the metadata; bookies free its space at their next garbage
-        collection. A ledger that does not exist is success. Cancel-safe.
+        """Delete a ledger from the metadata store.
 
-        Streams, objects and datasets use this method themselves, so it also deletes ledgers that
-        one of them needs, and it requires no password.
-        `quire.streams.ownership.owners.refuse_owned` checks whether a ledger has an owner; `quire
-        ledger delete` and the HTTP API call it first."""
+        On return the deletion is durable. Bookies free the space at their next garbage collection.
+        Deleting a ledger that does not exist succeeds. Cancelling this call is safe; the ledger may
+        then have been deleted.
+
+        This call requires no password, and it also deletes a ledger that a stream, an object or a
+        dataset needs, because these delete their own ledgers with it. Call
+        `quire.streams.ownership.owners.refuse_owned` first to check for an owner, as `quire ledger
+        delete` and the HTTP API do.
+
+        Args:
+            ledger_id: The id of the ledger.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer. The outcome is unknown;
+                call it again.
+        """
         self._check_open()
         check_ledger_id(ledger_id)
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
-        """All ledger ids from `first` on, ascending."""
+        """List the ids of all ledgers, in ascending order.
+
+        Cancelling this call is safe.
+
+        Args:
+            first: The smallest id to list.
+
+        Yields:
+            The id of each ledger.
+
+        Raises:
+            MetadataError: The list could not be read completely. A failure never ends the list
+                early without an error.
+        """
         self._check_open()
         check_type("a ledger id", first, int)
         async for found in self.metadata.list_ledgers(first):
@@ -349,29 +404,76 @@ class LedgerClient:
                 yield ledger_id
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """What the metadata store says of a ledger. NoSuchLedgerError."""
+        """Return the metadata of a ledger, as the metadata store has it now.
+
+        Cancelling this call is safe.
+
+        Args:
+            ledger_id: The id of the ledger.
+
+        Returns:
+            The metadata: quorums, ensembles, state and the application's own values.
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist.
+            UnreadableMetadataError: The metadata of the ledger cannot be decoded.
+        """
         self._check_open()
         check_ledger_id(ledger_id)
         return (await self.metadata.read_ledger(ledger_id)).value
 
     async def bookies(self) -> Bookies:
-        """The bookies registered now."""
+        """Return the bookies that are registered now.
+
+        Cancelling this call is safe.
+
+        Returns:
+            The writable and the read-only bookies.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
+        """
         self._check_open()
         return await self.metadata.bookies()
 
     async def bookie_info(self, bookie_id: str) -> BookieInfo:
-        """The disk space of one bookie, as it says. Raises BookieUnavailableError,
-        BookieTimeoutError (after `read_timeout_s`), BookieIOError. Cancel-safe."""
+        """Ask a bookie for the size of its disks and for its free space, in bytes.
+
+        Cancelling this call is safe.
+
+        Args:
+            bookie_id: The id of the bookie, such as "10.0.0.1:3181".
+
+        Returns:
+            The sizes that the bookie reports.
+
+        Raises:
+            BookieUnavailableError: The bookie cannot be reached.
+            BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
+            BookieIOError: The bookie could not read its disk.
+        """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
         return await self._ask(bookie_id, lambda channel: channel.bookie_info())
 
     async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
-        """Which entries of a ledger one bookie has: ascending ranges (first, last).
+        """Ask a bookie which entries of a ledger it has.
 
-        Raises NoSuchEntryError if it has none; else as `bookie_info`. Apache's bookie gives no
-        answer where it keeps its entries in DbLedgerStorage: that is a BookieTimeoutError.
-        Cancel-safe.
+        Cancelling this call is safe.
+
+        Args:
+            bookie_id: The id of the bookie.
+            ledger_id: The id of the ledger.
+
+        Returns:
+            Ranges of entry ids, ascending, as pairs of the first and the last id.
+
+        Raises:
+            NoSuchEntryError: The bookie has no entry of the ledger.
+            BookieUnavailableError: The bookie cannot be reached.
+            BookieTimeoutError: The bookie did not answer within `ClientConfig.read_timeout_s`.
+                Apache's bookie never answers this request if it uses DbLedgerStorage.
+            BookieIOError: The bookie could not read its disk.
         """
         self._check_open()
         check_type("a bookie id", bookie_id, str)
@@ -392,22 +494,35 @@ class LedgerClient:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} gave no answer within {limit:g} s"
+                f"bookie {bookie_id} did not answer within {limit:g} s"
             ) from None
 
     def suspects(self) -> list[UnhealthyBookie]:
-        """The bookies that gave this client answers which cannot be right, or lack what others
-        have, by name and kind: how often, and of which ledger and entry the last time."""
+        """Return the bookies whose answers to this client were wrong or incomplete.
+
+        A bookie is listed once for each kind of wrong answer, in the order of bookie and kind.
+
+        Returns:
+            For each bookie and kind, the number of wrong answers, and the ledger and entry of the
+            last one.
+        """
         return self._pool.health.unhealthy()
 
     def metrics(self) -> str:
-        """What this client has done since it was made, in Prometheus' text format."""
+        """Return the metrics of this client, in Prometheus' text format.
+
+        Returns:
+            The counters since the client was made. See docs/reference/metrics.md.
+        """
         return exposition(self._pool.metrics())
 
     @property
     def on_damage(self) -> OnDamage | None:
-        """Awaited with (ledger, [bookie]) once for each replica that is seen to need repair, in the
-        background. `ReplicationLocks.mark` fits: then replication workers repair it."""
+        """A coroutine function that is called when a replica needs repair, or None.
+
+        It is called in the background with the ledger id and a list with the bookie's id, once for
+        each replica. Set it to `ReplicationLocks.mark` to have autorecovery repair these replicas.
+        """
         return self._pool.health.on_damage
 
     @on_damage.setter
@@ -416,27 +531,30 @@ class LedgerClient:
 
     @property
     def placement(self) -> Placement:
-        """On which bookies ensembles are, where those stand, and how well a ledger keeps to it."""
+        """The placement of this client: its policy, and the locations of the bookies."""
         self._check_open()
         return self._pool.placement
 
     @property
     def pool(self) -> BookiePool:
-        """Deprecated: the connections to bookies are no part of the public API."""
+        """Deprecated: the connections to bookies are not part of the public API."""
         deprecated("Client.pool", "the methods of Client, such as `bookie_info` and `suspects`")
         return pool_of(self)
 
     @property
     def datasets(self) -> Datasets:
-        """Named sets of ledgers, published atomically."""
+        """The datasets of the cluster: named sets of ledgers that are published atomically."""
         return Datasets(self.metadata, clock=self.clock, rng=self.rng)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close connections. Writers that are open are abandoned: their ledgers stay open for
-        recovery. Whatever else was opened from the client ends, too: calls that wait raise
-        ClientClosedError. Safe to call twice."""
+        """Close the connections to bookies and to the metadata store.
+
+        Open writers are abandoned: their ledgers stay open until they are recovered. Everything
+        else that was opened from the client ends as well, and calls that wait raise
+        ClientClosedError. Calling this again does nothing.
+        """
         if self._closed:
             return
         self._closed = True
@@ -462,7 +580,7 @@ class LedgerClient:
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed."""
+        """Whether the client is closed."""
         return self._closed
 
     def __repr__(self) -> str:
@@ -474,14 +592,14 @@ class LedgerClient:
 
     @staticmethod
     def _check_byzantine(count: int, ack_quorum: int) -> None:
-        """Raise UsageError unless an acknowledged entry is on an honest bookie for certain."""
+        """Raise UsageError unless every acknowledged entry is certainly on an honest bookie."""
         if count < 0 or (count and ack_quorum - count < 1):
             raise UsageError(
-                f"with an ack quorum of {ack_quorum} no more than "
-                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble can be assumed to lie, "
+                f"with an ack quorum of {ack_quorum}, assume_liars can be at most "
+                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble, "
                 f"not {count}",
-                remedy="An acknowledged entry must be on a bookie that does not: create ledgers "
-                "with a larger ack quorum",
+                remedy="An acknowledged entry must be on an honest bookie: create ledgers with a "
+                "larger ack quorum",
             )
 
     @staticmethod
@@ -496,21 +614,38 @@ class LedgerClient:
 
 
 def pool_of(client: LedgerClient) -> BookiePool:
-    """The connections of a client to bookies, for the rooms above that ask single bookies.
+    """Return the connections of a client to bookies.
 
-    This is internal to Quire. Raises ClientClosedError."""
+    This is for packages built on the client that contact single bookies. It is internal to Quire.
+
+    Args:
+        client: The client.
+
+    Returns:
+        Its pool of connections.
+
+    Raises:
+        ClientClosedError: The client is closed.
+    """
     client._check_open()
     return client._pool
 
 
 def end_with_client(client: LedgerClient, handle: EndsWithClient) -> TaskSet:
-    """Have a handle of a room above ended when the client is closed, the newest handle first.
+    """End a handle when the client is closed, the newest handle first.
 
     The client does not keep the handle alive, except while one of its tasks runs. This is internal
-    to Quire. Raises ClientClosedError.
+    to Quire.
+
+    Args:
+        client: The client from which the handle was opened.
+        handle: The handle.
 
     Returns:
-        A set for the background work of the handle.
+        A set for the background tasks of the handle.
+
+    Raises:
+        ClientClosedError: The client is closed.
     """
     client._check_open()
     client._handles[next(client._handle_numbers)] = handle
@@ -525,13 +660,25 @@ async def connect(
     zookeeper: ZooKeeperOptions | None = None,
     tracer: Tracer | None = None,
 ) -> LedgerClient:
-    """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
+    """Connect to a cluster, for its ledgers only. See `quire.connect`.
 
-    `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
-    `zookeeper` says who we are to ZooKeeper; without it the environment does
-    (`QUIRE_ZOOKEEPER_AUTH_FILE`). `tracer`: of OpenTelemetry, for spans of calls and batches
-    (docs/guides/client-observability.md). Raises MetadataURIError, MetadataUnavailableError,
-    MetadataDeniedError, ClusterNotInitialisedError.
+    Args:
+        uri: The metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
+        config: Limits, time-outs, TLS and placement. The default is `ClientConfig()`.
+        zookeeper: The client's identity for ZooKeeper. By default it is taken from the environment
+            (`QUIRE_ZOOKEEPER_AUTH_FILE`).
+        tracer: An OpenTelemetry tracer for spans of calls and batches.
+
+    Returns:
+        The client.
+
+    Raises:
+        MetadataURIError: `uri` is not the URI of a metadata store.
+        MetadataUnavailableError: The metadata store does not answer.
+        MetadataDeniedError: The metadata store refuses this identity.
+        ClusterNotInitialisedError: The metadata store holds no cluster.
+        UsageError: `config` is not a `ClientConfig`, or its placement policy cannot be used.
+        TlsConfigError: A certificate, key or authority file cannot be used.
     """
     return await connected(LedgerClient, uri, config=config, zookeeper=zookeeper, tracer=tracer)
 
@@ -544,7 +691,18 @@ async def connected(
     zookeeper: ZooKeeperOptions | None,
     tracer: Tracer | None,
 ) -> C:
-    """Return a client of the given class. See `connect`."""
+    """Return a client of the given class. See `connect`.
+
+    Args:
+        kind: The class of the client.
+        uri: The URI of the metadata store.
+        config: The configuration of the client.
+        zookeeper: The client's identity for ZooKeeper.
+        tracer: An OpenTelemetry tracer.
+
+    Returns:
+        The connected client.
+    """
     config = ClientConfig() if config is None else config
     check_config(config)
     metadata = await open_metadata(uri, zookeeper=zookeeper)

@@ -1,8 +1,8 @@
 """Clients that a program forgets to close.
 
-A client that `connect` made is closed when its event loop cancels its tasks at the end, as
-`asyncio.run` does, with a ResourceWarning. Where no loop comes to such an end, as in the blocking
-API, the warning comes when the process ends.
+A client that `connect` made is closed, with a ResourceWarning, when its event loop cancels its
+tasks at the end, as `asyncio.run` does. If no event loop ends this way, as in the blocking API, the
+warning is issued when the process ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from quire.errors import QuireError
 from quire.metadata.interface import MetadataStore
 
 REST_S = 86_400.0
-"""Seconds between two looks at nothing. The timer makes the event loop keep the client."""
+"""Seconds for which the task of a client sleeps at a time. Its timer makes the event loop keep the
+client alive."""
 
 
 class Closable(Protocol):
@@ -38,7 +39,8 @@ _open: WeakKeyDictionary[Closable, CallerLine | None] = WeakKeyDictionary()
 
 
 def watch(client: Closable) -> Coroutine[Any, Any, None]:
-    """Return the work of a background task of the client. Call it where the client is made."""
+    """Return the coroutine for a background task of the client. Call it where the client is
+    made."""
     _open[client] = caller_line()
     return _close_at_the_end(client)
 

@@ -1,8 +1,9 @@
-"""Opening a ledger whose writer may be dead: fence, find the end, write back, close.
+"""Recovery of a ledger whose writer may be dead: fence it, find its end, write back, close.
 
-The steps and their rules are those of the replication spec, section 6. Every request of this file
+The steps and their rules are those of the replication spec, section 6. Every request in this file
 fences (rule 1). Nothing is published before the closing compare-and-swap (rule 6), so any number of
-recoveries may run at once: the first to close decides, the others adopt what it stored.
+recoveries may run at the same time. The first one to close decides, and the others adopt what it
+stored.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ STRIPED_WINDOW_ENTRIES = 128
 
 @dataclass(slots=True)
 class _Found:
-    """The entries that a round proved to exist, in order; `end`: the next one does not."""
+    """The entries that a round proved to exist, in order. `end` tells that the next one does not
+    exist."""
 
     payloads: list[bytes]
     lengths: Sequence[int]
@@ -100,13 +102,20 @@ class LedgerRecovery:
         self._config = config
         self._tasks = tasks
         self._segments: list[tuple[int, tuple[str, ...]]] = []
-        """Ensembles chosen during this recovery; private until the close."""
+        """The ensembles chosen during this recovery. They are private until the close."""
         self._preferred = 0
         self._written_back = 0
 
     async def run(self) -> Versioned[LedgerMetadata]:
-        """The closed metadata. RecoveryError, UnauthorizedError, or a metadata error; after any of
-        them nothing is lost and the ledger can be opened again. Cancel-safe in the same sense."""
+        """Recover the ledger, and return its closed metadata.
+
+        After an error or a cancellation nothing is lost, and the ledger can be opened again.
+
+        Raises:
+            RecoveryError: Too few bookies answered.
+            UnauthorizedError: The password is wrong or cannot be checked.
+            MetadataError: The metadata store failed.
+        """
         with self._span("recover") as span:
             try:
                 closed = await self._run_in_time()
@@ -185,7 +194,8 @@ class LedgerRecovery:
     # -- reading on and writing back ----------------------------------------------------------
 
     async def _write_back(self, snapshot: LedgerMetadata, lac: int) -> tuple[int, int]:
-        """Bring every entry behind `lac` that exists to an ack quorum; (last entry, length)."""
+        """Bring every existing entry after `lac` to an ack quorum. Return the last entry and the
+        length."""
         session = AddSession(
             codec=self._codec,
             key=self._key,
@@ -199,8 +209,8 @@ class LedgerRecovery:
             change_ensemble=self._change_ensemble,
             last_confirmed=lac,
             flags=RECOVERY_ADD,
-            # Not the advancing LAC: a reader could learn one that a concurrent recovery then cuts
-            # off (rule 42).
+            # Do not send the advancing LAC: a reader could learn one that a concurrent recovery
+            # then cuts off (rule 42).
             lac_sent=lac,
         )
         try:
@@ -231,8 +241,11 @@ class LedgerRecovery:
         return await self._read_striped(snapshot, first)
 
     async def _read_batch(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        """One member is asked for many entries, the others for the first one only: that decides
-        whether the ledger ends here, and fences them again."""
+        """Ask one member for many entries, and the others for the first one only.
+
+        The answers about the first entry decide whether the ledger ends here, and the requests
+        fence the members again.
+        """
         ensemble = snapshot.last_segment.ensemble
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
         votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._trust)
@@ -258,7 +271,9 @@ class LedgerRecovery:
                 if votes.verdict(first) is EntryVerdict.ABSENT:
                     return _Found([], [], end=True)
                 if single is not None and all(tasks[task] != many for task in pending):
-                    self._preferred += 1  # the one that was asked for many does not have it
+                    self._preferred += (
+                        1  # the member that was asked for many does not have the entry
+                    )
                     return _Found(single.payloads(), single.ledger_lengths, end=False)
         finally:
             await cancelled(tasks)
@@ -303,7 +318,7 @@ class LedgerRecovery:
         )
 
     async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        """A window of single reads: every member is asked for its stripe of it."""
+        """Read a window with single reads. Every member is asked for its stripe of it."""
         last = first + STRIPED_WINDOW_ENTRIES - 1
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
         ensemble = snapshot.last_segment.ensemble
@@ -367,7 +382,7 @@ class LedgerRecovery:
             elif verdict is EntryVerdict.ABSENT:
                 return _Found(payloads, lengths, end=True)
             elif verdict is EntryVerdict.UNDECIDABLE and payloads:
-                # What exists before it is written back first, then it is asked for again.
+                # Entries before it are written back first, then it is asked for again.
                 return _Found(payloads, lengths, end=False)
             else:
                 return None
@@ -382,7 +397,7 @@ class LedgerRecovery:
         return True
 
     def _content(self, data: bytes) -> Hashable:
-        """Return what is compared of the copies of an entry; None if nothing is."""
+        """Return the part of a copy that is compared, or None if copies are not compared."""
         return self._codec.content(data) if self._trust.compares_copies else None
 
     def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
@@ -402,13 +417,17 @@ class LedgerRecovery:
             ensemble[index] = bookie
         kept = [segment for segment in self._segments if segment[0] != first]
         segments = [*kept, (first, tuple(ensemble))]
-        check_close(_with(self._current.value, segments))  # the close must fit in the end
+        check_close(
+            _with(self._current.value, segments)
+        )  # the metadata must still have room for the close
         self._segments = segments
         return tuple(ensemble)
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
-        """The ledger length behind an old entry, from its header; 0 where it cannot be read (the
-        length is advisory, replication spec, 6.7)."""
+        """Return the ledger length at an old entry, from its header, or 0 if it cannot be read.
+
+        The length is advisory (replication spec, 6.7).
+        """
 
         async def same() -> bool:
             return False
@@ -476,7 +495,7 @@ async def check_key(
     that fences. Cancel-safe.
 
     Raises:
-        UnauthorizedError: a bookie refused the key, or no bookie that answered knows the ledger.
+        UnauthorizedError: A bookie refused the key, or no bookie that answered knows the ledger.
             `causes` names the bookies that did not answer.
     """
     failed: dict[str, QuireError] = {}

@@ -29,9 +29,10 @@ class Skipped:
 
 
 class skipping:
-    """Record the item instead of raising a MetadataError, or one of `more`, that is about it.
+    """A context manager that records an item as skipped if a MetadataError about it is raised.
 
-    MetadataUnavailableError is raised: it is not about one item.
+    Errors of the classes `more` are recorded as well. MetadataUnavailableError is raised, because
+    it does not concern one item.
     """
 
     def __init__(self, what: str, skipped: list[Skipped], *more: type[Exception]) -> None:
@@ -49,8 +50,8 @@ class skipping:
 
 
 def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:
-    """Log one warning (event `items_skipped`) that counts the skipped items and names the first of
-    them. Log nothing if there are none."""
+    """Log one warning (event `items_skipped`) with the number of skipped items and the names of the
+    first. Log nothing if there are none."""
     if not skipped:
         return
     named = "; ".join(map(str, skipped[:NAMED_MAX]))

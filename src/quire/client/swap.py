@@ -1,4 +1,4 @@
-"""The loop around a compare-and-swap whose outcome the store may not tell."""
+"""The loop around a compare-and-swap whose outcome the store may not report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quire.errors import (
 T = TypeVar("T")
 
 UPDATE_ATTEMPTS_MAX = 100
-"""Of one change; each failure means that somebody else succeeded."""
+"""The number of attempts at one change. Each failure means that another client succeeded."""
 UNKNOWN_ATTEMPTS_MAX = 6
-"""Of one change whose outcome the store does not tell."""
+"""The number of attempts at one change whose outcome the store does not report."""
 UNKNOWN_BACKOFF = Backoff(0.1)
-"""The pauses between these."""
+"""The pauses between attempts whose outcome is unknown."""
 
 
 async def swap(
@@ -32,11 +32,15 @@ async def swap(
     *,
     ask_again: bool = False,
 ) -> T:
-    """Repeat `attempt`, which reads a value, decides and writes, until no other change came between
-    its read and its write.
+    """Repeat `attempt`, which reads a value, decides and writes, until no other change interferes.
 
-    `ask_again`: also while the store does not tell what became of a write. Then `attempt` must know
-    by the content that it succeeded before.
+    Args:
+        what: What is changed, for messages.
+        attempt: One attempt. It raises VersionConflictError, KeyExistsError or NoSuchKeyError if
+            another change came between its read and its write.
+        rng: The source of the jitter of the pauses.
+        ask_again: Whether to repeat an attempt whose outcome the store does not report. `attempt`
+            must then recognise from the stored value that it succeeded before.
     """
     unknown = Retry(UNKNOWN_BACKOFF, rng, attempts=UNKNOWN_ATTEMPTS_MAX)
     for _ in range(UPDATE_ATTEMPTS_MAX):
@@ -52,6 +56,6 @@ async def swap(
 
 def too_many_conflicts(what: str) -> MetadataError:
     return MetadataError(
-        f"{what}: {UPDATE_ATTEMPTS_MAX} attempts in a row met a change by others",
+        f"{what}: other clients changed it during each of {UPDATE_ATTEMPTS_MAX} attempts",
         remedy="Let fewer writers change it at the same time",
     )

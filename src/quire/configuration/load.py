@@ -1,4 +1,4 @@
-"""The configuration file for programs: `quire.load_config`."""
+"""`quire.load_config`, which reads a configuration file for a program."""
 
 from __future__ import annotations
 
@@ -17,21 +17,31 @@ class LoadedConfig:
     """The part of a configuration file that a client uses."""
 
     metadata: str
-    """The URI of the metadata store; '': the file names none."""
+    """The URI of the metadata store, or '' if the file has none."""
     client: ClientConfig
-    """The table `[client]`, with placement and TLS; what does not stand there is the default."""
+    """The table `[client]`, with placement and TLS. Keys that the file does not set have their
+    defaults."""
 
 
 def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
-    """The cluster and the limits of a client that the TOML file `path` names: the same file that
-    commands and bookies take.
+    """Read the cluster and the client's settings from a TOML file.
+
+    It is the same file that commands and bookies use:
 
         loaded = quire.load_config("/etc/quire/quire.toml")
         client = await quire.connect(loaded.metadata, config=loaded.client)
 
-    Only this file is read: neither the environment, nor the files that commands look for. All of it
-    is checked, the tables of bookies too. UsageError says what is wrong and on which line, for
-    a file that cannot be read as well.
+    Only this file is read. Environment variables and the files that commands look for are not.
+    The whole file is checked, including the tables that a client does not use.
+
+    Args:
+        path: The TOML file.
+
+    Returns:
+        The URI of the metadata store, and the configuration of a client.
+
+    Raises:
+        UsageError: The file cannot be read or has mistakes. The message names each line.
     """
     try:
         found = merged([file_layer(Path(path))])
@@ -40,7 +50,7 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
     if found.problems:
         raise UsageError(
             "; ".join(found.problems),
-            remedy=f"`quire config check {path}` says the same, a line for each",
+            remedy=f"`quire config check {path}` lists the problems, one a line",
         )
     for warning in found.warnings:
         warn_caller(warning, DeprecationWarning)

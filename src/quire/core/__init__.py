@@ -1,8 +1,8 @@
-"""Decisions without I/O. Time and randomness are passed in.
+"""Decisions without I/O. Time and randomness are arguments.
 
 Start with `append`, which decides which adds are acknowledged. `recovery` draws conclusions from
-the answers of bookies, and `placement` chooses the bookies of an ensemble. `fragments` says which
-entries a bookie should hold and how a member is replaced, and `replicas` says what is wrong with
-the copies that were found. `compaction` chooses the segments of a log to compact. `ranges` has the
-sets of integers that several of these use.
+the answers of bookies, and `placement` chooses the bookies of an ensemble. `fragments` tells which
+entries a bookie should hold and how a member is replaced. `replicas` tells what is wrong with the
+copies that were found. `compaction` chooses the segments of a log to compact. `ranges` has the sets
+of integers that several of these use.
 """

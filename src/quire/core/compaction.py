@@ -1,9 +1,10 @@
-"""Which segments of a log to compact, and why the others stay as they are. Pure.
+"""The choice of the segments of a log to compact, and the reasons why others stay as they are.
 
-A segment is worth it when too little of its file is alive and its share of the output is clearly
-smaller than the file. Several go into one output, the emptiest first; or one alone, where those
-together give back too little, or it is larger than segments are made today. The estimate of the
-output is an upper bound: what is chosen fits into the room that was reserved for it.
+A segment is worth compacting if too little of its file is live, and its share of the output is
+clearly smaller than the file. Several segments go into one output, the emptiest first. A segment
+goes alone if several together free too little, or if it is larger than segments are made now. The
+estimate of the output is an upper bound, so the output fits into the space that was reserved for
+it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from dataclasses import dataclass
 from quire.codec.log.state_records import BLOCK_BYTES
 
 FIXED_BYTES = 8 * BLOCK_BYTES
-"""Of an output, whatever is in it: header, partly filled blocks, trailer."""
+"""The bytes of an output whatever it contains: header, partly filled blocks, trailer."""
 FRAME_SHARE = 128
-"""One byte in so many for the groups around the frames: their headers, checksums and padding."""
+"""One byte is added for this many bytes of frames, for the headers, checksums and padding of their
+groups."""
 GAIN_SHARE = 16
-"""A compaction must give back one byte of so many that it takes in."""
+"""A compaction must free at least one byte for this many bytes that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +30,32 @@ class CompactionCandidate:
     number: int
     file_bytes: int
     index_bytes: int
-    """Of its footer: bounds what the tables of the output take."""
+    """The bytes of the index in its footer. They limit the size of the tables in the output."""
     live_bytes: int
 
     @property
     def live_ratio(self) -> float:
-        """Of its file; 1 where there is no file to speak of."""
+        """The live share of its file. It is 1 if the file is empty."""
         return min(1.0, self.live_bytes / self.file_bytes) if self.file_bytes else 1.0
 
     @property
     def share_bytes(self) -> int:
-        """The most that what lives in it takes in an output."""
+        """The most bytes that its live entries take in an output."""
         return self.live_bytes + self.live_bytes // FRAME_SHARE + 2 * self.index_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Segments to rewrite as one, ascending: the output takes the place of the last."""
+    """Segments to rewrite as one, ascending. The output replaces the last of them."""
 
     numbers: tuple[int, ...]
     file_bytes: int
     output_bytes: int
-    """At most."""
+    """The largest size of the output, in bytes."""
 
     @property
     def position(self) -> int:
+        """The number of the segment that the output replaces."""
         return self.numbers[-1]
 
 
@@ -63,10 +66,14 @@ def choose(
     available_bytes: int,
     together_bytes: int,
 ) -> Choice | None:
-    """Return the next compaction, or None if nothing below this live ratio is worth it, or fits.
+    """Return the next compaction, or None if none is worth it or fits.
 
-    `available_bytes` is what the output may take, `together_bytes` what the output of several may
-    take: as a rule the size of a segment.
+    Args:
+        segments: The sealed segments.
+        below_ratio: The live ratio below which a segment may be compacted.
+        available_bytes: The bytes that the output may take.
+        together_bytes: The bytes that the output of several segments may take, usually the size of
+            a segment.
     """
     order = sorted(
         (one for one in segments if one.live_ratio < below_ratio),
@@ -85,7 +92,7 @@ def choose(
             best = Choice(tuple(sorted(x.number for x in chosen)), taken, output)
     if best is not None and is_worth_it(best.file_bytes, best.output_bytes):
         return best
-    # Emptier ones may have left no room for one that is worth it by itself.
+    # Emptier segments may have left no space for one that is worth it alone.
     singles = (alone(one) for one in order)
     worth = [
         single
@@ -97,24 +104,25 @@ def choose(
 
 
 def alone(one: CompactionCandidate) -> Choice:
-    """This segment, whatever that gives back."""
+    """Return the compaction of this segment alone, however little it frees."""
     return Choice((one.number,), one.file_bytes, FIXED_BYTES + one.share_bytes)
 
 
 def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
+    """Return whether a compaction frees enough."""
     return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
 
 
 def why_not(one: CompactionCandidate, *, below_ratio: float, available_bytes: int) -> str:
-    """Why `choose` does not take this segment alone; "" where it would."""
+    """Return why `choose` does not take this segment alone, or "" if it would."""
     if one.live_ratio >= below_ratio:
-        return f"{one.live_ratio:.0%} of it is alive, it is compacted below {below_ratio:.0%}"
+        return f"{one.live_ratio:.0%} of it is live; it is compacted below {below_ratio:.0%}"
     output = FIXED_BYTES + one.share_bytes
     if not is_worth_it(one.file_bytes, output):
         return (
-            f"rewriting it alone would give back next to nothing of {one.file_bytes} bytes; it "
-            "waits for others"
+            f"rewriting it alone would free next to nothing of {one.file_bytes} bytes; it "
+            "waits for others to be rewritten with it"
         )
     if output > available_bytes:
-        return f"rewriting it may take {output} bytes, there is room for {available_bytes}"
+        return f"rewriting it may take {output} bytes, but only {available_bytes} are available"
     return ""

@@ -1,8 +1,9 @@
-"""Which entries a bookie of a ledger should hold, and how a member of a segment is replaced
-(replication spec, 12.2 and 12.4; rules 18, 24, 25, 28). Pure.
+"""The entries that a bookie of a ledger should hold, and the replacement of a member of a segment.
 
-A *fragment* is what a segment holds, as far as it is known. One that is *closed* gets no more
-entries: only such a one may be copied to another bookie.
+Source: replication spec, 12.2 and 12.4; rules 18, 24, 25, 28.
+
+A *fragment* is the known part of a segment. A *closed* fragment gets no more entries. Only a closed
+one may be copied to another bookie.
 """
 
 from __future__ import annotations
@@ -16,25 +17,36 @@ from quire.core.append.quorum import in_write_set, stripe
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
+    """The known entries of one segment of a ledger."""
+
     segment_first: int
-    """Which names the segment."""
+    """The first entry of the segment, which identifies the segment."""
     last: int
-    """The last entry that is known; less than `segment_first` where there is none."""
+    """The last known entry. It is less than `segment_first` if there is none."""
     ensemble: tuple[str, ...]
     closed: bool
 
     @property
     def first(self) -> int:
+        """The first entry of the segment."""
         return self.segment_first
 
     @property
     def empty(self) -> bool:
+        """Whether no entry of the segment is known."""
         return self.last < self.segment_first
 
 
 def fragments(metadata: LedgerMetadata, last_add_confirmed: int) -> list[Fragment]:
-    """`last_add_confirmed` is looked at while the ledger is not closed. Segments before the last
-    one are full: the last one begins behind what was confirmed when it was made."""
+    """Return the fragments of a ledger, one for each segment.
+
+    Segments before the last one are complete, because the next segment begins after what was
+    confirmed when it was made.
+
+    Args:
+        metadata: The metadata of the ledger.
+        last_add_confirmed: The last entry that is known. It matters only while the ledger is open.
+    """
     known = metadata.last_entry_id if metadata.closed else last_add_confirmed
     newest = metadata.last_segment
     if not metadata.closed:
@@ -51,26 +63,27 @@ def fragments(metadata: LedgerMetadata, last_add_confirmed: int) -> list[Fragmen
 
 
 def stored_by(metadata: LedgerMetadata, index: int, first: int, last: int) -> Sequence[int]:
-    """The entries of first..last that the member `index` of their segment should hold."""
+    """Return the entries of first..last that the member `index` of their segment should hold."""
     return stripe(index, first, last, metadata.ensemble_size, metadata.write_quorum)
 
 
 def next_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
-    """The first entry from `entry` on that the member `index` should hold."""
+    """Return the first entry from `entry` on that the member `index` should hold."""
     while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
         entry += 1
     return entry
 
 
 def last_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
-    """The last entry up to `entry` that the member `index` should hold; perhaps below 0."""
+    """Return the last entry up to `entry` that the member `index` should hold. It may be below
+    0."""
     while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
         entry -= 1
     return entry
 
 
 def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) -> int:
-    """How many entries of first..last that member should hold."""
+    """Return how many entries of first..last the member `index` should hold."""
     if last < first:
         return 0
     size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -79,13 +92,16 @@ def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) ->
 
 
 def entry_bytes(metadata: LedgerMetadata) -> float:
-    """The mean payload of an entry, as the length that was stored at the close has it: advisory,
-    and 0 where the ledger is open."""
+    """Return the mean payload of an entry, from the length that was stored when the ledger was
+    closed.
+
+    The length is advisory. The result is 0 while the ledger is open.
+    """
     return metadata.length / (metadata.last_entry_id + 1) if metadata.last_entry_id >= 0 else 0.0
 
 
 def members(fragment: Fragment, bookies: Iterable[str]) -> list[int]:
-    """The indexes of these bookies in the fragment's ensemble."""
+    """Return the indexes of these bookies in the fragment's ensemble."""
     wanted = set(bookies)
     return [index for index, bookie in enumerate(fragment.ensemble) if bookie in wanted]
 
@@ -95,9 +111,10 @@ def replaced_in(
 ) -> Segment | None:
     """Return the segment whose members at these indexes are replaced: index -> (old, new).
 
-    An index at which the old bookie is no longer found is left alone: another replaced it. Return
-    None if there is nothing to write: no index is left, the segment is gone or takes entries
-    again, or a new bookie has become a member of it otherwise (one bookie cannot be two members).
+    If the old bookie is no longer at an index, that index does not change, because another client
+    has replaced it. Returns None if there is nothing to write: no index is left, or the segment is
+    gone or takes entries again. It also returns None if a new bookie has become a member of the
+    segment in the meantime, because one bookie cannot be two members.
     """
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:
@@ -116,7 +133,7 @@ def replaced_in(
 
 
 def with_segments(metadata: LedgerMetadata, changed: Iterable[Segment]) -> LedgerMetadata:
-    """Return the metadata with these segments in place of those with the same first entries."""
+    """Return the metadata with these segments instead of those with the same first entries."""
     new = {one.first_entry_id: one for one in changed}
     segments = tuple(new.get(one.first_entry_id, one) for one in metadata.segments)
     return replace(metadata, segments=segments)

@@ -1,4 +1,4 @@
-"""Sets of integers as ascending ranges (first, last) that neither touch nor overlap. Pure."""
+"""Sets of integers, as ascending ranges (first, last) that neither touch nor overlap."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Range = tuple[int, int]
-"""First and last, both included."""
+"""The first and the last number, both included."""
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same numbers, from ranges in any order."""
+    """Return the same numbers as a set of ranges, from ranges in any order."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -21,13 +21,13 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """What is in `ranges` and not in `others`."""
+    """Return the numbers that are in `ranges` but not in `others`."""
     left: list[Range] = []
     at = 0
     for first, last in ranges:
         while at < len(others) and others[at][1] < first:
             at += 1
-        # One of the others may reach into the next range, too: it is looked at again from here.
+        # One of the others may extend into the next range, so the next range starts from here.
         behind = at
         while behind < len(others) and others[behind][0] <= last:
             low, high = others[behind]
@@ -41,20 +41,23 @@ def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
-    """Whether any number of first..last is in `ranges`."""
+    """Return whether any number of first..last is in `ranges`."""
     at = bisect_left(ranges, first, key=_last)
     return at < len(ranges) and ranges[at][0] <= last
 
 
 def overlapping(ranges: Sequence[Range], first: int, last: int) -> Sequence[Range]:
-    """Those that have any number of first..last."""
+    """Return the ranges that contain any number of first..last."""
     low = bisect_left(ranges, first, key=_last)
     return ranges[low : bisect_right(ranges, last, lo=low, key=_first)]
 
 
 def widened(ranges: Sequence[Range], most: int) -> list[Range]:
-    """At most so many ranges, which have all the numbers and, where there were more, others too:
-    those in the narrowest gaps."""
+    """Return at most `most` ranges that contain all the numbers.
+
+    If there were more ranges, the narrowest gaps between them are filled, so the result contains
+    other numbers too.
+    """
     if len(ranges) <= most:
         return list(ranges)
     gaps = sorted(range(1, len(ranges)), key=lambda at: ranges[at][0] - ranges[at - 1][1])
@@ -69,7 +72,7 @@ def widened(ranges: Sequence[Range], most: int) -> list[Range]:
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """How many numbers."""
+    """Return how many numbers the ranges contain."""
     return sum(last - first + 1 for first, last in ranges)
 
 

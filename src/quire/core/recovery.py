@@ -1,15 +1,17 @@
-"""What recovery may conclude from the answers of bookies (replication spec, 6.3; rules 1-5, 9).
+"""The conclusions that recovery may draw from the answers of bookies.
 
-An entry *exists* with one valid copy. It *does not exist* with `write_quorum - ack_quorum + 1`
-negatives out of its write set: then it cannot have been acknowledged. Everything else (a time-out,
-a bad digest, "data unknown") is neither.
+Source: replication spec, 6.3; rules 1-5, 9.
+
+An entry *exists* if there is one valid copy. It *does not exist* if `write_quorum - ack_quorum + 1`
+members of its write set deny it: it cannot have been acknowledged then. Any other answer (a
+time-out, a bad digest, "data unknown") proves neither.
 
 With a `TrustModel` that expects f Byzantine bookies, f bookies of an ensemble may answer anything.
 At least `ack_quorum - f` of the bookies that acknowledged an entry are honest and have it, so it
-takes f more negatives to prove its absence. Where digests can be forged, one copy proves nothing;
-f + 1 equal copies do, because one of them is honest. If everybody has answered and nothing else is
-decided, members with a bad digest count as Byzantine, and what the others have, if they agree, as
-true. This errs towards keeping an entry; it is never a reason to end the ledger.
+takes f more denials to prove its absence. If digests can be forged, one copy proves nothing; f + 1
+equal copies do, because one of them is honest. If all members have answered without a decision,
+members with a bad digest count as Byzantine, and the content of the others counts as true if they
+agree. This errs on the side of keeping an entry, and it is never a reason to end the ledger.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from quire.core.append.quorum import covered, negatives_needed, write_set
 
 @dataclass(frozen=True, slots=True)
 class TrustModel:
-    """How far the answers of bookies are believed."""
+    """How far the answers of bookies are trusted."""
 
     byzantine: int = 0
     """The number of bookies of any ensemble that may be Byzantine: they may answer anything, and
-    drop what they acknowledged."""
+    may drop entries that they acknowledged."""
     forgeable: bool = False
-    """Whether a bookie could make an entry with a digest that is right."""
+    """Whether a bookie can make an entry with a correct digest."""
 
     @property
     def copies_needed(self) -> int:
-        """The number of equal copies of an entry that are believed."""
+        """The number of equal copies of an entry that prove it."""
         return self.byzantine + 1 if self.forgeable else 1
 
     @property
@@ -44,11 +46,12 @@ class TrustModel:
     def covered(
         self, known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
     ) -> bool:
-        """Rule 4, with fewer than `ack_quorum - byzantine` unknown members a window."""
+        """Apply rule 4 with fewer than `ack_quorum - byzantine` unknown members in each window."""
         return covered(known, ensemble_size, write_quorum, ack_quorum - self.byzantine)
 
     def believed_lac(self, lacs: Collection[int]) -> int:
-        """Return the highest LAC that an honest bookie has for certain. Each bookie gives one."""
+        """Return the highest LAC that an honest bookie certainly has. `lacs` has one LAC of each
+        bookie."""
         ranked = sorted(lacs, reverse=True)
         return ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed else -1
 
@@ -58,32 +61,36 @@ HONEST_BOOKIES = TrustModel()
 
 
 class EntryVerdict(enum.Enum):
+    """The conclusion about one entry."""
+
     EXISTS = "exists"
     ABSENT = "absent"
     OPEN = "open"
     """Answers are still missing."""
     UNDECIDABLE = "undecidable"
-    """Everybody answered and neither rule is met."""
+    """All members have answered, and neither rule is satisfied."""
 
 
 @dataclass(slots=True)
 class EntryVotes:
+    """The answers about one entry, by ensemble index."""
+
     negative: set[int] = field(default_factory=set)
     neither: set[int] = field(default_factory=set)
     damaged: set[int] = field(default_factory=set)
-    """Of these, the ones whose copy has a bad digest."""
+    """The members among `neither` whose copy has a bad digest."""
     found: bool = False
     copies: dict[Hashable, set[int]] = field(default_factory=dict)
-    """Who has which content, where that is compared."""
+    """The members that have each content, if contents are compared."""
 
     def most(self) -> tuple[Hashable, int]:
-        """The content that most have, and how many."""
+        """Return the content that most members have, and their number."""
         ranked = [(value, len(who)) for value, who in self.copies.items()]
         return max(ranked, key=lambda one: one[1], default=(None, 0))
 
 
 class RecoveryVotes:
-    """Answers for the entries from `first` on, by ensemble index."""
+    """The answers about the entries from `first` on, by ensemble index."""
 
     def __init__(
         self,
@@ -102,22 +109,28 @@ class RecoveryVotes:
         self._votes: dict[int, EntryVotes] = {}
 
     def positive(self, entry_id: int, index: int = 0, content: Hashable = None) -> None:
-        """`content` says what is in the copy of the member `index`. It counts only if copies are
-        compared."""
+        """Record that a member has the entry.
+
+        `content` is the content of the copy of member `index`. It matters only if copies are
+        compared.
+        """
         votes = self._of(entry_id)
         votes.found = True
         votes.copies.setdefault(content, set()).add(index)
 
     def negative(self, entry_id: int, index: int) -> None:
+        """Record that a member denies the entry."""
         self._of(entry_id).negative.add(index)
 
     def neither(self, entry_id: int, index: int, *, damaged: bool = False) -> None:
-        """`damaged`: there is a copy, with a bad digest."""
+        """Record an answer that proves nothing. `damaged` means that there is a copy with a bad
+        digest."""
         self._of(entry_id).neither.add(index)
         if damaged:
             self._of(entry_id).damaged.add(index)
 
     def verdict(self, entry_id: int) -> EntryVerdict:
+        """Return the conclusion about an entry from the answers so far."""
         votes = self._votes.get(entry_id)
         if votes is None:
             return EntryVerdict.OPEN
@@ -127,7 +140,7 @@ class RecoveryVotes:
         if len(votes.negative & members) >= self._negatives_needed:
             return EntryVerdict.ABSENT
         told = votes.negative.union(*votes.copies.values())
-        # Who said nothing useful may have any of the contents.
+        # A member whose answer proves nothing may have any of the contents.
         most = votes.most()[1] + len(members - told)
         if self._trust.compares_copies and most < self._ack_quorum - self._trust.byzantine:
             return EntryVerdict.ABSENT
@@ -136,13 +149,12 @@ class RecoveryVotes:
         return EntryVerdict.EXISTS if self._kept(votes) else EntryVerdict.UNDECIDABLE
 
     def _kept(self, votes: EntryVotes) -> bool:
-        """Whether the only content that anybody has is true, if members with a bad digest are
-        Byzantine."""
+        """Return whether the only content is true, if members with a bad digest are Byzantine."""
         byzantine, damaged = self._trust.byzantine, len(votes.damaged)
         return len(votes.copies) == 1 and damaged <= byzantine < damaged + votes.most()[1]
 
     def content(self, entry_id: int) -> Hashable:
-        """What is in an entry that exists."""
+        """Return the content of an entry that exists."""
         return self._votes[entry_id].most()[0]
 
     def _of(self, entry_id: int) -> EntryVotes:
@@ -150,6 +162,9 @@ class RecoveryVotes:
 
 
 def recovery_lac(answers: Mapping[int, int], last_segment_first: int) -> int:
-    """Where recovery starts: the highest LAC that a bookie of the last segment knows, but not below
-    the end of the segment before (rule 2)."""
+    """Return the entry after which recovery starts to read.
+
+    It is the highest LAC that a bookie of the last segment knows, but at least the end of the
+    segment before (rule 2).
+    """
     return max([last_segment_first - 1, *answers.values()])

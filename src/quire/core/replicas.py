@@ -1,16 +1,17 @@
-"""What is wrong with the replicas of a ledger, from what was found at each bookie. Pure.
+"""Findings about the replicas of a ledger, from the answers of each bookie.
 
-Every bookie is asked by itself for what it should hold (`fragments.stored_by`). What cannot be read
-there is known at once. Whether replicas are *equal* is seen by sums: for each block of entries, and
-for each set of entries with the same write set, one number over id, cumulative length and payload.
-LAC and digest are not in it: they differ legitimately where recovery wrote an entry again.
+Every bookie is asked for all entries that it should hold (`fragments.stored_by`), so unreadable
+entries are known at once. Sums show whether replicas are *equal*. There is one sum over id,
+cumulative length and payload for each block of entries, and for each set of entries with the same
+write set. LAC and digest are not included: they may differ for a good reason, if recovery wrote an
+entry again.
 
-An entry that a member says it never had is MISSING or SHORT. An ack quorum of copies is all that
-writers and recovery promise (replication spec, I5 and rule 40): a member that was away when the end
-of a segment was written never got it, and nothing is wrong with that bookie. So what is missing up
-to the end of a member's part of a closed segment, where it has what comes before and an ack quorum
-of the others have the entries, is SHORT. All else is MISSING: fewer copies than were acknowledged,
-a hole, or a member that has nothing of the segment.
+An entry that a member denies is MISSING or SHORT. Writers and recovery promise only an ack quorum
+of copies (replication spec, I5 and rule 40). A member that was away when the end of a segment was
+written never got it, and nothing is wrong with that bookie. Entries are SHORT if they are missing
+up to the end of a member's part of a closed segment, the member has the entries before, and an ack
+quorum of the others have the entries. All others are MISSING: there are fewer copies than were
+acknowledged, there is a hole, or the member has nothing of the segment.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, last_stored, next_stored
 
 BLOCK_ENTRIES = 4_096
-"""Of one sum. Blocks begin at multiples of it."""
+"""The number of entries in one sum. Blocks begin at its multiples."""
 
 
 class Kind(enum.StrEnum):
+    """The kind of problem with entries at one bookie."""
+
     MISSING = "missing"
-    """The bookie says that it never had these entries, but it must have."""
+    """The bookie says that it never had these entries, but it must have had them."""
     SHORT = "short"
-    """It never got them, and did not have to: an ack quorum has them."""
+    """The bookie never got the entries and did not have to, because an ack quorum has them."""
     DAMAGED = "damaged"
-    """Wrong digest, I/O error, or the bookie does not know what it lost."""
+    """The digest is wrong, the read failed, or the bookie does not know what it lost."""
     DIFFERENT = "different"
-    """The digest is right, but the other replicas say something else."""
+    """The digest is right, but the other replicas have another content."""
     UNREACHABLE = "unreachable"
-    """The bookie did not answer: nothing is known about these entries there."""
+    """The bookie did not answer, so nothing is known about these entries there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Entries first..last (those of them that the bookie should hold) were not read there."""
+    """Entries first..last that could not be read at a bookie, among those that it should hold."""
 
     first: int
     last: int
@@ -55,7 +58,7 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of what the bookie should hold of entries first..last of the ledger, all is like this."""
+    """A problem with the entries first..last of a ledger that a bookie should hold."""
 
     ledger: int
     first: int
@@ -72,28 +75,35 @@ class Copies:
     ids: Sequence[int]
     payloads: Sequence[bytes]
     lengths: Sequence[int]
-    """The ledger's cumulative length with each."""
+    """The cumulative length of the ledger at each entry."""
 
     @property
     def size_bytes(self) -> int:
+        """The number of payload bytes."""
         return sum(map(len, self.payloads))
 
 
 Sums = dict[tuple[int, int], tuple[int, int]]
-"""(block, class) -> (entries, sum). The class is the entry id modulo the ensemble size where
-entries are striped, else 0: entries of one class have the same write set."""
+"""The number of entries and the sum of each (block, class).
+
+The class is the entry id modulo the ensemble size if entries are striped, and otherwise 0. Entries
+of one class have the same write set.
+"""
 
 
 class Summing:
-    """Sums over what one bookie has of a ledger, fed in order. They do not depend on how reads were
-    cut."""
+    """Sums over the entries of a ledger that one bookie has, added in order.
+
+    They do not depend on how the reads were divided.
+    """
 
     def __init__(self, ensemble_size: int, write_quorum: int) -> None:
         self._classes = ensemble_size if ensemble_size != write_quorum else 1
         self._crcs: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-        """Entries, and sums over their payloads, sizes and lengths."""
+        """The number of entries, and the sums over their payloads, sizes and lengths."""
 
     def add(self, copies: Copies) -> None:
+        """Add entries, which must follow those added before."""
         classes = self._classes
         if classes == 1:
             self._add(0, copies.ids, copies.payloads, copies.lengths)
@@ -128,6 +138,7 @@ class Summing:
             start = end
 
     def sums(self) -> Sums:
+        """Return the sums so far."""
         return {
             key: (count, crc << 64 | sizes << 32 | lengths)
             for key, (count, crc, sizes, lengths) in self._crcs.items()
@@ -135,8 +146,11 @@ class Summing:
 
 
 def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple[int, int]]:
-    """The (block, class) pairs of one fragment whose replicas must be compared entry by entry;
-    `sums` by member. Members that gave nothing of a block have no say in it."""
+    """Return the (block, class) pairs of a fragment that must be compared entry by entry.
+
+    `sums` has the sums of each member. Members without entries of a block are ignored for that
+    block.
+    """
     found = []
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     for key in sorted({key for one in sums.values() for key in one}):
@@ -148,8 +162,11 @@ def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple
 
 
 def unlike(copies: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> dict[int, list[int]]:
-    """The entries of each member that most others contradict; `copies` by member and entry, each a
-    (length, size, sum). Where there is no majority all members are named."""
+    """Return the entries of each member that the majority of the others contradicts.
+
+    `copies` has the (length, size, sum) of each entry, by member and entry. Without a majority all
+    members are named.
+    """
     found: dict[int, list[int]] = {}
     for entry in sorted({entry for member in copies.values() for entry in member}):
         values = {index: member[entry] for index, member in copies.items() if entry in member}
@@ -165,8 +182,10 @@ def unlike(copies: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> dict[int
 
 
 def coalesced(metadata: LedgerMetadata, index: int, found: Iterable[Bad]) -> list[Bad]:
-    """Neighbours of one kind and detail as one, in the order of entries. Entries are neighbours
-    where the member should hold none between them."""
+    """Merge neighbours of one kind and detail, in the order of entries.
+
+    Entries are neighbours if the member should hold none between them.
+    """
     merged: list[Bad] = []
     for bad in sorted(found, key=lambda bad: bad.first):
         before = merged[-1] if merged else None
@@ -187,7 +206,7 @@ def findings(
     fragment: Fragment,
     found: Mapping[int, Sequence[Bad]],
 ) -> list[Finding]:
-    """The findings of a fragment; `found` by member."""
+    """Return the findings of a fragment. `found` has what was wrong at each member."""
     merged = {index: coalesced(metadata, index, bad) for index, bad in found.items()}
     judged = _judged(metadata, fragment, merged)
     return [
@@ -200,7 +219,7 @@ def findings(
 def _judged(
     metadata: LedgerMetadata, fragment: Fragment, found: Mapping[int, Sequence[Bad]]
 ) -> dict[int, list[Bad]]:
-    """As `found`, what is missing cut where the number of copies changes and given its kind."""
+    """Return `found` with the missing entries divided by number of copies, each with its kind."""
     cuts: list[tuple[int, bool, int]] = []
     for index, bads in found.items():
         for bad in bads:
@@ -224,7 +243,7 @@ def _judged(
                 continue
             for first, last, without in parts[index]:
                 first, last = max(first, bad.first), min(last, bad.last)
-                # Of a cut nothing may be the member's own.
+                # The member may store no entry of this part.
                 if next_stored(metadata, index, first) <= last:
                     one = _missing(metadata, fragment, index, bad, (first, last), without)
                     judged.setdefault(index, []).extend(one)

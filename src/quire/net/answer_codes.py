@@ -1,4 +1,4 @@
-"""What the code in a bookie's answer means to a client."""
+"""The errors for the codes in the answers of bookies."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quire.errors import (
 
 
 class NoEntryAnswer(BookieError):
-    """The bookie says that it has no such entry (or no such ledger): a negative vote."""
+    """Raised when a bookie says that it has no such entry, or no such ledger: a negative vote."""
 
     code = -13
     outcome_known = True
 
 
 class NoLedgerAnswer(NoEntryAnswer):
-    """The bookie says that it knows nothing of the ledger, its master key included."""
+    """Raised when a bookie says that it knows nothing about the ledger, not even its master key."""
 
 
 def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
-    """The answer code of a bookie as an error."""
+    """Return the error for the answer code of a bookie."""
     what = f"bookie {bookie_id}"
     if ledger_id >= 0:
         what += f", ledger {ledger_id}"
@@ -42,7 +42,7 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
             return NoEntryAnswer(what + "no such entry on this bookie")
         case Code.UNAUTHORIZED:
             return UnauthorizedError(
-                what + "wrong password, or the bookie wants TLS or another client",
+                what + "wrong password, or the bookie requires TLS or another certificate",
                 ledger_id=ledger_id,
             )
         case Code.FENCED:

@@ -1,8 +1,8 @@
 """A client's connection to one bookie, protocol v2.
 
 Adds have no object per request: their answers go, run by run, to the `AddSink` of their ledger.
-Reads are matched by (ledger, entry), batch reads by request id; each of those requests is a batch
-or a slow path already, and has a future.
+Reads are matched by (ledger, entry), and batch reads by request id. Each of these requests is a
+batch or a slow path already, so it has a future.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, en
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
 _LEDGER_AT, _ENTRY_AT = 12, 20
 AHEAD_ANSWERS = 1024
-"""The number of answers among which the next expected one is searched for at once."""
+"""The number of answers among which the next expected one is searched for at a time."""
 
 
 class BookieChannel(Link):
-    """One connection. Made by `BookiePool`, which connects it."""
+    """A connection with protocol v2. `BookiePool` makes and connects it."""
 
     def __init__(self, bookie_id: str) -> None:
         super().__init__(bookie_id)
@@ -51,12 +51,13 @@ class BookieChannel(Link):
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
         self._expected_done = 0
-        """Rows of the first one expected that were answered."""
+        """The number of answered rows of the first expected answers."""
 
     # -- requests -----------------------------------------------------------------------------
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-        """Entry bytes, unverified. Raises the errors of `error_of`. Cancel-safe."""
+        """Read an entry, and return its unverified bytes. Raises the errors of `error_of`.
+        Cancel-safe."""
         await self._writable.wait()
         future: asyncio.Future[bytes] = self._new_future()
         waiting = self._reads.setdefault((ledger_id, entry_id), deque())
@@ -67,7 +68,7 @@ class BookieChannel(Link):
     async def read_many(
         self, ledger_id: int, entry_ids: list[int], flags: int = 0, key: bytes = b""
     ) -> list[bytes | BaseException]:
-        """Single reads sent as one buffer; an answer or an error for each."""
+        """Send single reads as one buffer, and return an answer or an error for each."""
         await self._writable.wait()
         futures: list[asyncio.Future[bytes]] = []
         requests = []
@@ -88,8 +89,11 @@ class BookieChannel(Link):
         flags: int = 0,
         key: bytes = b"",
     ) -> bytes:
-        """The whole answer frame; its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES.
-        Raises what the bookie says of the first entry. Cancel-safe."""
+        """Read consecutive entries, and return the whole answer frame.
+
+        Its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES. Raises the error that the
+        bookie reports for the first entry. Cancel-safe.
+        """
         await self._writable.wait()
         self._request_id += 1
         request_id = self._request_id
@@ -109,12 +113,13 @@ class BookieChannel(Link):
         except BookieUnavailableError:
             raise
         except QuireError:
-            pass  # an answer: there is no such ledger
+            pass  # any answer will do: no ledger has this id
 
     # -- answers ------------------------------------------------------------------------------
 
     def _parse(self, buffer: Buffer) -> int:
-        """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
+        """Handle the whole frames of `buffer`, and return the offset of the first unfinished
+        one."""
         at, end = 0, len(buffer)
         while at + 8 <= end:
             size = frame_size(buffer, at)
@@ -130,7 +135,7 @@ class BookieChannel(Link):
         return at
 
     def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
-        """Handle the ADD answers that follow each other here; the offset after them."""
+        """Handle the ADD answers that follow each other here, and return the offset after them."""
         count = (end - at) // ADD_RESPONSE_BYTES
         if self._expected:
             expected, others = self._parse_expected(buffer, at, count)
@@ -153,8 +158,11 @@ class BookieChannel(Link):
         return self._parse_mixed_adds(view[used:], at + used)
 
     def _parse_expected(self, buffer: Buffer, at: int, count: int) -> tuple[int, int]:
-        """How many answers at `at` are those to adds that went out together: one comparison. If
-        none, how many are others, before the next one of these."""
+        """Compare the answers at `at` with the next expected ones, in one comparison.
+
+        Returns how many of them are expected answers. If none is, it also returns how many others
+        there are before the next expected one.
+        """
         while self._expected and self._expected[0][0].over:
             self._expected.popleft()
             self._expected_done = 0
@@ -181,7 +189,7 @@ class BookieChannel(Link):
         ahead = bytes(buffer[at:stop]).find(wanted[:ADD_RESPONSE_BYTES])
         if ahead > 0 and ahead % ADD_RESPONSE_BYTES == 0:
             return 0, ahead // ADD_RESPONSE_BYTES
-        if ahead >= 0:  # it is there, and something else than expected behind it
+        if ahead >= 0:  # it is there, but something unexpected follows it
             expected.end_in_disorder()
         return 0, count
 
@@ -192,9 +200,11 @@ class BookieChannel(Link):
                 sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
 
     def _parse_ok_adds(self, view: memoryview, count: int) -> int:
-        """Handle the OKs for adds of several ledgers, most of which have one or few in a row, in
-        one pass: with thousands of ledgers there are as many of these runs as adds. Return how many
-        answers are left from the first one that is something else."""
+        """Handle OK answers to adds of several ledgers in one pass.
+
+        With thousands of ledgers most have one or few answers in a row, so there are as many runs
+        as adds. Returns how many answers are left from the first one that is something else.
+        """
         sink_of = self._sinks.get
         answers = _ADD_ANSWER.iter_unpack(view)
         ledger = first = -1
@@ -279,7 +289,7 @@ class BookieChannel(Link):
 
 
 def _tell(sink: AddSink, entries: Sequence[int]) -> None:
-    """These are stored, in this order."""
+    """Tell the sink that these entries are stored, in this order."""
     first, last = entries[0], entries[-1]
     if last - first == len(entries) - 1 and entries == list(range(first, last + 1)):
         sink.on_acked_run(first, last)

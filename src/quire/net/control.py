@@ -1,8 +1,8 @@
-"""A client's connection to one bookie, protocol v3: what v2 has no words for.
+"""A client's connection to one bookie, protocol v3, for requests that v2 does not have.
 
-Calls have a future each, matched by transaction id: every one of them is a batch or a slow path.
-Deferred-sync adds go the way of adds (see `link`), with their entry id as transaction id: their
-answers name ledger and entry, and are handed on by the chunk.
+Each call has a future, matched by transaction id, because every call is a batch or a slow path.
+Deferred-sync adds use the way of adds (see `link`), with their entry id as the transaction id.
+Their answers contain ledger and entry, and are passed on chunk by chunk.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
 
 MAX_OUTSTANDING_CALLS = 4_096
-"""On one connection; long polls count too. Behind it calls fail, as if the bookie were busy."""
+"""The number of outstanding calls on one connection, including long polls. Beyond it calls fail as
+if the bookie were busy."""
 MAX_ANSWER_BYTES = MAX_FRAME_BYTES + 4_096
-"""An answer that carries the largest entry has a LAC packet and a longer head around it."""
+"""The largest answer. One that contains the largest entry also has a LAC packet and a longer
+header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class LacAnswer:
     """A bookie's answer about the LAC. Nothing in it is verified yet."""
 
     packet: bytes
-    """The explicit LAC packet that it has; empty: none."""
+    """The explicit LAC packet of the bookie. It is empty if the bookie has none."""
     last_entry: bytes
-    """The bytes of the last entry that it has; empty: none."""
+    """The bytes of the last entry of the bookie. They are empty if the bookie has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +43,34 @@ class PollAnswer:
     """The end of a long poll. Nothing in it is verified yet."""
 
     max_lac: int
-    """The LAC according to the bookie; -1 if it knows none."""
+    """The LAC according to the bookie, or -1 if it knows none."""
     entry: bytes
-    """The entry behind the LAC that was known; empty: it has none to give."""
+    """The entry after the known LAC. It is empty if the bookie sends none."""
     packet: bytes = b""
-    """The explicit LAC packet that proves `max_lac`; empty: there is none, or the bookie is not of
-    Quire."""
+    """The explicit LAC packet that proves `max_lac`. It is empty if there is none, or if the bookie
+    is not Quire's."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """The disk space of a bookie."""
+    """The disk space of a bookie, as the bookie reports it.
+
+    Attributes:
+        total_bytes: The size of its disks.
+        free_bytes: The free space on its disks.
+    """
 
     total_bytes: int
     free_bytes: int
 
 
 class ControlChannel(Link):
-    """One connection. Made by `BookiePool`, which connects it."""
+    """A connection with protocol v3. `BookiePool` makes and connects it.
+
+    Every call raises the error that the bookie answers (`error_of`), BookieUnavailableError if the
+    connection is lost, and BookieBusyError at the limit of calls. No call has a time-out. All are
+    cancel-safe: an answer for which nobody waits is dropped.
+    """
 
     def __init__(self, bookie_id: str) -> None:
         super().__init__(bookie_id, MAX_ANSWER_BYTES)
@@ -66,16 +78,17 @@ class ControlChannel(Link):
         self._txn_id = 0
 
     # -- requests -----------------------------------------------------------------------------
-    # All raise what the bookie answers (`error_of`), BookieUnavailableError when the connection is
-    # lost and BookieBusyError at the bound of calls; none has a time-out. All are cancel-safe: an
-    # answer that nobody waits for is dropped.
 
     async def read_lac(self, ledger_id: int) -> LacAnswer:
-        """NoEntryAnswer if the bookie knows neither a LAC nor an entry of the ledger."""
+        """Read the LAC.
+
+        Raises NoEntryAnswer if the bookie knows neither a LAC nor an entry of the ledger.
+        """
         answer = await self._call(lambda txn: v3.read_lac_request(txn, ledger_id))
         own = answer.readLacResponse
         code = v3.status_of(answer, own.status)
-        # An explicit LAC without any entry is told as an I/O error (wire-protocol spec, 6.6).
+        # A bookie reports an explicit LAC without any entry as an I/O error (wire-protocol
+        # spec, 6.6).
         if code and not (code == Code.IO_ERROR and own.lacBody):
             raise error_of(code, ledger_id, -1, self.bookie_id)
         return LacAnswer(own.lacBody, own.lastEntryBody)
@@ -90,8 +103,11 @@ class ControlChannel(Link):
     async def long_poll(
         self, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
     ) -> PollAnswer:
-        """Wait on the bookie until its LAC passes `previous_lac`, at most `timeout_ms`; with the
-        entry behind that, if there is one, or with the last entry that the bookie has."""
+        """Wait on the bookie until its LAC passes `previous_lac`, for at most `timeout_ms`.
+
+        The answer contains the entry after `previous_lac`, or with `last_entry` the last entry of
+        the bookie.
+        """
         answer = await self._call(
             lambda txn: v3.long_poll_request(
                 txn, ledger_id, previous_lac, timeout_ms, last_entry=last_entry
@@ -102,12 +118,16 @@ class ControlChannel(Link):
         return PollAnswer(own.maxLAC if own.HasField("maxLAC") else -1, own.body, own.explicitLac)
 
     async def force(self, ledger_id: int) -> None:
-        """On return every add of the ledger that the bookie had answered on this connection before
-        the call is durable on it."""
+        """Make the adds of a ledger durable on the bookie.
+
+        On return every add that the bookie had answered on this connection before the call is
+        durable.
+        """
         answer = await self._call(lambda txn: v3.force_request(txn, ledger_id))
         self._check(v3.status_of(answer, answer.forceLedgerResponse.status), ledger_id)
 
     async def bookie_info(self) -> BookieInfo:
+        """Ask for the disk space of the bookie."""
         wanted = v3.RequestedInfo.TOTAL_CAPACITY | v3.RequestedInfo.FREE_SPACE
         answer = await self._call(lambda txn: v3.bookie_info_request(txn, wanted))
         own = answer.getBookieInfoResponse
@@ -115,10 +135,11 @@ class ControlChannel(Link):
         return BookieInfo(own.totalDiskCapacity, own.freeDiskSpace)
 
     async def probe(self) -> None:
+        """Send a harmless request that the bookie answers at once, and wait for the answer."""
         await self._call(lambda txn: v3.bookie_info_request(txn, 0))
 
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Ascending ranges (first, last) of the entries that the bookie has."""
+        """Return ascending ranges (first, last) of the entries that the bookie has."""
         answer = await self._call(lambda txn: v3.list_entries_request(txn, ledger_id))
         own = answer.getListOfEntriesOfLedgerResponse
         self._check(v3.status_of(answer, own.status), ledger_id)
@@ -135,7 +156,7 @@ class ControlChannel(Link):
             raise self.lost
         if len(self._calls) >= MAX_OUTSTANDING_CALLS:
             raise BookieBusyError(
-                f"{MAX_OUTSTANDING_CALLS} calls to bookie {self.bookie_id} wait for their answers"
+                f"{MAX_OUTSTANDING_CALLS} calls to bookie {self.bookie_id} are outstanding already"
             )
         self._txn_id += 1
         txn_id = self._txn_id

@@ -1,4 +1,4 @@
-"""From received chunks to buffers of whole frames, without copying what arrives whole."""
+"""Whole frames from received chunks, without copying frames that arrive in one piece."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameBuffer:
-    """Holds the beginning of a frame until the rest arrives: at most one frame.
+    """The beginning of a frame, kept until the rest arrives. It holds at most one frame.
 
-    For each received chunk: `for buffer in frames.feed(chunk)`, parse whole frames from its start
-    and hand the offset where an unfinished one begins to `keep`.
+    For each received chunk use `for buffer in frames.feed(chunk)`. Parse the whole frames at the
+    start of the buffer, and pass the offset of the unfinished frame to `keep`.
     """
 
     __slots__ = ("_have", "_limit", "_need", "_pieces")
@@ -25,9 +25,11 @@ class FrameBuffer:
 
     @property
     def held_bytes(self) -> int:
+        """The number of bytes that are held."""
         return self._have
 
     def feed(self, chunk: bytes) -> list[Buffer]:
+        """Return the buffers to parse after a chunk has arrived."""
         if not self._pieces:
             return [chunk]
         if self._have < 4:
@@ -49,26 +51,29 @@ class FrameBuffer:
         return [frame, view[missing:]]
 
     def drop(self) -> None:
-        """Drop the buffered bytes."""
+        """Drop the held bytes."""
         self._pieces.clear()
         self._have = 0
 
     def keep(self, buffer: Buffer, at: int) -> None:
-        """The frame that begins at `at` is not whole yet."""
+        """Keep the frame that begins at `at`, which is not complete yet."""
         rest = len(buffer) - at
         if rest == 0:
             return
         self._need = frame_size(buffer, at, self._limit) if rest >= 4 else 4
-        # A copy: otherwise a few bytes would hold the whole received chunk.
+        # Copy them, because otherwise a few bytes would keep the whole received chunk in memory.
         self._pieces.append(bytes(memoryview(buffer)[at:]))
         self._have = rest
 
 
 def frame_size(buffer: Buffer, at: int, limit: int = MAX_FRAME_BYTES) -> int:
-    """Bytes of the frame at `at`, its length word included. `ProtocolError` when it lies."""
+    """Return the bytes of the frame at `at`, including its length word.
+
+    Raises ProtocolError if the frame claims an invalid length.
+    """
     size = int(LENGTH.unpack_from(buffer, at)[0]) + LENGTH.size
     if size > limit or size < 8:
         raise ProtocolError(
-            f"a frame claims {size} bytes, allowed are 8 to {limit}",
+            f"a frame claims to have {size} bytes; 8 to {limit} are allowed",
         )
     return size

@@ -1,11 +1,11 @@
-"""Connecting to a bookie: one place for all kinds of channels, secured where TLS is configured.
+"""Connections to bookies, for all kinds of channels, and secured if TLS is configured.
 
     connect, START_TLS in clear text -> EOK in clear text -> TLS handshake
     -> one harmless request inside -> the channel takes over
 
-The request inside tells whether the bookie accepts this client: in TLS 1.3 a client's handshake is
-over before the server has looked at its certificate, so that a refusal would otherwise show as a
-lost connection under the first real request.
+The request inside TLS shows whether the bookie accepts this client. In TLS 1.3 a client's handshake
+is complete before the server has checked its certificate, so a refusal would otherwise appear as a
+lost connection during the first real request.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from quire.net.network import Network
 from quire.net.tls import client_tls
 
 MAX_ANSWER_BYTES = 1024
-"""Of the two answers before the channel takes over; honest ones have some 20."""
+"""The largest of the two answers before the channel takes over. Correct ones have about 20
+bytes."""
 START_TLS_TXN = 1
 PROBE_TXN = 2
 
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _UNKNOWN_AUTHORITY = frozenset((2, 18, 19, 20, 21))
 _WRONG_NAME = frozenset((62, 63, 64))
-"""OpenSSL's X509_V_ERR_ numbers."""
+"""The X509_V_ERR_ numbers of OpenSSL for a wrong name, like those above for other reasons."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Dialer:
-    """Makes a client's connections, each with the whole of its configuration."""
+    """The connections of a client, each made with its whole configuration."""
 
     def __init__(self, network: Network, config: ClientConfig) -> None:
-        """`TlsConfigError` if TLS is configured and its files cannot be used."""
+        """Load the TLS files, if TLS is configured. Raises TlsConfigError if they cannot be
+        used."""
         self._network = network
         self._timeout_s = config.connect_timeout_s
         self._tls = None
@@ -52,12 +54,14 @@ class Dialer:
             self._tls = client_tls(config.tls, loop.time, _log_event)
 
     async def connect(self, bookie_id: str, host: str, port: int, protocol: P) -> P:
-        """`protocol` connected, after its `connection_made`; with TLS configured, secured, and the
-        certificate verified.
+        """Connect `protocol` to a bookie, and return it after its `connection_made`.
 
-        BookieUnavailableError if nothing answers within the connect time-out. TlsError (one of
-        those) if the bookie offers no TLS or one side does not accept the other: clear text is
-        never tried instead. Cancel-safe.
+        If TLS is configured, the connection is secured and the bookie's certificate is verified. An
+        unencrypted connection is never tried instead. Cancel-safe.
+
+        Raises:
+            BookieUnavailableError: Nothing answers within the connect time-out.
+            TlsError: The bookie does not offer TLS, or one side does not accept the other.
         """
         who = f"bookie {bookie_id}"
         if bookie_id != default_bookie_id(host, port):
@@ -103,8 +107,10 @@ class Dialer:
 
 
 class _Greeter(asyncio.Protocol):
-    """The protocol of a connection until the channel takes over: one answer to each request, and
-    not a byte more, unless the answer is a refusal from inside TLS."""
+    """The protocol of a connection until the channel takes over.
+
+    It expects one answer to each request and no further byte, except a refusal from inside TLS.
+    """
 
     transport: asyncio.Transport
     _answer: asyncio.Future[Response]
@@ -118,8 +124,10 @@ class _Greeter(asyncio.Protocol):
         self._successor: asyncio.Protocol | None = None
 
     async def ask(self, request: bytes) -> Response:
-        """Send it and wait for the answer. Reading is paused then: what the bookie sends behind
-        its answer must meet the one who comes next."""
+        """Send a request and wait for its answer. Reading is then paused.
+
+        Data that the bookie sends after its answer must reach the next protocol.
+        """
         if self._lost is not None:
             raise self._lost
         answer = self._answer
@@ -127,7 +135,7 @@ class _Greeter(asyncio.Protocol):
         return await answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """In clear text, and once more inside TLS."""
+        """Take the transport: first the unencrypted one, later the one inside TLS."""
         self.secured = hasattr(self, "transport")
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._answer = asyncio.get_running_loop().create_future()
@@ -145,23 +153,25 @@ class _Greeter(asyncio.Protocol):
             return
         size = LENGTH.size + int(LENGTH.unpack_from(held)[0])
         if size > MAX_ANSWER_BYTES or (len(held) > size and not self.secured):
-            # Behind the answer in clear text anybody on the way may have put these bytes.
+            # Anybody on the network may have added these bytes after the unencrypted answer.
             self._fail(self._too_much())
         elif len(held) >= size:
             if len(held) > size:
-                # From the bookie itself: a refusal tells more than that something follows it.
+                # These bytes are from the bookie itself. A refusal says more than this error.
                 self._lost = self._too_much()
             self._held = b""
             self.transport.pause_reading()
             try:
                 answer = v3.parse_response(held[LENGTH.size : size])
             except v3.BadMessageError:
-                self._fail(TlsError(f"{self._who} sent what is no answer to the start of TLS"))
+                self._fail(
+                    TlsError(f"{self._who} sent something that is not an answer to START_TLS")
+                )
                 return
             self._answer.set_result(answer)
 
     def _too_much(self) -> TlsError:
-        return TlsError(f"{self._who} sent more than the answer to the start of TLS")
+        return TlsError(f"{self._who} sent data after its answer to START_TLS")
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         if self._lost is not None:
@@ -172,15 +182,15 @@ class _Greeter(asyncio.Protocol):
         self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._successor is not None:  # it was under way when the successor took over
+        if self._successor is not None:  # the call was on its way when the successor took over
             self._successor.connection_lost(exc)
             return
         why = f": {exc}" if exc else ""
         if self.secured:
             error = TlsError(
                 f"{self._who} closed the connection right after the TLS handshake{why}",
-                remedy="It wants a client certificate, or another one; its log says which. Name "
-                "one that its authority signed (certificate, --tls-cert)",
+                remedy="The bookie requires a client certificate, or another one; its log says "
+                "which. Use one that its authority signed (certificate, --tls-cert)",
             )
         else:
             error = TlsError(f"{self._who} closed the connection when asked for TLS{why}")
@@ -191,13 +201,13 @@ class _Greeter(asyncio.Protocol):
         self.transport.abort()
         if not self._answer.done():
             self._answer.set_exception(error)
-            self._answer.exception()  # nobody looks if the caller was cancelled
+            self._answer.exception()  # a cancelled caller never retrieves it
 
 
 def _check_offer(answer: Response, who: str) -> None:
     code = v3.status_of(answer, 0)
     if int(answer.header.operation) != v3.Op.START_TLS:
-        raise TlsError(f"{who} answered something else than was asked at the start of TLS")
+        raise TlsError(f"{who} did not answer the START_TLS request")
     if code == Code.BAD_REQUEST:
         raise TlsError(
             f"{who} does not offer TLS",
@@ -214,12 +224,13 @@ def _check_welcome(answer: Response, who: str) -> None:
         raise TlsError(
             f"{who} does not accept this client",
             remedy="Use a certificate with a role that the bookie authorises (first role in its "
-            "OU); SASL is not offered",
+            "OU); SASL is not supported",
         )
 
 
 def handshake_error(error: OSError, who: str, host: str) -> TlsError:
-    """What went wrong, from the client's side, and what to do."""
+    """Return the error for a failed handshake: what went wrong on the client's side, and what to
+    do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _WRONG_NAME:
@@ -231,12 +242,13 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
             )
         if code == _EXPIRED:
             return TlsError(
-                f"the certificate of {who}, or of an authority behind it, has expired",
+                f"the certificate of {who}, or of an authority that signed it, has expired",
                 remedy="Replace the file; the bookie need not be restarted",
             )
         if code == _NOT_YET_VALID:
             return TlsError(
-                f"the certificate of {who} is not valid yet", remedy="Check the clocks of both"
+                f"the certificate of {who} is not valid yet",
+                remedy="Check the clocks of both machines",
             )
         if code in _UNKNOWN_AUTHORITY:
             return TlsError(
@@ -248,8 +260,8 @@ def handshake_error(error: OSError, who: str, host: str) -> TlsError:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
     return TlsError(
         f"the TLS handshake with {who} failed: {reason}",
-        remedy="The bookie's log has its side of it; perhaps it wants a client certificate, or no "
-        "TLS version is common to both",
+        remedy="See the bookie's log. The bookie may require a client certificate, or the two "
+        "sides may have no TLS version in common",
     )
 
 

@@ -1,5 +1,7 @@
-"""A client's connection to a bookie, as far as both protocols have it in common: received chunks,
-one write for each event-loop iteration, the sinks of answers to adds, and the end.
+"""The common part of a client's connections to a bookie, for both protocols.
+
+It has the received chunks, one write for each event-loop iteration, the receivers of answers to
+adds, and the end of the connection.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from quire.net.frame_buffer import FrameBuffer
 from quire.net.network import close_client_side, has_unacknowledged
 
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
-"""Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
+"""The unsent bytes above which requests wait for the socket. Adds have a limit of their own
+(`max_unacked_bytes`)."""
 
 CLOSE_DRAIN_S = 2.0
-"""For what was handed over before a connection was closed; a third replica may be behind."""
+"""Seconds for data that was handed over before a connection was closed. A third replica may be
+behind."""
 
 
 DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
@@ -44,20 +48,20 @@ def refusal(who: str) -> BookieUnavailableError:
 
 
 class ExpectedAnswers(Protocol):
-    """The answers to adds of several ledgers that were sent together, if all are stored, and what
-    to do with them."""
+    """The answers to adds of several ledgers that were sent together, if all are stored."""
 
     @property
     def answers(self) -> bytes: ...
 
     @property
     def over(self) -> bool:
-        """Nobody expects these any more: what still comes is for the sinks."""
+        """Whether nobody expects these answers any more. Answers that still arrive are for the
+        sinks."""
         ...
 
     @property
     def detached_rows(self) -> Collection[int]:
-        """Rows whose answers are for the sinks as well."""
+        """The rows whose answers are for the sinks as well."""
         ...
 
     @property
@@ -84,8 +88,11 @@ class AddSink(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """One connection to one bookie. Those who derive from it say how a buffer of frames is read
-    (`_parse`) and what is outstanding (`_take_outstanding`)."""
+    """One connection to one bookie.
+
+    Subclasses implement how a buffer of frames is parsed (`_parse`) and which calls are outstanding
+    (`_take_outstanding`).
+    """
 
     def __init__(self, bookie_id: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.bookie_id = bookie_id
@@ -102,8 +109,8 @@ class Link(asyncio.Protocol):
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
         self._expected: deque[tuple[ExpectedAnswers, int]] = deque()
-        """With this connection's place in each, in the order of what was sent. Those who sent it
-        bound it: what waits too long for an answer is taken back."""
+        """The expected answers, in the order of what was sent, each with this connection's place in
+        them. The senders limit them: adds that wait too long for an answer are taken back."""
         self._spent: set[int] = set()
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
@@ -153,34 +160,40 @@ class Link(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
+        """Whether the connection is open."""
         return self.lost is None and self._transport is not None
 
     def takes_adds_of(self, ledger_id: int) -> bool:
-        """Whether a new handle may add to that ledger here. Answers name ledger and entry only: on
-        a link where another handle adds, or did and left without all of its answers, they could
-        not be told apart."""
+        """Return whether a new handle may add to this ledger over this connection.
+
+        Answers contain only the ledger and the entry. They could not be told apart if another
+        handle adds to the ledger here, or did so and left before all of its answers had arrived.
+        """
         return ledger_id not in self._sinks and ledger_id not in self._spent
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
+        """Register the receiver of the answers to the adds of a ledger."""
         assert ledger_id not in self._sinks
         self._sinks[ledger_id] = sink
 
     def detach(self, ledger_id: int, sink: AddSink, *, unanswered: bool) -> None:
-        """`unanswered`: answers to its adds may still come."""
+        """Remove the receiver. `unanswered` says that answers to its adds may still arrive."""
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
             if unanswered:
                 self._spent.add(ledger_id)
 
     def expect(self, expected: ExpectedAnswers, place: int) -> None:
-        """Answers to what was handed to `send` just now."""
+        """Expect answers to the frames that were just passed to `send`."""
         if self.lost is None:
             self._expected.append((expected, place))
 
     def send(self, frames: Buffer) -> None:
-        """Send ADD frames with everything else of this event-loop iteration: with thousands of
-        ledgers a write for each would cost more than all the rest. The caller's count of
-        unacknowledged bytes bounds what waits."""
+        """Send ADD frames together with everything else of this event-loop iteration.
+
+        With thousands of ledgers one write for each would cost more than everything else. The
+        caller's limit on unacknowledged bytes also limits the frames that wait here.
+        """
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._write_outgoing)
         self._outgoing.append(frames)
@@ -194,7 +207,7 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection. Data that was handed over still leaves in time: see `drained`."""
+        """Close the connection. Data that was handed over is still sent: see `drained`."""
         if self._outgoing:
             self._write_outgoing()
         if self._transport is not None:
@@ -216,22 +229,27 @@ class Link(asyncio.Protocol):
             await self._ended.wait()
 
     def abort(self, why: str) -> None:
-        """Give the connection up; everything outstanding fails."""
+        """Give up the connection. Everything outstanding fails."""
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id}: {why}"))
         if self._transport is not None:
             self._transport.abort()
 
     def give_up(self, why: str) -> None:
-        """Abort a connection over which nothing arrives any more. All outstanding requests fail
-        with SilentConnectionError: their outcome is unknown, and they may be repeated."""
+        """Abort a connection over which no data arrives any more.
+
+        All outstanding requests fail with SilentConnectionError: their outcome is unknown, and they
+        may be repeated.
+        """
         self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def flows(self) -> bool:
-        """Whether the bookie's system has certainly acknowledged everything that was sent. Then the
-        bookie itself, or a proxy before it, does not answer."""
+        """Whether the bookie's system has certainly acknowledged everything that was sent.
+
+        If it has, the bookie itself, or a proxy in front of it, is what does not answer.
+        """
         return self._transport is not None and not has_unacknowledged(self._transport)
 
     async def probe(self) -> None:
@@ -244,16 +262,20 @@ class Link(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------
 
     def _parse(self, buffer: Buffer) -> int:
-        """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
+        """Handle the whole frames of `buffer`, and return the offset of the first unfinished
+        one."""
         raise NotImplementedError
 
     def _take_outstanding(self) -> Sequence[asyncio.Future[Any]]:
-        """Whom to tell that the connection is lost; they are forgotten."""
+        """Return the calls that fail when the connection is lost, and forget them."""
         raise NotImplementedError
 
     def _tell_sinks(self, acked: dict[int, list[int]], failed: list[tuple[int, int, int]]) -> None:
-        """Answers to adds: (ledger -> entries) that are stored, (ledger, entry, code) that are
-        not."""
+        """Pass on answers to adds.
+
+        `acked` has the stored entries of each ledger. `failed` has (ledger, entry, code) of the
+        others.
+        """
         for ledger, entries in acked.items():
             sink = self._sinks.get(ledger)
             if sink is not None:
@@ -267,7 +289,7 @@ class Link(asyncio.Protocol):
         assert self._transport is not None
         self.writes += 1
         if self._outgoing:
-            self._outgoing.append(data)  # behind the adds that were sent before
+            self._outgoing.append(data)  # after the adds that were sent before
         else:
             self._transport.write(data)
 
@@ -279,8 +301,8 @@ class Link(asyncio.Protocol):
         for future in self._take_outstanding():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a cancelled caller never looks: no warning then
-        self._expected.clear()  # whose adds these are is told by the sinks
+                future.exception()  # a cancelled caller never retrieves it, so avoid a warning
+        self._expected.clear()  # the sinks are told below
         for sink in list(self._sinks.values()):
             sink.on_lost(error)
         self._sinks.clear()

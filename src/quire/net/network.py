@@ -1,4 +1,4 @@
-"""The network, handed in: where connections come from. The simulator hands in its own."""
+"""The network that connections come from. The simulator passes a network of its own instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol, cast
 BACKLOG = 1024
 
 TLS_SHUTDOWN_TIMEOUT_S = 2.0
-"""How long a closing connection waits for the other side to agree that nothing was cut off."""
+"""Seconds that a closing connection waits for the other side to agree that nothing was cut off."""
 
 DEAD_PEER_S = 30.0
 """The default number of seconds until a connection ends whose other side acknowledges nothing."""
@@ -20,30 +20,39 @@ KEEPALIVE_PROBES = 3
 """The number of probes that TCP sends to a silent peer in the second half of that time."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
-"""The beginning of Linux' `struct tcp_info`, and where its `tcpi_unacked` is."""
+"""The size of the beginning of `struct tcp_info` on Linux, and the offset of `tcpi_unacked`."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Port(Protocol):
-    """A port that is bound and does not listen yet: a server announces itself in between."""
+    """A port that is bound but does not listen yet. A server announces itself in between."""
 
     number: int
-    """The port bound (of use when 0 was asked)."""
+    """The number of the port, which the system chooses if 0 was given."""
 
     async def listen(self, factory: ProtocolFactory) -> None:
-        """Accept connections from now on. `OSError` (EADDRINUSE) if somebody else does."""
+        """Accept connections from now on.
+
+        Raises OSError (EADDRINUSE) if another process listens already.
+        """
         ...
 
     def close(self) -> None:
-        """Stop accepting; connections that exist are not touched. Safe to call twice."""
+        """Stop accepting connections. Existing connections stay open. Calling this twice is
+        safe."""
         ...
 
 
 class Network(Protocol):
+    """A source of connections and ports."""
+
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
-        """Connect and return the protocol made by `factory`, after its `connection_made`.
-        `OSError` if refused or unreachable. No time-out of its own."""
+        """Connect, and return the protocol that `factory` made, after its `connection_made`.
+
+        Raises OSError if the connection is refused or the host is unreachable. There is no
+        time-out.
+        """
         ...
 
     async def start_tls(
@@ -55,17 +64,19 @@ class Network(Protocol):
         server_hostname: str | None = None,
         timeout_s: float,
     ) -> asyncio.Transport:
-        """Do the handshake on a connection of this network; the transport to use from now on.
+        """Do the TLS handshake on a connection, and return the transport to use from now on.
 
-        Its protocol gets `connection_made` once more, with that transport, before any data from
-        inside. Nothing may be written meanwhile, and what the old transport still holds must be
-        below its high-water mark. `OSError` (among them ssl.SSLError) if it fails or takes longer
-        than `timeout_s`: the connection is gone then, and its protocol has had `connection_lost`.
-        So it is when cancelled."""
+        The protocol's `connection_made` is called once more, with the new transport, before it
+        receives any decrypted data. Nothing may be written meanwhile, and the unsent data of the
+        old transport must be below its high-water mark. If the handshake fails or takes longer than
+        `timeout_s`, this raises OSError (which includes ssl.SSLError). The connection is then
+        closed, and the protocol's `connection_lost` has been called. The same holds if the call is
+        cancelled.
+        """
         ...
 
     def bind(self, host: str, port: int) -> Port:
-        """Take a port. `OSError` (EADDRINUSE, EADDRNOTAVAIL) if it cannot be had."""
+        """Bind a port. Raises OSError (EADDRINUSE, EADDRNOTAVAIL) if that is not possible."""
         ...
 
 
@@ -75,7 +86,7 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
     An idle connection is probed from half of that time on (SO_KEEPALIVE). A connection also ends if
     data that was sent is not acknowledged, or not taken by the peer at all (TCP_USER_TIMEOUT). A
     listening socket passes these options on to the connections that it accepts. Options that the
-    platform does not have are left out. 0: nothing is changed.
+    platform does not have are left out. If `dead_peer_s` is 0, nothing is changed.
     """
     if not dead_peer_s:
         return
@@ -129,9 +140,9 @@ class _AsyncioPort:
 
 
 class _Between(asyncio.Protocol):
-    """The protocol until the task that waits for the handshake runs.
+    """The protocol of a connection until the task that waits for the handshake runs.
 
-    The first decrypted bytes may arrive with the last bytes of the handshake, before anybody has
+    The first decrypted bytes may arrive with the last bytes of the handshake, before the task has
     the new transport. This protocol lives for one event-loop iteration, so it holds no more than
     one iteration reads.
     """
@@ -146,7 +157,7 @@ class _Between(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        if self.successor is not None:  # it was under way when the successor took over
+        if self.successor is not None:  # the call was on its way when the successor took over
             self.successor.connection_lost(exc)
 
 
@@ -154,8 +165,8 @@ class AsyncioNetwork:
     """TCP through the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """Set the limits. `dead_peer_s` is that of `end_when_peer_is_dead`, and applies to both
-        sides."""
+        """Set the limit for dead peers, which applies to both sides. See
+        `end_when_peer_is_dead`."""
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
@@ -180,7 +191,7 @@ class AsyncioNetwork:
         loop = asyncio.get_running_loop()
         protocol = cast(asyncio.Protocol, transport.get_protocol())
         between = _Between()
-        # Below TLS little is held: else the bound of the protocol would count twice.
+        # Hold little below TLS. Otherwise the limit of the protocol would count twice.
         transport.set_write_buffer_limits()
         try:
             secured = await loop.start_tls(
@@ -192,7 +203,8 @@ class AsyncioNetwork:
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
             )
-            # The loops do not call every end an error: no handshake, no TLS object.
+            # The event loops do not report every end as an error. Without a handshake there is
+            # no TLS object.
             if secured is None or between.lost or secured.get_extra_info("ssl_object") is None:
                 raise ConnectionResetError("the connection was closed during the handshake")
         except BaseException as error:
@@ -221,10 +233,12 @@ class AsyncioNetwork:
 
 
 def close_client_side(transport: asyncio.Transport) -> None:
-    """Close a connection whose requests are answered or given up.
+    """Close a connection whose requests have been answered or given up.
 
-    A secured one is not left to wait for the bookie's farewell, as `close` would: the event loop
-    may end with the client, and frames have lengths, so that nobody takes a cut for an end."""
+    A TLS connection is aborted, while `close` would wait for the bookie's end of TLS. The event
+    loop may end with the client, and since frames have lengths, nobody mistakes a cut for the end
+    of data.
+    """
     if transport.get_extra_info("ssl_object") is not None:
         transport.abort()
     else:

@@ -1,8 +1,8 @@
-"""TLS contexts made from files, and remade when the files change.
+"""TLS contexts made from files, and made again when the files change.
 
-A change is looked for before a handshake, at most once in `reload_check_s`. A set of files that
-cannot be used (half written, a key that does not belong to its certificate) changes nothing: the
-context at hand stays, the failure is counted and told, and the next look tries again.
+The files are checked before a handshake, at most once in `reload_check_s`. The new files may be
+unusable: half written, or with a key that does not belong to its certificate. The current context
+then stays in use, the failure is counted and logged, and the next check tries again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from quire.errors import TlsConfigError
 
 MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""Of a PEM file: a whole system's authorities are a tenth of it."""
+"""The largest part of a PEM file that is read. The authorities of a whole system take a tenth of
+it."""
 
 _BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _KEY_MARK = b"PRIVATE KEY-----"
@@ -31,7 +32,7 @@ Stamp = tuple[tuple[int, ...] | None, ...]
 
 
 class TlsContext:
-    """The context for new handshakes, as its files are now."""
+    """The context for new handshakes, made from the current files."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class TlsContext:
         monotonic: Callable[[], float],
         log: EventLog,
     ) -> None:
-        """Makes the first context. `TlsConfigError` if the files cannot be used."""
+        """Make the first context. Raises TlsConfigError if the files cannot be used."""
         self.reloads = 0
         self.reloads_failed = 0
         self._make = make
@@ -50,12 +51,13 @@ class TlsContext:
         self._monotonic = monotonic
         self._log = log
         self._told: tuple[Stamp, str] | None = None
-        # Looked at before they are read: a change in between is seen by the next look.
+        # Check the files before reading them, so that the next check finds a change in between.
         self._seen = self._look()
         self._context = make()
         self._next_check = monotonic() + reload_check_s
 
     def current(self) -> ssl.SSLContext:
+        """Return the context, after a check of the files if one is due."""
         now = self._monotonic()
         if now >= self._next_check:
             self._next_check = now + self._check_s
@@ -93,7 +95,10 @@ class TlsContext:
 def server_tls(
     config: TlsServerConfig, monotonic: Callable[[], float], log: EventLog
 ) -> TlsContext:
-    """`TlsConfigError` if the files cannot be used, or the options contradict each other."""
+    """Return the context of a server.
+
+    Raises TlsConfigError if the files cannot be used, or if the options contradict each other.
+    """
     return TlsContext(
         lambda: server_context(config),
         _files(config.certificate, config.private_key, config.key_password_file, config.ca),
@@ -106,6 +111,7 @@ def server_tls(
 def client_tls(
     config: TlsClientConfig, monotonic: Callable[[], float], log: EventLog
 ) -> TlsContext:
+    """Return the context of a client. Raises TlsConfigError if the files cannot be used."""
     return TlsContext(
         lambda: client_context(config),
         _files(config.certificate, config.private_key, config.key_password_file, config.ca),
@@ -116,9 +122,10 @@ def client_tls(
 
 
 def server_context(config: TlsServerConfig) -> ssl.SSLContext:
+    """Make a context for a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM_VERSION
-    # Each connection shows its certificate anew: none lives on in a ticket.
+    # Every connection shows its certificate again: no ticket keeps one valid.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0
     _load_own(context, config.certificate, config.private_key, config.key_password_file)
@@ -126,8 +133,8 @@ def server_context(config: TlsServerConfig) -> ssl.SSLContext:
     if mode != ssl.CERT_NONE:
         if config.ca is None:
             raise TlsConfigError(
-                "client certificates are to be verified, but no authority is named",
-                remedy="Name the file with the authority that signs them (ca, --tls-ca)",
+                "client certificates are to be verified, but no authority is configured",
+                remedy="Set the file with the authority that signs them (ca, --tls-ca)",
             )
         context.verify_mode = mode
         _load_authorities(context, config.ca)
@@ -135,7 +142,8 @@ def server_context(config: TlsServerConfig) -> ssl.SSLContext:
 
 
 def client_context(config: TlsClientConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies, host names included
+    """Make a context for a client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificates and host names
     context.minimum_version = MINIMUM_VERSION
     context.check_hostname = config.verify_host_name
     if config.ca is None:
@@ -145,7 +153,7 @@ def client_context(config: TlsClientConfig) -> ssl.SSLContext:
     if config.certificate is not None:
         _load_own(context, config.certificate, config.private_key, config.key_password_file)
     elif config.private_key is not None:
-        raise TlsConfigError(f"the private key {config.private_key} has no certificate beside it")
+        raise TlsConfigError(f"the private key {config.private_key} has no certificate: name one")
     return context
 
 
@@ -159,7 +167,7 @@ def _files(*paths: str | None) -> list[str]:
 def _load_own(
     context: ssl.SSLContext, certificate: str, key: str | None, password_file: str | None
 ) -> None:
-    """The certificate chain and private key that this side shows."""
+    """Load the certificate chain and the private key that this side shows."""
     key = key or certificate  # one file may hold both
     if _BEGIN_CERTIFICATE not in _read(certificate):
         raise TlsConfigError(f"{certificate} holds no certificate in PEM format")
@@ -178,7 +186,7 @@ def _load_own(
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             problem = f"the private key {key} does not belong to the certificate {certificate}"
         elif asked and password_file is None:
-            problem = f"the private key {key} is encrypted, and no password file is named"
+            problem = f"the private key {key} is encrypted, and no password file is set"
         elif asked:
             problem = f"the password in {password_file} does not open the private key {key}"
         else:
@@ -193,8 +201,8 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
         context.load_verify_locations(path)
     except OSError as error:
         raise TlsConfigError(f"the authorities in {path} cannot be used: {error}") from None
-    # What stands in the file is trusted as it is, as in a Java trust store: an authority need not
-    # be a root.
+    # Every certificate in the file is trusted, as in a Java trust store: an authority need not be
+    # a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 

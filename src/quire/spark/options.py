@@ -64,21 +64,23 @@ class ReadOptions:
     """`ledger` or `ledgers` or `dataset` says what is read."""
 
     metadata: str
-    """The cluster's metadata URI; default: QUIRE_METADATA of the driver's environment."""
+    """The cluster's metadata URI. The default is QUIRE_METADATA of the driver's environment."""
     ledgers: tuple[int, ...] = ()
     dataset: str | None = None
     password: bytes = field(default=b"", repr=False)
     recover: bool = False
-    """Fence and close ledgers that are still open, instead of reading what is acknowledged now."""
+    """Whether open ledgers are fenced and closed first. Otherwise the entries that are acknowledged
+    now are read."""
     columns: tuple[str, ...] = COLUMNS
     pushdown: bool = False
     partition_entries: int | None = None
-    """Most entries of one task."""
+    """The largest number of entries that one task reads."""
     partition_bytes: int = PARTITION_BYTES
-    """Most bytes of one task, about: entries of one ledger count as equally large."""
+    """The approximate number of bytes that one task reads. All entries of a ledger count as equally
+    large."""
     min_partitions: int = 1
     tls: TlsClientConfig | None = None
-    """Its files must be there on every machine that runs tasks."""
+    """The TLS settings. The files must exist on every machine that runs tasks."""
 
     @classmethod
     def parse(
@@ -130,10 +132,10 @@ class WriteOptions:
     digest: DigestType = DigestType.CRC32C
     value_column: str | None = None
     txn_id: str | None = None
-    """Makes the write idempotent: what was published under this id is not published again."""
+    """The id of the job. A job that was published under this id is not published again."""
     placement: str = ""
-    """On which bookies, as `parse_placement` reads it; files that it
-    names must be there on every machine that runs tasks. Empty: any."""
+    """The placement of new ledgers, in the form of `parse_placement`. Files that it names must
+    exist on every machine that runs tasks. Empty: any bookies."""
     tls: TlsClientConfig | None = None
 
     @classmethod

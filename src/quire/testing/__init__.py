@@ -5,9 +5,8 @@
     with LocalCluster(bookies=3) as cluster:
         ...  # connect to cluster.uri
 
-pytest finds the fixtures by itself wherever Quire is installed: `quire_cluster`,
-`quire_blocking_client`, and with pytest-asyncio `quire_client`. docs/guides/test-your-program.md
-shows them.
+pytest finds the fixtures `quire_cluster` and `quire_blocking_client`, and with pytest-asyncio
+`quire_client`, wherever Quire is installed. docs/guides/test-your-program.md shows how to use them.
 """
 
 from __future__ import annotations

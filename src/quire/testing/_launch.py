@@ -1,10 +1,10 @@
-"""Runs a command that ends when its parent does, however that ends.
+"""Run a command that ends when its parent process ends, for whatever reason.
 
     python -I -S _launch.py PARENT_PID SIGNAL COMMAND...
 
-A file of its own, run without importing Quire: it becomes the command, so it has to be quick.
-Linux sends the process SIGNAL when the *thread* that started it ends; that survives the exec below.
-Elsewhere the command simply runs.
+This file is separate and runs without importing Quire: it becomes the command, so it has to start
+quickly. Linux sends the process SIGNAL when the *thread* that started it ends; this setting
+survives the exec below. On other systems the command simply runs.
 """
 
 from __future__ import annotations

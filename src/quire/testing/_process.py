@@ -1,7 +1,7 @@
-"""Server processes of a local cluster: started, watched and ended by their own pid.
+"""Server processes of a local cluster: they are started, watched and ended by their own pid.
 
-A child never outlives this process: see `_launch`. Linux ties that to the thread that started the
-child, so all children are started by one thread that lives as long as the process.
+A child never outlives this process (see `_launch`). Linux ties a child to the thread that started
+it, so one thread that lives as long as the process starts all children.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from pathlib import Path
 from quire.errors import StartError, UsageError
 
 STOP_TIMEOUT_S = 20.0
-"""After SIGTERM; then SIGKILL."""
+"""Seconds to wait after SIGTERM before SIGKILL is sent."""
 KILL_TIMEOUT_S = 10.0
 STOPPING_POLL_S = 0.1
 SAID_BYTES_MAX = 4096
-"""Of the line with which a server says that it serves, and of the end of its log for messages."""
+"""The largest size, in bytes, of a server's ready line, and of the end of its log for messages."""
 
 LOOPBACK = "127.0.0.1"
 PORT_MIN = 15_000
 EPHEMERAL_PORT_MIN = 32_768
-"""Linux's default, where /proc does not tell."""
+"""The default of Linux, used if /proc does not say."""
 PORT_ATTEMPTS_MAX = 1_000
 
 _LAUNCH = Path(__file__).with_name("_launch.py")
 
 
 def with_parent(number: int = signal.SIGKILL) -> list[str]:
-    """What to put before a command so that it gets signal `number` when the thread that starts it
-    ends, however this process ends."""
+    """Return the words to put before a command so that it ends with the thread that starts it.
+
+    The command then receives signal `number` when that thread ends, however this process ends.
+    """
     return [*_launcher(), str(int(number))]
 
 
@@ -49,14 +51,14 @@ def _launcher() -> list[str]:
 
 
 class StoppedError(StartError):
-    """Nothing failed: a start was called off."""
+    """Raised when a start was called off. Nothing failed."""
 
 
 # -- the thread that starts children ----------------------------------------------------------
 
 
 class _Starter:
-    """Its thread ends with the process: the children with it."""
+    """A thread that starts all children. It ends with the process, and the children with it."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[tuple[list[str], int, Future[subprocess.Popen[bytes]]]]
@@ -69,7 +71,7 @@ class _Starter:
         try:
             return started.result()
         except KeyboardInterrupt:
-            # Nobody will know the process: it must not stay.
+            # Nobody will know the process, so it must not stay.
             process = started.result()
             process.kill()
             process.communicate()
@@ -91,13 +93,15 @@ def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=errors,
         env=_environment(),
-        start_new_session=True,  # Ctrl-C on the terminal is the parent's affair
+        start_new_session=True,  # Ctrl-C on the terminal is for the parent only
     )
 
 
 def _environment() -> dict[str, str]:
-    """Without configuration of this machine: a cluster for trying and testing is what its commands
-    say."""
+    """Return the environment without the Quire configuration of this machine.
+
+    A cluster for trials and tests is configured by its commands only.
+    """
     tables = ("QUIRE_BOOKIE_", "QUIRE_CLIENT_", "QUIRE_AUTORECOVERY_", "QUIRE_HTTP_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(tables)}
     return {**kept, "QUIRE_CONFIG": ""}
@@ -125,7 +129,10 @@ def _start(command: list[str], errors: int) -> subprocess.Popen[bytes]:
 
 
 def quire_command(*arguments: str) -> list[str]:
-    """`quire ...` with this interpreter. -P: a file in the working directory shadows nothing."""
+    """Return the words of `quire ...` with this interpreter.
+
+    The option -P keeps files in the working directory from shadowing modules.
+    """
     return [sys.executable, "-P", "-m", "quire", *arguments]
 
 
@@ -133,8 +140,16 @@ def quire_command(*arguments: str) -> list[str]:
 
 
 class ServerProcess:
-    """A server in a process of its own, which prints one line on standard output once it serves.
-    What it prints on standard error goes to `log_path`."""
+    """A server in a process of its own.
+
+    The server prints one line on standard output once it serves. Its standard error goes to a log
+    file.
+
+    Attributes:
+        name: The name of the server, for messages.
+        log_path: The file that receives the standard error of the process.
+        said: The line with which the server reported that it serves.
+    """
 
     def __init__(
         self,
@@ -143,58 +158,82 @@ class ServerProcess:
         log_path: Path,
         death_signal: signal.Signals = signal.SIGKILL,
     ) -> None:
-        """`death_signal`: what it gets when this process is gone. SIGKILL also ends what is
-        stopped; SIGTERM lets it end children of its own."""
+        """Describe a server, without starting it.
+
+        Args:
+            name: The name of the server, for messages.
+            command: The command and its arguments.
+            log_path: The file that receives the standard error of the process.
+            death_signal: The signal that the process receives when this process ends. SIGKILL also
+                ends a paused process; SIGTERM lets a process end children of its own.
+        """
         self.name = name
         self.log_path = log_path
         self.said = ""
-        """The line with which it said that it serves."""
         self._command = [str(int(death_signal)), *command]
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._paused = False
         self._ready = False
         self._asked = False
-        """To stop. A second SIGTERM would find a process without its handlers, and kill it."""
+        """Whether the process was asked to stop. A second SIGTERM might reach it when its signal
+        handlers are gone, and kill it."""
 
     # -- what is known ------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
-        """Of the running process, or of the last one that ran."""
+        """The process id of the running process, or of the last one that ran."""
         if self._process is None:
             raise UsageError(f"{self.name} was never started")
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def returncode(self) -> int | None:
-        """How it ended (negative: by which signal); None while it runs, or before it started."""
+        """The exit status, or the negative signal number. None while the process has not ended."""
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """In words, for messages."""
+        """Return how the process ended, in words for messages.
+
+        Returns:
+            For example "with status 1", "by signal 9" or "not yet".
+        """
         status = self.returncode
         if status is None:
             return "not yet"
         return f"by signal {-status}" if status < 0 else f"with status {status}"
 
     def rss_bytes(self) -> int:
-        """Resident memory now (Linux)."""
+        """Return the resident memory of the process now, in bytes. Linux only.
+
+        Returns:
+            The number of bytes.
+        """
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self) -> float:
-        """User and system time since its start (Linux)."""
+        """Return the user and system time of the process since its start, in seconds. Linux only.
+
+        Returns:
+            The number of seconds.
+        """
         # The name before the fields may hold spaces and parentheses.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of the process's log, for messages.
+
+        Returns:
+            The line, or "nothing" if the log is empty.
+        """
         try:
             with self.log_path.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - SAID_BYTES_MAX))
@@ -207,9 +246,13 @@ class ServerProcess:
     # -- starting -----------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Start it and return at once; `wait_ready` tells when it serves."""
+        """Start the process and return at once. `wait_ready` waits until it serves.
+
+        Raises:
+            UsageError: The process is already running.
+        """
         if self.alive:
-            raise UsageError(f"{self.name} runs already (pid {self.pid})")
+            raise UsageError(f"{self.name} is already running (pid {self.pid})")
         self._close_output()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -218,21 +261,29 @@ class ServerProcess:
         self._paused = self._ready = self._asked = False
 
     def wait_ready(self, deadline: float, stopping: threading.Event | None = None) -> None:
-        """Until it serves, at most to `deadline` (of `time.monotonic`). StartError otherwise; then
-        it does not run any more. StoppedError when `stopping` is set meanwhile."""
+        """Wait until the server serves.
+
+        Args:
+            deadline: The time of `time.monotonic` at which to give up.
+            stopping: An event that ends the wait when it is set.
+
+        Raises:
+            StartError: The process ended, or it does not serve by the deadline. It no longer runs.
+            StoppedError: `stopping` was set.
+        """
         process = self._process
         assert process is not None
         assert process.stdout is not None
         line = b""
         while not self._ready:
             if stopping is not None and stopping.is_set():
-                raise StoppedError(f"asked to stop before {self.name} served")
+                raise StoppedError(f"the start was called off before {self.name} was ready")
             if not select.select([process.stdout], [], [], STOPPING_POLL_S)[0]:
                 if time.monotonic() < deadline:
                     continue
                 self.kill()
                 raise StartError(
-                    f"{self.name} did not get ready in time; it said: {self.last_words()}",
+                    f"{self.name} was not ready in time. Last log line: {self.last_words()}",
                     remedy=f"Its log is {self.log_path}",
                 )
             piece = os.read(process.stdout.fileno(), SAID_BYTES_MAX)
@@ -240,7 +291,7 @@ class ServerProcess:
             if not piece:
                 self.kill()
                 raise StartError(
-                    f"{self.name} ended {self.how_it_ended()} before it served; it said: "
+                    f"{self.name} ended {self.how_it_ended()} before it was ready. Last log line: "
                     f"{self.last_words()}",
                     remedy=f"Its log is {self.log_path}",
                 )
@@ -250,7 +301,11 @@ class ServerProcess:
     # -- ending -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is said. Returns when the process is gone."""
+        """Kill the process with SIGKILL, and return when it is gone.
+
+        The server cannot flush or report anything. Killing a process that does not run does
+        nothing.
+        """
         process = self._own_process()
         if process is not None:
             if process.poll() is None:
@@ -259,7 +314,10 @@ class ServerProcess:
             self._close_output()
 
     def terminate(self) -> None:
-        """Ask it to stop (SIGTERM, once) and return at once; `stop` waits."""
+        """Ask the process to stop with one SIGTERM, and return at once.
+
+        `stop` does the same and waits for its end.
+        """
         process = self._own_process()
         if process is None or process.poll() is not None:
             return
@@ -270,8 +328,14 @@ class ServerProcess:
             self.resume()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """SIGTERM, and wait; SIGKILL after `timeout_s`. Whether it ended by itself, with status 0.
-        True if it did not run."""
+        """Stop the process with SIGTERM and wait until it is gone.
+
+        Args:
+            timeout_s: Seconds to wait before the process is killed with SIGKILL.
+
+        Returns:
+            Whether the process ended by itself with status 0. True if it did not run.
+        """
         process = self._own_process()
         if process is None or process.poll() is not None:
             self._close_output()
@@ -285,23 +349,34 @@ class ServerProcess:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, and silent."""
+        """Pause the process with SIGSTOP: it keeps its connections but answers nothing.
+
+        Raises:
+            UsageError: The process does not run.
+        """
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume a paused process with SIGCONT.
+
+        Raises:
+            UsageError: The process does not run.
+        """
         self._signal(signal.SIGCONT)
         self._paused = False
 
     def _signal(self, number: int) -> None:
         process = self._own_process()
         if process is None or process.poll() is not None:
-            raise UsageError(f"{self.name} does not run")
+            raise UsageError(f"{self.name} is not running")
         process.send_signal(number)
 
     def _own_process(self) -> subprocess.Popen[bytes] | None:
-        """None also in a fork of the process that started it: there it is not ours to end."""
+        """Return the process, or None in a fork of the process that started it.
+
+        A fork must not end the process.
+        """
         return self._process if self._owner == os.getpid() else None
 
     def _close_output(self) -> None:
@@ -313,8 +388,11 @@ class ServerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on, none of them one that the system hands out to
-    outgoing connections: a server that is down for a while finds its port free when it returns."""
+    """Return loopback ports on which nobody listens.
+
+    None of them is a port that the system assigns to outgoing connections, so a server that is down
+    for a while finds its port free when it returns.
+    """
     top = _ephemeral_port_min()
     if top - PORT_MIN < count:
         return _ports_of_the_system(count)
@@ -326,7 +404,7 @@ def free_ports(count: int) -> list[int]:
         port = chance.randrange(PORT_MIN, top)
         if port not in found and is_free(port):
             found.append(port)
-    raise StartError(f"no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
+    raise StartError(f"there are no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
 
 
 def is_free(port: int) -> bool:

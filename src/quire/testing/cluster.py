@@ -1,16 +1,17 @@
-"""A whole cluster of real processes on this machine: for tests, demos, benchmarks, and behind
-`quire local`.
+"""A whole cluster of real processes on this machine.
+
+It is used by tests, demos and benchmarks, and by `quire local`.
 
     with LocalCluster(bookies=3) as cluster:
         client = quire.blocking.connect(cluster.uri)
         cluster.bookies[0].kill()
         cluster.bookies[0].start()
 
-`async with` works as well: the processes are then started and ended in a thread.
+`async with` works as well: a thread then starts and ends the processes.
 
-Every process is ended when the block is left, also by an error, and when this process ends in any
-way. A directory that is used again gives the same cluster with its data: which ports it has is in
-its `cluster.json`.
+Every process ends when the block is left, also after an error, and when this process ends for any
+reason. A directory that is used again gives the same cluster with its data; its `cluster.json`
+records the ports.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ from quire.testing._process import (
 )
 
 START_TIMEOUT_S = 60.0
-"""For all bookies together; one that was killed waits for its old registration to run out."""
+"""Seconds for all bookies together to start. A bookie that was killed waits for its old
+registration to expire."""
 ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
 PORT_MAX = 65_535
 TEMPORARY_ARGUMENTS = ("--set", f"segment_bytes={64 * 1024 * 1024}")
-"""Of each bookie of a cluster that is removed at the end: it preallocates no more, on no disk."""
+"""The arguments of each bookie of a temporary cluster. They keep the preallocated segments small,
+whatever the size of the disk."""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
@@ -55,7 +58,14 @@ _RETRY_S = 0.1
 
 
 class BookieProcess(ServerProcess):
-    """One `quire bookie`."""
+    """One `quire bookie` of a local cluster.
+
+    Attributes:
+        port: The port on which it listens.
+        id: The id of the bookie.
+        directory: Its first data directory.
+        directories: All of its data directories.
+    """
 
     def __init__(
         self,
@@ -71,7 +81,6 @@ class BookieProcess(ServerProcess):
         self.directory = directory / f"bookie-{number}"
         more = [directory / f"bookie-{number}.{disk}" for disk in range(2, data_directories + 1)]
         self.directories = [self.directory, *more]
-        """All of its data directories."""
         named = [word for one in self.directories for word in ("--dir", str(one))]
         command = quire_command(
             "bookie", "--metadata", uri, *named, "--port", str(port), "--advertise", LOOPBACK,
@@ -80,21 +89,31 @@ class BookieProcess(ServerProcess):
         super().__init__(f"bookie {self.id}", command, directory / f"bookie-{number}.log")
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start it (again: same directory, same port, so the same bookie) and wait until it serves.
-        Raises StartError with what it said."""
+        """Start the bookie, and wait until it serves.
+
+        A bookie that is started again has the same directories and the same port, so it is the same
+        bookie.
+
+        Args:
+            timeout_s: Seconds to wait.
+
+        Raises:
+            StartError: The bookie did not start. The message has the last line of its log.
+            UsageError: The bookie is already running.
+        """
         self.launch()
         self.wait_ready(time.monotonic() + timeout_s)
 
 
 @dataclass(slots=True)
 class _State:
-    """What `cluster.json` keeps."""
+    """The contents of `cluster.json`."""
 
     metadata: str
     bookie_ports: list[int] = field(default_factory=list)
     zookeeper_port: int = 0
     data_directories: int = 1
-    """Of each bookie."""
+    """The number of data directories of each bookie."""
 
 
 def _check_ports(first: int, count: int) -> None:
@@ -109,13 +128,15 @@ def _check_ports(first: int, count: int) -> None:
 
 
 class LocalCluster:
-    """Bookies and their metadata store as processes of this machine, on the loopback interface.
+    """Bookies and their metadata store as processes on this machine, on the loopback interface.
 
-    `directory` None: a temporary one, removed at the end. `bookies` None: as many as the directory
-    had, else three. `zookeeper` None: what the directory had, else SQLite. `bookie_args` are
-    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`.
-    `data_directories` of each bookie: what the directory had at least, else one. Setting
-    `stopping`, from a signal handler perhaps, ends a `start` that is under way with StoppedError.
+    Entering the block starts the cluster, and leaving it stops the cluster.
+
+    Attributes:
+        uri: The metadata URI, once the cluster has started.
+        bookies: The bookies.
+        zookeeper: The ZooKeeper server, or None with SQLite.
+        temporary: Whether the directory is removed at the end.
     """
 
     def __init__(
@@ -130,6 +151,28 @@ class LocalCluster:
         start_timeout_s: float = START_TIMEOUT_S,
         stopping: threading.Event | None = None,
     ) -> None:
+        """Describe a cluster, without starting it.
+
+        Args:
+            bookies: The number of bookies. The default is the number that the directory had before,
+                or else three.
+            directory: The directory of the cluster, which keeps its data. The default is a
+                temporary directory, which is removed at the end.
+            zookeeper: Whether the metadata is in ZooKeeper instead of SQLite. The default is what
+                the directory had before, or else SQLite.
+            bookie_args: Further arguments of each `quire bookie`, for example `["--set",
+                "gc_interval_s=1"]`.
+            base_port: The port of the first bookie. The others have the ports after it. By default
+                the system's free ports are used.
+            data_directories: The number of data directories of each bookie, at least as many as the
+                directory had before.
+            start_timeout_s: Seconds for the whole cluster to start.
+            stopping: An event that ends a running `start` with StoppedError when it is set, for
+                example by a signal handler.
+
+        Raises:
+            UsageError: A number is not valid.
+        """
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
             raise UsageError(f"a cluster has 1 to {BOOKIES_MAX} bookies, not {bookies}")
         if base_port is not None:
@@ -140,7 +183,6 @@ class LocalCluster:
         self.bookies: list[BookieProcess] = []
         self.zookeeper: ServerProcess | None = None
         self.uri = ""
-        """The metadata URI, once started."""
         self._directory = None if directory is None else Path(directory).absolute()
         self._wanted = bookies
         self._with_zookeeper = zookeeper
@@ -155,8 +197,9 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
+        """The directory of the cluster. A temporary one exists only while the cluster runs."""
         if self._directory is None:
-            raise UsageError("a cluster in a temporary directory has one only while it runs")
+            raise UsageError("a temporary cluster has a directory only while it is running")
         return self._directory
 
     @property
@@ -167,16 +210,24 @@ class LocalCluster:
     # -- starting -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything and wait until all bookies serve. StartError (with what the process
-        said), CookieError, UsageError; then nothing is left running."""
+        """Start all processes, and wait until every bookie serves.
+
+        If the start fails, no process is left running.
+
+        Raises:
+            StartError: A process did not start. The message has the last line of its log.
+            CookieError: The directory and the metadata store do not belong together.
+            UsageError: The cluster is already running, or the directory holds a cluster of another
+                kind.
+        """
         if self._lock is not None:
-            raise UsageError("the cluster runs already")
+            raise UsageError("the cluster is already running")
         atexit.register(self.stop)
         try:
             self._start(time.monotonic() + self._timeout_s)
         except StartError as error:
             if self.temporary:
-                error.remedy = ""  # it names a log that is removed now
+                error.remedy = ""  # it names a log that is now removed
             self.stop()
             raise
         except BaseException:
@@ -215,14 +266,16 @@ class LocalCluster:
         begun = sorted(one.parent.parent.name for one in path.parent.glob("bookie-*/current/*"))
         if begun and not path.exists():
             raise StartError(
-                f"{path} is missing, but {begun[0]} beside it has data: the metadata of this "
-                "cluster is lost, or was moved away. Nothing was changed",
+                f"{path} is missing, but {begun[0]} next to it has data: the metadata of "
+                "this cluster is lost, or was moved away. Nothing was changed",
                 remedy="Put the file or a backup of it back, or use another directory",
             )
 
     def _decide(self, kept: _State | None) -> _State:
-        """What the directory is to hold from now on: all that it held, and more bookies if more
-        are wanted."""
+        """Return what the directory is to contain from now on.
+
+        It keeps everything that it had, and gets more bookies if more are wanted.
+        """
         zookeeper = self._with_zookeeper
         if kept is None:
             state = _State("zookeeper" if zookeeper else "sqlite")
@@ -233,11 +286,11 @@ class LocalCluster:
             if zookeeper is not None and zookeeper != (state.metadata == "zookeeper"):
                 raise UsageError(
                     f"{self.directory} holds a cluster with its metadata in {state.metadata}",
-                    remedy="Use another directory, or start it as it was",
+                    remedy="Use another directory, or start it with the same metadata store",
                 )
             if self._base_port not in (None, *state.bookie_ports[:1]):
                 raise UsageError(
-                    f"the bookies of {self.directory} have ports from {state.bookie_ports[0]} on",
+                    f"the bookies of {self.directory} use ports from {state.bookie_ports[0]} on",
                     remedy="Leave --base-port out, or use another directory",
                 )
         state.data_directories = max(state.data_directories, self._data_directories)
@@ -252,7 +305,7 @@ class LocalCluster:
             first = self._base_port + len(state.bookie_ports)
             _check_ports(first, count)
             return list(range(first, first + count))
-        # More than are needed, since some may be those of bookies that are down.
+        # Get more than are needed, because some may belong to bookies that are down.
         taken = {*state.bookie_ports, state.zookeeper_port}
         found = [port for port in free_ports(count + len(taken)) if port not in taken]
         return found[:count]
@@ -274,9 +327,17 @@ class LocalCluster:
         )
 
     def add_bookie(self) -> BookieProcess:
-        """One more bookie, started; the directory keeps it."""
+        """Add one bookie to the running cluster, and wait until it serves. The directory keeps it.
+
+        Returns:
+            The new bookie.
+
+        Raises:
+            StartError: The bookie did not start.
+            UsageError: The cluster does not run.
+        """
         if self._lock is None:
-            raise UsageError("the cluster does not run")
+            raise UsageError("the cluster is not running")
         if len(self.bookies) == len(self._state.bookie_ports):
             self._state.bookie_ports += self._new_ports(1, self._state)
             _write_state(self.directory, self._state)
@@ -291,18 +352,22 @@ class LocalCluster:
     def stop(self) -> list[str]:
         """Stop the bookies, then the metadata server. A temporary directory is removed.
 
-        Gives a line for each process that did not end cleanly when asked to (those that had ended
-        before are not among them)."""
+        Returns:
+            A line for each process that did not end cleanly when it was asked to. Processes that
+            had ended before are not listed.
+        """
         if self._owner != os.getpid():
-            return []  # a fork of the process that started it
+            return []  # this is a fork of the process that started the cluster
         atexit.unregister(self.stop)
         for bookie in self.bookies:
             bookie.terminate()
         unclean = []
-        for process in reversed(self.processes):  # the metadata server last: bookies withdraw
+        for process in reversed(
+            self.processes
+        ):  # the metadata server last, so that bookies can unregister
             if not process.stop():
                 unclean.append(
-                    f"{process.name} ended {process.how_it_ended()}; it said: "
+                    f"{process.name} ended {process.how_it_ended()}. Last log line: "
                     f"{process.last_words()}"
                 )
         self.bookies = []
@@ -350,7 +415,7 @@ class LocalCluster:
 
 
 def _lock(directory: Path) -> IO[str]:
-    """Held until closed, or until this process ends."""
+    """Lock the directory until the returned file is closed, or until this process ends."""
     file = (directory / _LOCK_FILE).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -389,7 +454,7 @@ def _write_state(directory: Path, state: _State) -> None:
 
 
 async def _initialise(uri: str, deadline: float) -> None:
-    """Make the cluster, unless it is there."""
+    """Initialise the cluster's metadata, unless it exists."""
     from quire.metadata import open_metadata
 
     while True:
@@ -410,7 +475,7 @@ async def _initialise(uri: str, deadline: float) -> None:
 
 
 def _outside_any_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run it on a thread: the caller may be inside a running event loop."""
+    """Run a coroutine on a thread of its own, in case the caller is inside an event loop."""
     failed: list[BaseException] = []
 
     def run() -> None:

@@ -1,5 +1,4 @@
-"""Fixtures for tests of programs that use Quire; pytest loads this by itself where Quire is
-installed.
+"""Fixtures for tests of programs that use Quire. pytest loads them wherever Quire is installed.
 
     def test_it(quire_blocking_client):
         with quire_blocking_client.create_ledger() as ledger:
@@ -9,8 +8,7 @@ installed.
         async with quire_client.create_ledger() as ledger:
             await ledger.append(b"an entry")
 
-Everything is imported when a fixture is first asked for: a test run that asks for none pays
-nothing.
+Quire itself is imported only when a test asks for a fixture, so other test runs do not pay for it.
 """
 
 from __future__ import annotations
@@ -35,9 +33,13 @@ SESSION_BOOKIES = 3
 
 @pytest.fixture(scope="session")
 def quire_cluster() -> Iterator[LocalCluster]:
-    """Three bookies with their metadata in SQLite, in a temporary directory, for the whole session.
+    """Start three bookies, with their metadata in SQLite, for the whole test session.
 
-    Tests that kill bookies make a `quire.testing.cluster.LocalCluster` of their own.
+    The data is in a temporary directory. Tests that kill bookies create a
+    `quire.testing.LocalCluster` of their own.
+
+    Yields:
+        The running cluster.
     """
     from quire.testing.cluster import LocalCluster
 
@@ -47,7 +49,11 @@ def quire_cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def quire_blocking_client(quire_cluster: LocalCluster) -> Iterator[BlockingClient]:
-    """A `quire.blocking` client of `quire_cluster`."""
+    """Connect a `quire.blocking` client to `quire_cluster`.
+
+    Yields:
+        The client.
+    """
     from quire import blocking
 
     with blocking.connect(quire_cluster.uri) as client:
@@ -58,7 +64,11 @@ if asyncio_fixture is not None:
 
     @asyncio_fixture
     async def quire_client(quire_cluster: LocalCluster) -> AsyncIterator[Client]:
-        """A `quire.Client` of `quire_cluster`, on the event loop of the test."""
+        """Connect a `quire.Client` to `quire_cluster`, on the event loop of the test.
+
+        Yields:
+            The client.
+        """
         from quire.api import connect
 
         async with connect(quire_cluster.uri) as client:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import configparser
 import contextlib
+import gc
 import inspect
 import io
 import json
@@ -19,6 +20,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,7 +57,7 @@ SERVER = re.compile(
     r"^\s*(\w+=\S+\s+)*(quire (local|ui|http|zookeeper|autorecovery start"
     r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)|uvicorn )"
 )
-FOLLOWS = re.compile(r"^\s*(quire (stream|ledger) .*(\s-f|\s--follow)\b|python \w+\.py --follow\b)")
+FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
 COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
 """They read or write descriptors of their own process, or start others."""
@@ -117,6 +119,8 @@ class PageRunner:
             self._end_servers(check=error is None)
         finally:
             self._loop.close()
+            self._names.clear()
+            gc.collect()  # handles that a page leaves open warn now, and not in a later test
 
     def read(self) -> None:
         """Looks at every block, and runs none."""
@@ -148,7 +152,11 @@ class PageRunner:
         if block.language == "console":
             commands = typed(block)
             for number, one in enumerate(commands, start=1):
-                self._type(one, block.status if number == len(commands) else 0)
+                last = number == len(commands)
+                if last and block.interrupted:
+                    self._follow(one, self._meant(one.command))
+                else:
+                    self._type(one, block.status if last else 0)
         elif block.language == "python" and not block.title:
             self._python(block)
         elif block.language == "sql":
@@ -346,6 +354,8 @@ class PageRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                # A shell that starts the tests in the background has it ignored.
+                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
         return process, log
 

@@ -3,6 +3,8 @@
     <!-- not run: needs root -->     the next block is only read: commands are parsed, files checked
     <!-- status: 1 -->               the last command of the next block ends with this status
     <!-- numbers: vary -->           what the next block shows has other numbers here
+    <!-- ended: by Ctrl-C -->        the last command of the next block runs until it has shown
+                                     what the page shows, and is then interrupted
     <!-- run: console                commands (or python) that a reader need not see
     $ ...
     -->
@@ -23,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PIECE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?P<more>[^\n]*)\n(?P<text>.*?)^(?P=indent)```[^\n]*$"
-    r"|^ *<!-- (?P<what>not run|status|numbers|here|run|with): (?P<words>.*?)-->",
+    r"|^ *<!-- (?P<what>not run|status|numbers|ended|here|run|with): (?P<words>.*?)-->",
     re.MULTILINE | re.DOTALL,
 )
 PAGE_NEEDS = re.compile(r"^<!-- page: ([\w, ]+) -->$", re.MULTILINE)
@@ -45,6 +47,8 @@ class Block:
     spark: bool = False
     numbers: bool = False
     """Whether other numbers may be shown."""
+    interrupted: bool = False
+    """Whether the last command is ended by Ctrl-C once it has shown what the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def needs(page: Path) -> set[str]:
 
 def pieces(page: Path) -> Iterator[Block | Here]:
     text = page.read_text(encoding="utf-8")
-    not_run, status, spark, numbers = "", 0, False, False
+    not_run, status, spark, numbers, interrupted = "", 0, False, False, False
     for match in PIECE.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         words = match["words"]
@@ -84,6 +88,9 @@ def pieces(page: Path) -> Iterator[Block | Here]:
         elif match["what"] == "numbers":
             assert words.strip() == "vary", f"{page.name}:{line}: numbers {words}?"
             numbers = True
+        elif match["what"] == "ended":
+            assert words.strip() == "by Ctrl-C", f"{page.name}:{line}: ended {words}?"
+            interrupted = True
         elif match["what"] == "here":
             for pair in words.strip().splitlines():
                 said, _, meant = pair.strip().partition(" = ")
@@ -100,9 +107,9 @@ def pieces(page: Path) -> Iterator[Block | Here]:
             named = title[1] if title else ""
             yield Block(
                 line + 1, match["language"], code, named, not_run, status,
-                spark=spark, numbers=numbers,
+                spark=spark, numbers=numbers, interrupted=interrupted,
             )  # fmt: skip
-            not_run, status, spark, numbers = "", 0, False, False
+            not_run, status, spark, numbers, interrupted = "", 0, False, False, False
 
 
 def blocks(page: Path) -> list[Block]:

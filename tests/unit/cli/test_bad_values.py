@@ -150,8 +150,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("object", "put", "TMP/file", "n" * 600), "512"),
     (("object", "put", "TMP/file", "a\x01b"), r"a\x01b"),
     (("object", "get", "n", "--range", "5-4"), "5-4"),
-    (("object", "get", "n", "-o", "TMP"), "it is a directory"),
-    (("object", "get", "n", "-o", "TMP/no/such/file"), "no directory"),
+    (("object", "get", "n", "-o", "TMP"), "is a directory"),
+    (("object", "get", "n", "-o", "TMP/no/such/file"), "does not exist"),
     # -- namespaces and settings
     (("namespace", "create", "/a//b"), "/a//b"),
     (("namespace", "create", "/zookeeper/x"), "/zookeeper is used"),

@@ -467,14 +467,14 @@ def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        (b"\xff", "cannot be understood"),
-        (b"[]", "no JSON object"),
-        (b'{"format":1}', "cannot be understood"),
+        (b"\xff", "cannot be decoded"),
+        (b"[]", "not a JSON object"),
+        (b'{"format":1}', "cannot be decoded"),
         (b'{"format":2}', "format 2"),
         (
             b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
             b'"ledgers":[{"id":1,"first":5,"last":2,"rows":1,"bytes":1}]}',
-            "cannot be understood",
+            "cannot be decoded",
         ),
     ],
 )

@@ -182,8 +182,8 @@ async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> N
         ("sys.exit('no\\nidea')", "exit status 1: no idea"),
         ("print('/a')", "1 locations for 2 names"),
         ("print('//\\n//')", "not a network location"),
-        ("print('x' * 100_000)", "an answer of 100001 bytes"),
-        ("os.fork() or time.sleep(600)\ntime.sleep(600)", "no answer within 0.5 s"),
+        ("print('x' * 100_000)", "its answer has 100001 bytes"),
+        ("os.fork() or time.sleep(600)\ntime.sleep(600)", "did not answer within 0.5 s"),
     ],
 )
 async def test_a_script_that_fails_moves_nobody(
@@ -282,7 +282,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
 async def test_quorums_that_a_policy_refuses(cluster: Cluster) -> None:
     await cluster.add("b1", "b2", "b3")
     async with cluster.client(policy="zone-aware") as client:
-        with pytest.raises(UsageError, match="strict zones want"):
+        with pytest.raises(UsageError, match="strict zones require"):
             await ensemble(client, 2)
 
 
@@ -402,7 +402,7 @@ class Broken:
     ("chosen", "why"),
     [
         ({0: "b1", 1: "b1"}, "chose a bookie twice"),
-        ({0: "b1", 1: "b9"}, "chose bookie b9, which it must not"),
+        ({0: "b1", 1: "b9"}, "chose bookie b9, which must not be chosen"),
         (KeyError("oops"), r"failed: KeyError\('oops'\)"),
     ],
 )

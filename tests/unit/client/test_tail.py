@@ -284,7 +284,9 @@ async def test_a_tail_says_why_it_ends() -> None:
         waiting = asyncio.ensure_future(anext(deleted))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         await w.store.delete_ledger(LEDGER)
-        with pytest.raises(NoSuchLedgerError, match="ledger 7 was deleted while it was followed"):
+        with pytest.raises(
+            NoSuchLedgerError, match="ledger 7 was deleted while it was being followed"
+        ):
             await waiting
 
 

@@ -317,11 +317,11 @@ def test_client_certificates(run: Run, authority: Authority, tmp_path: Path) -> 
 MISBEHAVIOUR: dict[str, tuple[Callable[[Peer], Awaitable[None]], str]] = {
     "no TLS": (says(offer(Code.BAD_REQUEST)), f"{WHO} does not offer TLS.*--tls-cert"),
     "refused": (says(offer(Code.IO_ERROR)), f"{WHO} refused to start TLS"),
-    "another answer": (says(welcome(Code.OK)), f"{WHO} answered something else"),
-    "no message": (says(b"\x00\x00\x00\x04\xff\xff\xff\xff"), "what is no answer"),
-    "bytes behind": (says(offer(Code.OK) + b"\x00"), "sent more than the answer"),
-    "an answer behind": (says(offer(Code.OK) + welcome(Code.OK)), "sent more than the answer"),
-    "a long answer": (says(LENGTH.pack(MAX_ANSWER_BYTES)), "sent more than the answer"),
+    "another answer": (says(welcome(Code.OK)), f"{WHO} did not answer the START_TLS"),
+    "no message": (says(b"\x00\x00\x00\x04\xff\xff\xff\xff"), "not an answer to START_TLS"),
+    "bytes behind": (says(offer(Code.OK) + b"\x00"), "sent data after its answer"),
+    "an answer behind": (says(offer(Code.OK) + welcome(Code.OK)), "sent data after its answer"),
+    "a long answer": (says(LENGTH.pack(MAX_ANSWER_BYTES)), "sent data after its answer"),
     "closed": (says(b"", close=True), f"{WHO} closed the connection when asked for TLS"),
     "closed behind": (says(offer(Code.OK), close=True), f"handshake with {WHO} failed|closed"),
     "half an answer": (says(offer(Code.OK)[:9], close=True), f"{WHO} closed the connection"),
@@ -418,7 +418,7 @@ def test_a_bookie_that_says_more_than_its_welcome(run: Run, authority: Authority
         made: list[Peer] = []
         channel = Channel()
         async with bookie(secures(own), made, Talkative) as port:
-            with pytest.raises(TlsError, match=f"{WHO} sent more than the answer"):
+            with pytest.raises(TlsError, match=f"{WHO} sent data after its answer"):
                 await dialer(authority).connect("b1", LOOPBACK, port, channel)
             await made[0].lost.wait()
         assert channel.made == 0

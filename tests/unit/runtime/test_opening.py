@@ -146,7 +146,7 @@ async def test_it_is_cancelled_like_a_coroutine() -> None:
 
 async def test_it_says_what_is_missing_when_it_is_used_like_the_handle() -> None:
     opened = Factory().open("a")
-    with pytest.raises(AttributeError, match=r"open\(\) gives a handle.*not open yet.*await"):
+    with pytest.raises(AttributeError, match=r"open\(\) returns a handle.*not open yet.*await"):
         opened.name  # type: ignore[attr-defined]  # noqa: B018
     opened.close()
 

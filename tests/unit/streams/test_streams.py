@@ -426,7 +426,7 @@ def test_a_record_is_the_bytes_of_what_is_given() -> None:
         mine[:] = b"after!"
         await appended.wait()
         for wrong in ("text", [1, 2], None):
-            with pytest.raises(UsageError, match="a record is bytes"):
+            with pytest.raises(UsageError, match="a record must be bytes"):
                 await writer.append(wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError):
             await writer.append_many([b"not alone", "text"])  # type: ignore[list-item]

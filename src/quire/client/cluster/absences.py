@@ -85,7 +85,7 @@ class Absences:
         waited_s = 0.0
         try:
             for number in range(checks):
-                # Without jitter: each pause is the time that a replica is given at least.
+                # No jitter: a replica is given at least this time.
                 pause_s = self._pauses.longest_s(number + 1)
                 await asyncio.sleep(pause_s)
                 waited_s += pause_s
@@ -103,12 +103,13 @@ class Absences:
             self._pending.discard(replica)
 
     def _lagged(self, replica: Replica, entry_id: int, waited_s: float) -> None:
+        """Count a replica that was late with an entry."""
         ledger_id, bookie = replica
         self.lagged += 1
         count = self._lags.get(bookie, 0) + 1
         if bookie in self._lags or len(self._lags) < COUNTED_MAX:
             self._lags[bookie] = count
-        if str(count).strip("0") == "1":  # 1, 10, 100 ...: nothing is wrong with the bookie
+        if str(count).strip("0") == "1":  # log at 1, 10, 100 ...: nothing is wrong with the bookie
             log_event(
                 logging.INFO, "replica_lagged", bookie=bookie, ledger=ledger_id, entry=entry_id,
                 count=count, seconds=waited_s,

@@ -32,48 +32,63 @@ from quire.errors import QuireError
 UNHEALTHY_MAX = 10_000
 """The number of pairs of a bookie and a kind that are counted. More are only logged."""
 REPORTED_MAX = 100_000
-"""Replicas (a ledger on a bookie) that were reported for repair, each once; then it begins anew."""
+"""The number of replicas (a ledger on a bookie) reported for repair that are remembered, so that
+each is reported once. When it is reached, all of them are forgotten."""
 LEVELS_MAX = 10_000
-"""Replicas whose LAC is remembered, to see that it never goes back."""
+"""The number of replicas whose LAC is remembered, to detect that it decreases."""
 
 OnDamage = Callable[[int, Sequence[str]], Awaitable[object]]
-"""Told of a ledger and the bookies whose replicas of it need repair."""
+"""A function that receives a ledger and the bookies whose replicas of it need repair."""
 
 
 class Misbehaviour(enum.StrEnum):
+    """The kinds of wrong answers that a bookie can give."""
+
     BAD_DIGEST = "bad-digest"
-    """Bytes that do not match their digest."""
+    """The bytes of an entry do not match its digest."""
     WRONG_ENTRY = "wrong-entry"
-    """A valid entry that is not the one asked for, or that the other replicas out-vote."""
+    """The entry is valid, but it is not the one that was asked for, or the other replicas out-vote
+    it."""
     MISSING = "missing"
-    """The bookie repeatedly denies an entry of a closed ledger that another replica has. It may
-    never have had the entry."""
+    """The bookie repeatedly denies an entry of a closed ledger that another replica has.
+
+    It may never have had the entry.
+    """
     DROPPED = "dropped"
-    """As `MISSING`, where every member has acknowledged the entry."""
+    """As `MISSING`, but every member of the ensemble has acknowledged the entry."""
     STALE_LAC = "stale-lac"
-    """It proved a higher LAC of the same ledger before."""
+    """The bookie proved a LAC that is lower than one that it proved before for the same ledger."""
 
 
 PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
-"""The kinds that no honest bookie on a good disk gives. Each is a reason for quarantine."""
+"""The kinds that no honest bookie with a good disk produces. Each is a reason for quarantine."""
 REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
+"""The kinds that are reported, so that the replica is repaired."""
 
 
 def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
+    """Return the kind of misbehaviour that this error shows."""
     wrong = isinstance(error, WrongEntryError)
     return Misbehaviour.WRONG_ENTRY if wrong else Misbehaviour.BAD_DIGEST
 
 
 @dataclass(frozen=True, slots=True)
 class UnhealthyBookie:
-    """A bookie that gave wrong answers of one kind."""
+    """A bookie that gave this client wrong answers of one kind.
+
+    Attributes:
+        bookie: The id of the bookie.
+        kind: The kind of wrong answer.
+        count: The number of these answers.
+        last_ledger: The ledger of the last one.
+        last_entry: The entry of the last one, or -1 if it concerned the last entry or the LAC.
+    """
 
     bookie: str
     kind: Misbehaviour
     count: int
     last_ledger: int
     last_entry: int
-    """The entry of the last wrong answer; -1 if that was about the last entry or the LAC."""
 
 
 class BookieHealth:
@@ -85,7 +100,7 @@ class BookieHealth:
         self._tasks = tasks
         self.on_damage: OnDamage | None = None
         self.unreported = 0
-        """Replicas of which `on_damage` could not be told."""
+        """The number of replicas that could not be reported to `on_damage`."""
         self._errors: dict[str, deque[float]] = {}
         self._quarantined_until: dict[str, float] = {}
         self._slow_until: dict[str, float] = {}
@@ -97,7 +112,7 @@ class BookieHealth:
     # -- what was seen ------------------------------------------------------------------------
 
     def error(self, bookie: str) -> None:
-        """It failed, refused or left something unanswered."""
+        """Record that the bookie failed, refused a request, or left it unanswered."""
         limit = self._config.quarantine_errors
         if limit < 1:
             return
@@ -109,16 +124,19 @@ class BookieHealth:
             self._quarantine(bookie, errors=limit)
 
     def overtaken(self, bookie: str) -> None:
-        """Another one, asked later, answered before it did."""
+        """Record that another bookie, asked later, answered earlier."""
         self._slow_until[bookie] = self._now() + self._config.slow_bookie_s
 
     def misbehaved(self, bookie: str, kind: Misbehaviour, ledger_id: int, entry_id: int) -> None:
+        """Record a wrong answer, and report the replica for repair if it needs one."""
         key = bookie, kind
         known = self._unhealthy.get(key)
         count = 1 if known is None else known.count + 1
         if known is not None or len(self._unhealthy) < UNHEALTHY_MAX:
             self._unhealthy[key] = UnhealthyBookie(bookie, kind, count, ledger_id, entry_id)
-        if str(count).strip("0") == "1":  # 1, 10, 100 ...: a bookie that is broken says much
+        if (
+            str(count).strip("0") == "1"
+        ):  # log at 1, 10, 100 ...: a broken bookie gives many wrong answers
             log_event(
                 logging.WARNING, "bookie_misbehaved", bookie=bookie, kind=kind.value, count=count,
                 ledger=ledger_id, entry=entry_id,
@@ -159,8 +177,11 @@ class BookieHealth:
         return self._absences.lagged
 
     def lac(self, bookie: str, ledger_id: int, lac: int) -> None:
-        """It proved this LAC of an open ledger. An honest bookie's never goes back while the ledger
-        is written; while it is recovered it may, so this is told and not held against it."""
+        """Record the LAC of an open ledger that a bookie has proved.
+
+        The LAC of an honest bookie never decreases while the ledger is written. It may while the
+        ledger is recovered, so a decrease is reported but does not lead to quarantine.
+        """
         key = ledger_id, bookie
         known = self._levels.get(key, -1)
         if lac < known:
@@ -173,17 +194,19 @@ class BookieHealth:
     # -- what follows -------------------------------------------------------------------------
 
     def quarantined(self, bookie: str) -> bool:
-        """It is to be avoided, by placement and by readers, where another one will do."""
+        """Return whether placement and readers should avoid the bookie if there are others."""
         return self._lasts(self._quarantined_until, bookie)
 
     def slow(self, bookie: str) -> bool:
+        """Return whether the bookie was slow recently."""
         return self._lasts(self._slow_until, bookie)
 
     def in_quarantine(self) -> list[str]:
+        """Return the bookies in quarantine."""
         return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
 
     def unhealthy(self) -> list[UnhealthyBookie]:
-        """By bookie and kind."""
+        """Return the bookies with wrong answers, in the order of bookie and kind."""
         return [self._unhealthy[key] for key in sorted(self._unhealthy)]
 
     def _lasts(self, until: dict[str, float], bookie: str) -> bool:

@@ -1,15 +1,15 @@
 """Detection and replacement of connections that died silently.
 
 A firewall forgets a flow, a bookie comes back at another address, or a machine loses its power. The
-connection stays open here, but nothing comes over it any more. TCP notices that only after many
+connection stays open here, but no data arrives over it any more. TCP notices that only after many
 minutes.
 
-    nothing comes for `silent_link_s` after a request   the connection is examined
-    nothing came for `idle_link_s`                      it is examined before it is used again
+    no data for `silent_link_s` after a request         the connection is examined
+    no data for `idle_link_s`                           it is examined before it is used again
     the bookie registers again                          it is examined
     the bookie registers at another address             it is given up at once
 
-An examination sends one cheap request (`Link.probe`). If nothing at all comes within
+An examination sends one cheap request (`Link.probe`). If no data at all arrives within
 `probe_timeout_s`, a second connection is made and probed. The old one is given up only if the new
 one answers: then the old connection was at fault. If neither answers, the bookie is at fault, and
 the time-outs of the requests decide, as for any bookie that hangs. If the system reports that the
@@ -37,9 +37,9 @@ from quire.net.link import Link
 L = TypeVar("L", bound=Link)
 
 LOOKS = 5
-"""The number of looks at each connection within the time that it may be silent."""
+"""The number of checks of each connection within the time that it may be silent."""
 LOOK_MIN_S = 0.02
-"""The shortest time between two looks, whatever the time-outs are."""
+"""The shortest time between two checks, whatever the time-outs are."""
 SILENCE_PART, PROBE_PART = 0.5, 0.2
 """The largest shares of a request's time-out that silence and a probe may take. The rest leaves
 time to ask again over a new connection."""
@@ -54,11 +54,11 @@ class Links(Generic[L]):
         self._links: dict[str, list[L]] = {}
 
     def find(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """A connection that can be relied on."""
+        """Return a connection that can be relied on, or None."""
         return self._find(bookie_id, adds_of, trusted=True)
 
     def find_untrusted(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """A connection that must be examined before it is used."""
+        """Return a connection that must be examined before it is used, or None."""
         return self._find(bookie_id, adds_of, trusted=False)
 
     def _find(self, bookie_id: str, adds_of: int | None, *, trusted: bool) -> L | None:
@@ -73,16 +73,19 @@ class Links(Generic[L]):
         return None
 
     def of(self, bookie_id: str) -> list[L]:
+        """Return the open connections to this bookie."""
         return [link for link in self._links.get(bookie_id, ()) if link.usable]
 
     def bookies(self) -> list[str]:
-        """The bookies to which there are, or were, connections."""
+        """Return the bookies to which there are, or were, connections."""
         return list(self._links)
 
     def received_bytes(self, bookie_id: str) -> int:
+        """Return the number of bytes that the connections to this bookie have received."""
         return sum(link.received_bytes for link in self._links.get(bookie_id, ()))
 
     def add(self, link: L) -> None:
+        """Add a connection."""
         self._links.setdefault(link.bookie_id, []).append(link)
 
     def close(self) -> list[L]:
@@ -144,6 +147,7 @@ class LinkWatch:
             self._timer = loop.call_later(self._look_s, self._look)
 
     def close(self) -> None:
+        """Stop watching, and cancel all examinations."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -199,6 +203,7 @@ class LinkWatch:
             link.trusted = False
 
     async def _examine(self, link: Link, seen: _Seen, heard: int) -> None:
+        """Examine a connection, and replace it if it is dead."""
         if await self._answers(link):
             seen.slow = False
         elif link.flows and not seen.slow:
@@ -210,7 +215,7 @@ class LinkWatch:
                 return
             self.add(fresh, seen.links)
             self._count_silent(link)
-            link.give_up("nothing comes over it any more, while a new one is answered")
+            link.give_up("no data arrives over it any more, but a new connection works")
 
     def _conclude(self, link: Link, seen: _Seen, heard: int) -> None:
         """End the examination. If nothing was heard, the next one gets its full time as well."""
@@ -246,5 +251,5 @@ class LinkWatch:
             answers = await self._answers(fresh)
         finally:
             if not answers:
-                fresh.abort("it was not answered")
+                fresh.abort("the bookie did not answer a probe")
         return fresh if answers and fresh.usable else None

@@ -1,6 +1,6 @@
-"""Locations from a table file or a script: what stands outside the simulation.
+"""Locations from a table file or from a script. Neither exists inside the simulation.
 
-Files are read, and the script runs, in a thread: the event loop goes on.
+A thread reads the file or runs the script, so that the event loop continues meanwhile.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from quire.metadata.interface import BookieAddress
 
 MAX_TABLE_BYTES = 4 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
-"""Of one call of the script; and what is kept of what it says on standard error is less."""
+"""The largest answer of one call of the script. Less of its standard error is kept."""
 COMPLAINT_CHARACTERS = 200
 
 Stamp = tuple[int, int, int]
 
 
 class FileLocations(TableLocations):
-    """A table file, read again when it changes. What cannot be read, or not be understood, changes
-    nothing."""
+    """A table file, which is read again when it changes.
+
+    If the file cannot be read or parsed, the known locations stay.
+    """
 
     def __init__(self, path: str, config: PlacementConfig) -> None:
         super().__init__()
@@ -48,7 +50,7 @@ class FileLocations(TableLocations):
             self._stamp, self._table = found
 
     def _read(self) -> tuple[Stamp, dict[str, str]] | None:
-        """None: it has not changed."""
+        """Return the stamp and the table of the file, or None if it has not changed."""
         about = os.stat(self._path)
         stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
         if stamp == self._stamp:
@@ -58,13 +60,15 @@ class FileLocations(TableLocations):
         text = Path(self._path).read_text(encoding="utf-8")
         table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
         if not table:
-            raise UsageError("it is empty")  # perhaps somebody is just writing it
+            raise UsageError("it is empty")  # somebody may be writing it just now
         return stamp, table
 
 
 class ScriptLocations(TableLocations):
-    """A program that is called with up to `script_names_max` hosts and prints one location a line,
-    as Apache's `networkTopologyScriptFileName`. No shell stands between."""
+    """A program that receives up to `script_names_max` hosts and prints one location per line.
+
+    It works like Apache's `networkTopologyScriptFileName`. It runs without a shell.
+    """
 
     def __init__(self, path: str, config: PlacementConfig) -> None:
         super().__init__()
@@ -74,7 +78,10 @@ class ScriptLocations(TableLocations):
         self._timeout_s = config.script_timeout_s
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """All are asked for: who has moved is not known otherwise. What is new comes first."""
+        """Ask for the locations of all hosts, because only the script knows who has moved.
+
+        New hosts come first.
+        """
         hosts = sorted({bookie.host for bookie in bookies})
         hosts.sort(key=lambda host: host in self._table)
         for at in range(0, len(hosts), self._names_max):
@@ -98,18 +105,18 @@ class ScriptLocations(TableLocations):
             try:
                 out, err = process.communicate(timeout=self._timeout_s)
             except BaseException as error:
-                # With what it has started: that may hold the pipes open.
+                # Kill its children as well, because they may hold the pipes open.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 if isinstance(error, subprocess.TimeoutExpired):
-                    raise UsageError(f"no answer within {self._timeout_s:g} s") from None
+                    raise UsageError(f"it did not answer within {self._timeout_s:g} s") from None
                 raise
         if process.returncode:
             said = " ".join(err.decode("utf-8", "replace").split())[:COMPLAINT_CHARACTERS]
             raise UsageError(f"exit status {process.returncode}" + (f": {said}" if said else ""))
         if len(out) > MAX_ANSWER_BYTES:
-            raise UsageError(f"an answer of {len(out)} bytes")
+            raise UsageError(f"its answer has {len(out)} bytes, which is too much")
         lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
         if len(lines) != len(names):
-            raise UsageError(f"{len(lines)} locations for {len(names)} names")
+            raise UsageError(f"it printed {len(lines)} locations for {len(names)} names")
         return [parse_location(line) for line in lines]

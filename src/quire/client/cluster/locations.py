@@ -1,7 +1,7 @@
-"""Where bookies stand: sources of network locations (metadata spec, 6.1 and 6.8).
+"""Sources of the network locations of bookies (metadata spec, 6.1 and 6.8).
 
-A source answers at once from what it knows, and learns in the background. What it cannot learn
-stays as it was last known: placement never waits for ever, and a script that fails moves nobody.
+A source answers at once from what it knows, and learns in the background. If it cannot learn, the
+known locations stay: placement never waits for ever, and a script that fails moves nobody.
 """
 
 from __future__ import annotations
@@ -18,37 +18,42 @@ from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 logger = logging.getLogger("quire.placement")
 
 PULSAR_NODE = "/bookies"
-"""Where the table in the metadata store is, by default: where Pulsar keeps its own."""
+"""The default node of the table in the metadata store, which is Pulsar's."""
 
 
 class Locations(Protocol):
+    """A source of locations."""
+
     failures: int
-    """How often it could not learn what it was to learn."""
+    """The number of times that it could not learn."""
     trouble: str
-    """Why it could not the last time; '' once it could."""
+    """Why it could not learn the last time. It is empty once it could."""
 
     def find(self, bookie_id: str, host: str) -> str | None:
-        """What is known now; None: nothing is."""
+        """Return the location that is known now, or None."""
         ...
 
     async def learn(self, bookies: Collection[BookieAddress]) -> None:
-        """Find out about these, as far as it is not known, and whether what is known has changed.
-        Never raises; cancel-safe."""
+        """Learn the locations of these bookies, and whether known locations have changed.
+
+        It never raises. Cancel-safe.
+        """
         ...
 
     refresh_s: float | None
-    """When to learn again though no bookie has come; None: changes come by themselves."""
+    """Seconds until it should learn again even if no bookie has come. None if changes arrive by
+    themselves."""
 
     def close(self) -> None: ...
 
 
 class TableLocations:
-    """A table of names, and what else does not need to ask anybody about one bookie."""
+    """A table of names, and the parts of a source that need not ask anybody about one bookie."""
 
     refresh_s: float | None = None
 
     def __init__(self, table: Mapping[str, str] | None = None) -> None:
-        """UsageError if a location is none."""
+        """Take the table. Raises UsageError if a location is not valid."""
         self.failures = 0
         self.trouble = ""
         self._table = parse_mapping(table or {})
@@ -63,19 +68,20 @@ class TableLocations:
         pass
 
     def failed(self, what: str, error: object) -> None:
-        """What was known stays. The same trouble is told once."""
+        """Record that learning failed. The known locations stay. The same trouble is logged only
+        once."""
         self.failures += 1
         text = f"{what}: {error}"
         if text != self.trouble:
             logger.warning(
-                "locations are left as they were: %s", text,
+                "the known locations stay in use: %s", text,
                 extra={"event": "locations_not_learnt", "error": text},
             )  # fmt: skip
         self.trouble = text
 
 
 class MetadataLocations(TableLocations):
-    """The table in the metadata store, watched."""
+    """The table in the metadata store, which is watched."""
 
     def __init__(self, metadata: MetadataStore, node: str = PULSAR_NODE) -> None:
         super().__init__()

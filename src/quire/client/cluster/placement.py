@@ -1,4 +1,4 @@
-"""The placement of one client: its policy, and what it knows of the bookies."""
+"""The placement of one client: its policy, and what it knows about the bookies."""
 
 from __future__ import annotations
 
@@ -38,13 +38,21 @@ from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 logger = logging.getLogger("quire.placement")
 
 ENTRY_POINTS = "quire.placement"
-"""The group of entry points in which a policy of your own has its name."""
+"""The group of entry points in which a policy of your own is registered."""
 RETRY_S = 5.0
-"""After a source of locations failed it is asked again, if not sooner for another reason."""
+"""Seconds until a source of locations that failed is asked again, unless there is a reason
+before."""
 
 
 def make_policy(config: PlacementConfig) -> Policy:
-    """By its name. UsageError if there is none, or if it cannot be made."""
+    """Return the policy with the configured name.
+
+    Args:
+        config: The placement configuration.
+
+    Raises:
+        UsageError: There is no such policy, or it cannot be made.
+    """
     make: Callable[[PlacementConfig], Policy] | None = POLICIES.get(config.policy)
     if make is None:
         found = entry_points(group=ENTRY_POINTS, name=config.policy)
@@ -52,7 +60,7 @@ def make_policy(config: PlacementConfig) -> Policy:
             known = [*POLICIES, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)})]
             raise UsageError(
                 f"there is no placement policy {config.policy!r}",
-                remedy=f"Choose one of {', '.join(known)}, or install what has it",
+                remedy=f"Choose one of {', '.join(known)}, or install the package that provides it",
             )
         make = next(iter(found)).load()
     return make(config)
@@ -77,13 +85,16 @@ def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Location
     if kind == "script" and rest:
         return ScriptLocations(rest, config)
     raise UsageError(
-        f"{given!r} is no source of locations",
+        f"{given!r} is not a source of locations",
         remedy="Use table:FILE, script:FILE, metadata or metadata:/NODE",
     )
 
 
 class Placement:
-    """Made by the client's `BookiePool`, and told there of every change."""
+    """The placement policy of a client, and the locations and free space of the bookies.
+
+    The client's `BookiePool` makes it and passes every change to it.
+    """
 
     def __init__(
         self,
@@ -94,8 +105,17 @@ class Placement:
         free_bytes: Callable[[str], Awaitable[int]],
         failed_s: Callable[[], Mapping[str, float]],
     ) -> None:
-        """`free_bytes` asks a bookie for its free disk space, with a time-out. `failed_s`: which
-        bookies failed lately, and how many seconds ago."""
+        """Make the policy and the source of locations.
+
+        Args:
+            config: The placement configuration.
+            metadata: The metadata store, which may hold the locations.
+            rng: The source of random choices.
+            tasks: The owner of background tasks.
+            free_bytes: A function that asks a bookie for its free disk space, with a time-out.
+            failed_s: A function that returns the bookies that failed recently, and the seconds
+                since.
+        """
         self.config = config
         self.policy = make_policy(config)
         self._own_location = parse_location(config.own_location) if config.own_location else ""
@@ -117,10 +137,15 @@ class Placement:
     # -- what is asked of it ------------------------------------------------------------------
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
-        """How well an ensemble keeps to the policy, and in words where it does not.
+        """Return how well an ensemble satisfies the policy, and in words where it does not.
 
-        Where no source of locations was configured, nothing is known that it could break, unless
-        the policy enforces something: STRICT.
+        If no source of locations is configured, no ensemble can violate the policy unless the
+        policy enforces something: the result is STRICT.
+
+        Args:
+            ensemble: The ids of the bookies, in order.
+            write_quorum: The write quorum of the ledger.
+            ack_quorum: The ack quorum of the ledger.
         """
         view = self.view()
         if self._locations is None and self.policy.indifferent(view):
@@ -131,8 +156,11 @@ class Placement:
     def ack_domains(
         self, ensemble: Sequence[str], write_quorum: int
     ) -> tuple[list[str], int] | None:
-        """In which fault domain each member is, and in how many an entry must be before it is
-        acknowledged. None: the ack quorum is enough."""
+        """Return the fault domain of each member, and how many domains an acknowledged entry must
+        be in.
+
+        Returns None if the ack quorum is enough.
+        """
         if not self.config.spread_acks:
             return None
         view = self.view()
@@ -140,12 +168,14 @@ class Placement:
         return self.policy.ack_domains(members, write_quorum, view)
 
     def location(self, bookie_id: str) -> str:
-        """Of one bookie: the policy's default where nothing is known."""
+        """Return the location of a bookie, or the default of the policy if it is not known."""
         return self.view().find(bookie_id).location
 
     def relocate(self, table: Mapping[str, str]) -> None:
-        """From now on bookies (by id or host) stand where this says, whatever the source of
-        locations was. UsageError if a location is none; then nothing is changed."""
+        """Use this table of locations, by bookie id or host, instead of the configured source.
+
+        Raises UsageError if a location is not valid; nothing is changed then.
+        """
         locations = TableLocations(table)
         if self._locations is not None:
             self._locations.close()
@@ -154,16 +184,17 @@ class Placement:
 
     @property
     def location_failures(self) -> int:
-        """How often locations could not be learned."""
+        """The number of times that locations could not be learned."""
         return 0 if self._locations is None else self._locations.failures
 
     @property
     def location_trouble(self) -> str:
-        """Why not the last time; '' if they could."""
+        """Why locations could not be learned the last time. It is empty if they could."""
         return "" if self._locations is None else self._locations.trouble
 
     def fill(self, wanted: Wanted, view: View) -> dict[int, str]:
-        """Index -> bookie for the open places; fewer, or none, where there are not enough."""
+        """Return a bookie for each open place, by index. There are fewer, or none, if too few
+        fit."""
         try:
             found = self.policy.fill(wanted, view, self._rng)
         except Exception as error:
@@ -176,19 +207,20 @@ class Placement:
         for bookie in found.values():
             if bookie in barred or bookie not in view.writable:
                 raise UsageError(
-                    f"the placement policy {self.config.policy!r} chose bookie {bookie}, which it "
-                    "must not"
+                    f"the placement policy {self.config.policy!r} chose bookie {bookie}, which "
+                    "must not be chosen"
                 )
         if len(set(found.values())) < len(found):
             raise UsageError(f"the placement policy {self.config.policy!r} chose a bookie twice")
         return found
 
     def why(self, wanted: Wanted, view: View) -> str:
-        """Why `wanted` cannot be had, in words of racks and bookies."""
+        """Return in words why the bookies of `wanted` are not available."""
         verb = "is" if len(wanted.holes) == 1 else "are"
         return f"{self.policy.wish(wanted, view)} {verb} wanted; {situation(wanted, view)}"
 
     def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
+        """Return the error for an ensemble that cannot be filled."""
         view = self.view()
         remedy = "Start more bookies or ask for a smaller ensemble"
         if view.located:
@@ -200,7 +232,7 @@ class Placement:
         return NotEnoughBookiesError(self.why(wanted, view), remedy=remedy)
 
     def read_order(self, bookies: Sequence[str]) -> list[str]:
-        """As near to this client as the policy wants it."""
+        """Return these bookies, ordered by nearness to this client if the policy wants it."""
         default = self.policy.default_location
         known = {b: self._known[b] for b in bookies if b in self._known}
         places = {b: self._place(address, default) for b, address in known.items()}
@@ -225,7 +257,10 @@ class Placement:
     # -- what it knows ------------------------------------------------------------------------
 
     def view(self, rested_out: frozenset[str] = frozenset()) -> View:
-        """All that is known now. `rested_out`: writable ones that are not to be chosen."""
+        """Return everything that is known now.
+
+        `rested_out` has the writable bookies that must not be chosen.
+        """
         default = self.policy.default_location
         places = self._writable(default)
         located = self._locations is not None and any(
@@ -258,7 +293,8 @@ class Placement:
         )
 
     def _writable(self, default: str) -> dict[str, Place]:
-        """Where the writable bookies stand; the same object while nothing can have changed."""
+        """Return the places of the writable bookies: the same object while nothing can have
+        changed."""
         if self._locations is not None or self._plain[0] is not self._bookies:
             writable = self._bookies.writable
             places = {b: self._place(address, default) for b, address in writable.items()}
@@ -278,7 +314,8 @@ class Placement:
         return self._locations.find(host, host) or ""
 
     def _misplaced(self, places: Mapping[str, Place], default: str) -> dict[str, str]:
-        """Those whose locations have another depth than the policy wants, or than most."""
+        """Return the bookies whose locations have another depth than the policy or the others
+        have."""
         depths = {
             bookie: len(parts_of(place.location))
             for bookie, place in places.items()
@@ -286,7 +323,7 @@ class Placement:
         }
         wanted = self.policy.parts
         if wanted is None:
-            # The shallower one where as many have the one as the other.
+            # Of two depths with the same number of bookies, use the smaller one.
             counts = Counter(depths.values())
             wanted = min(counts, key=lambda depth: (-counts[depth], depth))
         found: dict[str, str] = {}
@@ -305,7 +342,10 @@ class Placement:
     # -- what changes -------------------------------------------------------------------------
 
     def on_bookies(self, bookies: Bookies, known: Mapping[str, BookieAddress]) -> None:
-        """`known`: all that there ever were; it may grow."""
+        """Take over the registered bookies.
+
+        `known` has all bookies that ever were registered. The caller may add to it.
+        """
         self._bookies = bookies
         self._known = known
         come, self._come = self._come, asyncio.Event()
@@ -318,8 +358,10 @@ class Placement:
             self._work.append(self._tasks.start(self._weigh_on()))
 
     async def settle(self, deadline: float) -> None:
-        """Wait until the locations of all writable bookies have been asked for, or `deadline` (loop
-        time). Cancel-safe."""
+        """Wait until the locations of all writable bookies have been asked for.
+
+        It returns at `deadline` (loop time) in any case. Cancel-safe.
+        """
         if not self._asks:
             return
         try:
@@ -331,11 +373,11 @@ class Placement:
 
     @property
     def _asks(self) -> bool:
-        """Whether there is anything to learn."""
+        """Whether the source of locations has to be asked."""
         return self._locations is not None and type(self._locations) is not TableLocations
 
     async def _learn_on(self) -> None:
-        """Ask for locations whenever a bookie has come, and now and then."""
+        """Ask for locations whenever a bookie has come, and at intervals."""
         while self._asks:
             source = self._locations
             assert source is not None
@@ -350,7 +392,7 @@ class Placement:
             await self._others_than(self._asked, wait_s)
 
     async def _others_than(self, asked: set[str], wait_s: float | None) -> None:
-        """Wait until a bookie is there that was not asked, for `wait_s` at most."""
+        """Wait until a bookie registers that was not asked, for `wait_s` at most."""
         try:
             async with asyncio.timeout(wait_s):
                 while asked.issuperset({*self._bookies.writable, *self._bookies.readonly}):
@@ -359,7 +401,8 @@ class Placement:
             pass
 
     async def _weigh_on(self) -> None:
-        """Ask for free disk space, every `weight_refresh_s`; who does not answer is not known."""
+        """Ask for free disk space every `weight_refresh_s`. It is unknown for bookies without an
+        answer."""
         while True:
             bookies = {**self._bookies.readonly, **self._bookies.writable}
             found = await each(bookies, self._free_of)
@@ -373,5 +416,6 @@ class Placement:
             return None
 
     def close(self) -> None:
+        """Close the source of locations."""
         if self._locations is not None:
             self._locations.close()

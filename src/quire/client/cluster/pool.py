@@ -1,5 +1,8 @@
-"""Connections to bookies: which exist, where they listen, and one of each kind to each (more only
-where one ledger has several handles in this client)."""
+"""A client's connections to bookies: one of each kind to each bookie.
+
+There are more only if one ledger has several handles in this client. The pool also knows the
+registered bookies and their addresses.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,14 @@ L = TypeVar("L", bound=Link)
 T = TypeVar("T")
 
 REST_S = 0.25
-"""A bookie that failed is not chosen again as a replacement within this time. Bookies that are gone
-stay registered until their sessions expire: without a rest an ensemble would change from one to the
-other as fast as connections are refused and metadata is written."""
+"""Seconds after a failure within which a bookie is not chosen again as a replacement. Bookies that
+are gone stay registered until their sessions expire. Without this pause an ensemble would change
+from one to the other as fast as connections are refused and metadata is written."""
 
 
 class BookiePool:
+    """The connections of one client to bookies, and what it knows about the bookies."""
+
     def __init__(
         self,
         metadata: MetadataStore,
@@ -72,8 +77,10 @@ class BookiePool:
         self.closed = False
 
     async def close(self) -> None:
-        """Nothing is asked of it any more. What was sent has left when this returns, or was given
-        up (`CLOSE_DRAIN_S`)."""
+        """Close all connections.
+
+        On return everything that was handed over has been sent, or was given up (`CLOSE_DRAIN_S`).
+        """
         self.closed = True
         self._watch.close()
         self._links_watch.close()
@@ -89,18 +96,23 @@ class BookiePool:
     # -- placement ----------------------------------------------------------------------------
 
     def mark_failed(self, bookie_id: str) -> None:
+        """Record that a bookie has failed."""
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
         self.counters.bookie_failures += 1
         self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:
-        """Whether it failed within `avoid_failed_bookie_s`: others are asked before it."""
+        """Return whether the bookie failed within `avoid_failed_bookie_s`. Others are asked before
+        it."""
         horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
         return self._failed_at.get(bookie_id, horizon) > horizon
 
     def read_order(self, bookies: Sequence[str], near: str | None = None) -> list[str]:
-        """In which order a reader asks them: as near to us as the policy wants it, `near` before
-        all, those in trouble behind. All are asked where those before have no answer."""
+        """Return the order in which a reader asks these bookies.
+
+        `near` is the first. The others are ordered by nearness if the policy wants it, and bookies
+        in trouble come last. All of them are asked if those before have no answer.
+        """
         order = list(bookies)
         if self.placement.orders_reads:
             order = self.placement.read_order(order)
@@ -110,6 +122,7 @@ class BookiePool:
         return read_order(order, self.standing)
 
     def standing(self, bookie_id: str) -> Standing:
+        """Return the standing of a bookie, which decides when it is asked."""
         if bookie_id not in self._bookies.writable:
             if bookie_id not in self._bookies.readonly:
                 return Standing.UNAVAILABLE
@@ -121,8 +134,11 @@ class BookiePool:
         return Standing.SLOW if self.health.slow(bookie_id) else usual
 
     async def pick(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
-        """As `pick_now`, but waits `bookies_wait_s` for enough to register, to have rested, and for
-        their locations, before it gives fewer."""
+        """Choose bookies as `pick_now` does, but wait for them first.
+
+        It waits up to `bookies_wait_s` for enough bookies to register, for those that failed to
+        rest, and for their locations.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.bookies_wait_s
         while True:
@@ -137,8 +153,11 @@ class BookiePool:
         return await came(self._changed, asyncio.timeout_at(deadline))
 
     def pick_now(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
-        """Writable bookies for the open places, by index, as the placement policy chooses them;
-        fewer where there are not enough. `rested`: none that failed within `REST_S`."""
+        """Choose writable bookies for the open places, as the placement policy wants them.
+
+        Returns the bookies by index, and fewer if there are not enough. With `rested`, bookies that
+        failed within `REST_S` are not chosen.
+        """
         out: frozenset[str] = frozenset()
         if rested:
             horizon = asyncio.get_running_loop().time() - REST_S
@@ -146,8 +165,10 @@ class BookiePool:
         return self.placement.fill(wanted, self.placement.view(out))
 
     def _failed_s(self) -> dict[str, float]:
-        """Those that are chosen only where nothing else is left: how many seconds ago they failed,
-        -1 for those in quarantine."""
+        """Return the bookies that are chosen only if no other is left.
+
+        The value is the number of seconds since the bookie failed, or -1 if it is in quarantine.
+        """
         now = asyncio.get_running_loop().time()
         horizon = now - self._config.avoid_failed_bookie_s
         self._failed_at = {b: at for b, at in self._failed_at.items() if at > horizon}
@@ -157,8 +178,11 @@ class BookiePool:
     async def new_ensemble(
         self, size: int, write_quorum: int = 0, ack_quorum: int = 0
     ) -> tuple[str, ...]:
-        """NotEnoughBookiesError says what is missing; UsageError: the policy cannot be kept with
-        these quorums."""
+        """Choose a new ensemble.
+
+        Raises NotEnoughBookiesError, which says what is missing, and UsageError if the policy can
+        never be satisfied with these quorums.
+        """
         wanted = Wanted.new(size, write_quorum, ack_quorum)
         self.placement.policy.check(size, wanted.write_quorum, wanted.ack_quorum)
         chosen = await self.pick(wanted)
@@ -167,11 +191,12 @@ class BookiePool:
         return tuple(chosen[index] for index in range(size))
 
     def any_index(self, count: int) -> int:
-        """One of `count`, so that the readers of one ledger do not all ask the same bookie."""
+        """Return a random index below `count`, so that the readers of a ledger ask different
+        bookies."""
         return self.rng.randrange(count)
 
     async def _free_bytes(self, bookie_id: str) -> int:
-        """The free disk space of a bookie, as it says."""
+        """Return the free disk space of a bookie, as it reports it."""
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -181,13 +206,13 @@ class BookiePool:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {bookie_id} gave no answer within {limit:g} s"
+                f"bookie {bookie_id} did not answer within {limit:g} s"
             ) from None
 
     # -- channels -----------------------------------------------------------------------------
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> BookieChannel:
-        """A connected channel; with `adds_of`, one on which no other handle adds to that ledger.
+        """Return a connected channel. With `adds_of`, no other handle adds to that ledger over it.
 
         Raises BookieUnavailableError. Cancel-safe.
         """
@@ -195,26 +220,30 @@ class BookiePool:
         return found or await self._link(self._channels, bookie_id, adds_of)
 
     def channel_now(self, bookie_id: str, adds_of: int) -> BookieChannel | None:
-        """What `channel` would give without waiting."""
+        """Return the channel that `channel` would return without waiting, or None."""
         return self._channels.find(bookie_id, adds_of)
 
     def received_bytes(self, bookie_id: str) -> int:
-        """What has come on the channels to this bookie that there are: it grows while it answers
-        anybody."""
+        """Return the bytes that the channels to this bookie have received.
+
+        The number grows while the bookie answers anybody.
+        """
         return self._channels.received_bytes(bookie_id)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
-        """The same for protocol v3; connected when it is first asked for."""
+        """Return a connected channel for protocol v3, as `channel` does."""
         found = self._controls.find(bookie_id, adds_of)
         return found or await self._link(self._controls, bookie_id, adds_of)
 
     def control_now(self, bookie_id: str, adds_of: int) -> ControlChannel | None:
-        """What `control` would give without waiting."""
+        """Return the channel that `control` would return without waiting, or None."""
         return self._controls.find(bookie_id, adds_of)
 
     async def ask(self, bookie_id: str, call: Callable[[BookieChannel], Awaitable[T]]) -> T:
-        """Make a request that may be repeated. It is repeated once if its connection turns out to
-        be dead while it waits. Raises what `call` raises, and BookieUnavailableError. Cancel-safe.
+        """Make a request that may be repeated.
+
+        It is repeated once if its connection turns out to be dead while it waits. Raises the errors
+        of `call`, and BookieUnavailableError. Cancel-safe.
         """
         try:
             return await call(await self.channel(bookie_id))
@@ -251,8 +280,10 @@ class BookiePool:
                 self._links_watch.examine(link)
 
     async def answers_anew(self, bookie_id: str, timeout_s: float) -> bool:
-        """Return whether the bookie accepts a new connection and answers a probe on it within this
-        time. If it does, old connections are examined. Cancel-safe."""
+        """Return whether the bookie answers a probe over a new connection within this time.
+
+        If it does, old connections are examined. Cancel-safe.
+        """
         link: BookieChannel | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -296,6 +327,7 @@ class BookiePool:
 
     @property
     def bookies(self) -> Bookies:
+        """The registered bookies."""
         return self._bookies
 
     async def _refresh(self) -> None:
@@ -311,8 +343,10 @@ class BookiePool:
         changed.set()
 
     def _leave_old_addresses(self, before: Bookies) -> None:
-        """Give up connections to former addresses of bookies, and examine those to bookies that
-        were away. A process that registers again may be another one."""
+        """Give up connections to former addresses, and examine those to bookies that were away.
+
+        A process that registers again may be a new one.
+        """
         for links in (self._channels, self._controls):
             for bookie_id in links.bookies():
                 now = self._bookies.find(bookie_id)

@@ -1,19 +1,19 @@
-"""Datasets: named sets of ledgers, published in one compare-and-swap.
+"""Datasets: named sets of ledgers that are published in one compare-and-swap.
 
     datasets = client.datasets
     await datasets.publish("flights", [DatasetLedger(7, 0, 99, 100, 5120)], txn="2026-11-03")
     for ledger in (await datasets.read("flights")).ledgers: ...
 
-A reader sees all ledgers of a publication or none. Ledgers are written first and published last;
-those of writers that died are never seen, and `sweep_orphans` removes them. Passwords of ledgers
-are no part of a dataset.
+A reader sees all ledgers of a publication or none. Ledgers are written first and published last.
+Ledgers of writers that died are never part of a dataset, and `sweep_orphans` deletes them. A
+dataset does not store the passwords of its ledgers.
 
-Who may delete a ledger, and when? Publishing and deleting could race: a sweep looks, a slow job
-publishes, the sweep deletes. Therefore ledgers are *condemned* first, by a compare-and-swap on the
-same head that a publication swaps: a condemned ledger cannot be published any more, and one that is
-published cannot be condemned.
+Publishing and deleting could race: a sweep finds an unpublished ledger, a slow job publishes it,
+and the sweep deletes it. Therefore a sweep *condemns* ledgers first, by a compare-and-swap on the
+head that a publication swaps as well. A condemned ledger can no longer be published, and a
+published ledger cannot be condemned.
 
-The blocking form is `quire.blocking.Datasets`.
+`quire.blocking.Datasets` is the blocking form.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ __all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication", "Skipped", "Sw
 HEADS = "datasets"
 CHUNKS = "dataset_chunks"
 OWNER_KEY = "quire.dataset"
-"""Custom metadata of a ledger: the dataset that it was written for. Only ledgers that carry their
-dataset's name here are ever deleted by this module."""
+"""The key of a ledger's custom metadata that holds the dataset for which the ledger was written.
+This module deletes only ledgers that have their dataset's name here."""
 JOB_KEY = "quire.job"
-"""Custom metadata of a ledger: the one job that wrote it."""
+"""The key of a ledger's custom metadata that holds the job that wrote the ledger."""
 
 IDS_NAMED_MAX = 10
 """The number of ledger ids that one message lists."""
@@ -76,30 +76,34 @@ class Dataset:
 
     name: str
     sequence: int
-    """Publications so far."""
+    """The number of publications so far."""
     ledgers: tuple[DatasetLedger, ...]
     transactions: Mapping[str, int]
-    """The newest transaction keys, with the sequence of their publication."""
+    """The newest transaction keys, each with the sequence number of its publication."""
 
     @property
     def rows(self) -> int:
+        """The number of rows in all ledgers."""
         return sum(ledger.rows for ledger in self.ledgers)
 
     @property
     def bytes(self) -> int:
+        """The number of payload bytes in all ledgers."""
         return sum(ledger.bytes for ledger in self.ledgers)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What `publish` did."""
+    """The result of `Datasets.publish`."""
 
     sequence: int
-    """Of the publication with this transaction key."""
+    """The sequence number of the publication with this transaction key."""
     repeated: bool
-    """Whether the key was published before: by another, or by an earlier attempt of this one."""
+    """Whether the key had been published before, by another client or by an earlier attempt of this
+    call."""
     replaced: tuple[DatasetLedger, ...] = ()
-    """What an overwrite took out of the dataset. The ledgers exist still: `discard` them."""
+    """The ledgers that an overwrite removed from the dataset. They still exist: delete them with
+    `discard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,10 @@ class Sweep:
 
 
 class Datasets(Ready):
-    """The datasets of one cluster: `client.datasets`.
+    """The datasets of one cluster. `client.datasets` returns it.
 
-    All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
-    the outcome of a change is unknown then.
+    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
+    a change is then unknown, unless the call says otherwise.
     """
 
     def __init__(
@@ -136,9 +140,19 @@ class Datasets(Ready):
         return represented(self, cluster=self._store.uri)
 
     async def read(self, name: str) -> Dataset:
-        """The dataset now: everything that was published, nothing else. Cancel-safe.
+        """Read a dataset as it is now.
 
-        Raises NoSuchKeyError when there is none, MetadataError when it cannot be understood.
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the dataset.
+
+        Returns:
+            The dataset, with every ledger that was published and no other.
+
+        Raises:
+            NoSuchKeyError: The dataset does not exist.
+            MetadataError: The dataset is damaged or has an unknown format.
         """
         for _ in range(UPDATE_ATTEMPTS_MAX):
             head, version = await self._head(name)
@@ -149,20 +163,33 @@ class Datasets(Ready):
             except NoSuchKeyError as error:
                 if (await self._head(name))[1] == version:
                     raise MetadataError(f"dataset {name!r} is damaged: {error}") from error
-                continue  # replaced between two of our reads
+                continue  # it was replaced between two reads
             return Dataset(name, head.sequence, ledgers, head.transactions)
         raise too_many_conflicts(f"dataset {name!r}")
 
     async def find_transaction(self, name: str, txn: str) -> int | None:
-        """The sequence at which `txn` was published; None where that never was, or was forgotten
-        (see `publish`). Cancel-safe."""
+        """Find the publication that used a transaction key.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the dataset.
+            txn: The transaction key.
+
+        Returns:
+            The sequence number of the publication, or None if the key was never published or has
+            been forgotten (see `publish`).
+        """
         return (await self._head(name))[0].transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
-        """Return the sorted names of all datasets. Reads each head.
+        """List the names of all datasets.
 
-        A dataset that cannot be read is listed too, with a warning in the log: `read` reports what
-        is wrong with it. Cancel-safe.
+        Each head is read. A dataset that cannot be read is listed too, with a warning in the log:
+        `read` reports what is wrong with it. Cancelling this call is safe.
+
+        Returns:
+            The names, sorted.
         """
         names = await self._store.list_values((HEADS,))
         skipped: list[Skipped] = []
@@ -186,22 +213,36 @@ class Datasets(Ready):
         overwrite: bool = False,
         txn: str | None = None,
     ) -> Publication:
-        """Add ledgers to the dataset, or (`overwrite`) replace all it has, in one step.
+        """Add ledgers to a dataset, or replace all its ledgers, in one step.
 
-        On return the publication is as durable as the metadata store, and every later `read` sees
-        it. With a transaction key the call is idempotent: a key that was published before changes
-        nothing, and an unknown outcome is asked for again. A dataset remembers its newest 1,000
-        keys, across overwrites, until it is dropped. Without a key, MetadataUnavailableError
-        leaves the outcome unknown. If cancelled, the outcome is unknown as well.
+        On return the publication is as durable as the metadata store, and every later `read`
+        includes it. With a transaction key the call is idempotent: a key that was published before
+        changes nothing, and the call resolves an unknown outcome itself. A dataset remembers its
+        newest 1,000 keys, across overwrites, until it is dropped. If the call is cancelled, the
+        outcome is unknown.
 
-        The ledgers must exist: NoSuchLedgerError when one was deleted meanwhile (by a sweep whose
-        age limit was shorter than the job). UsageError: a bad name or key, a range given twice, or
-        more ledgers than a dataset can hold; nothing was published.
+        Args:
+            name: The name of the dataset, which is created if it does not exist.
+            ledgers: The ledgers to add.
+            overwrite: Whether the new ledgers replace all ledgers of the dataset. The replaced
+                ledgers are not deleted.
+            txn: A transaction key, which identifies this publication if it is repeated.
+
+        Returns:
+            The sequence number, and what an overwrite replaced.
+
+        Raises:
+            NoSuchLedgerError: A ledger was deleted meanwhile, for example by a sweep whose age
+                limit is shorter than the job. Nothing was published.
+            UsageError: The name or the key is not valid, a range is given twice, or the dataset
+                would become too large. Nothing was published.
+            MetadataUnavailableError: The metadata store does not answer. Without a transaction key
+                the outcome is unknown.
         """
         check_dataset_name(name)
         added = tuple(ledgers)
         if len({(a.ledger_id, a.first) for a in added}) != len(added):
-            raise UsageError(f"dataset {name!r}: a ledger is given twice")
+            raise UsageError(f"dataset {name!r}: a range of a ledger is given twice")
         if txn is not None:
             check_transaction_key(txn)
         tried = -1
@@ -211,7 +252,7 @@ class Datasets(Ready):
             nonlocal tried, replaced
             head, version = await self._head(name)
             if txn is not None and (done := head.transactions.get(txn)) is not None:
-                # Where the answer to our own attempt was lost, we know what it replaced.
+                # If the answer to an attempt of this call was lost, it is known what it replaced.
                 return Publication(done, True, replaced if done == tried else ())
             if overwrite:
                 replaced = await self._ledgers(name, head)
@@ -223,9 +264,18 @@ class Datasets(Ready):
         return await swap(f"dataset {name!r}", attempt, self._rng, ask_again=txn is not None)
 
     async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
-        """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
-        ledgers that were written for it are deleted too. Transaction keys are forgotten; a value
-        of some 100 bytes stays behind."""
+        """Remove a dataset.
+
+        On return the removal is as durable as the metadata store. The transaction keys are
+        forgotten. A value of about 100 bytes stays in the metadata store.
+
+        Args:
+            name: The name of the dataset.
+            delete_ledgers: Whether to delete the ledgers that were written for the dataset as well.
+
+        Returns:
+            The dataset as it was, or None if it did not exist.
+        """
 
         async def attempt() -> Dataset | None:
             head, version = await self._head(name)
@@ -245,9 +295,18 @@ class Datasets(Ready):
     # -- deleting ledgers ---------------------------------------------------------------------
 
     async def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
-        """Delete those of these ledgers that were written for dataset `name` and that it does not
-        hold; their ids. After this none of them can be published. Safe to call again, and while
-        others publish; if cancelled, what was condemned is deleted by the next call."""
+        """Delete ledgers that were written for a dataset and that it does not contain.
+
+        Afterwards none of them can be published. The call is safe to repeat, and safe while others
+        publish. If it is cancelled, the next call deletes the ledgers that this one condemned.
+
+        Args:
+            name: The name of the dataset.
+            ledger_ids: The ids of the ledgers. Ledgers of other datasets are ignored.
+
+        Returns:
+            The ids of the deleted ledgers.
+        """
         check_dataset_name(name)
         wanted = sorted(set(ledger_ids))
         mine = [
@@ -270,8 +329,19 @@ class Datasets(Ready):
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> list[int]:
-        """Delete the ledgers that `sweep` deletes, and return their ids. A warning in the log names
-        the skipped items."""
+        """Delete the ledgers that `sweep` deletes. A warning in the log names the skipped items.
+
+        Args:
+            older_than_s: As for `sweep`.
+            name: As for `sweep`.
+            job: As for `sweep`.
+            first: As for `sweep`.
+            keep: As for `sweep`.
+            look_at_most: As for `sweep`.
+
+        Returns:
+            The ids of the deleted ledgers, ascending.
+        """
         swept = await self.sweep(
             older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
         )
@@ -288,19 +358,33 @@ class Datasets(Ready):
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> Sweep:
-        """Delete ledgers that were written for a dataset (custom metadata `quire.dataset`), are
-        older than the limit and not published.
+        """Delete old ledgers that were written for a dataset but are not published.
 
-        A ledger or a dataset that cannot be read is skipped, and the sweep continues. The ledgers
-        that were written for such a dataset are kept: it may hold them.
+        A ledger belongs to a dataset if its custom metadata `quire.dataset` names it. A ledger or a
+        dataset that cannot be read is skipped, and the sweep continues. The ledgers that were
+        written for such a dataset are kept, because it may contain them. Ledgers whose metadata
+        names no dataset, or has no creation time, are never deleted.
 
-        Ledgers of a job that still runs are unpublished as well, so the limit must be longer than
-        the longest job. A job whose ledgers were swept fails to publish: it never publishes gaps.
-        Reads the metadata of every ledger from `first` on, of `look_at_most`. `name` and `job`
-        narrow the sweep. Ledgers whose metadata names no dataset, or that have no creation time,
-        are never touched. Raises CollectionOffError or MetadataWentBackError if nothing may be
-        deleted according to this metadata store. A sweep of one `job`, which runs after the job,
-        then deletes nothing.
+        Ledgers of a job that is still running are unpublished as well, so the age limit must be
+        longer than the longest job. A job whose ledgers were swept fails to publish: it never
+        publishes gaps.
+
+        Args:
+            older_than_s: The age limit, in seconds. Younger ledgers are kept.
+            name: Sweep only the ledgers of this dataset.
+            job: Sweep only the ledgers of this job.
+            first: The smallest ledger id to look at.
+            keep: The ids of ledgers that are kept in any case.
+            look_at_most: The number of ledgers whose metadata is read. The default is no limit.
+
+        Returns:
+            The ids of the deleted ledgers, and the items that were skipped.
+
+        Raises:
+            CollectionOffError: Garbage collection is switched off. Nothing was deleted. A sweep of
+                one `job`, which runs after the job, then returns an empty result instead.
+            MetadataWentBackError: The metadata store is in an older state than before. Nothing was
+                deleted. A sweep of one `job` then returns an empty result instead.
         """
         if name is not None:
             check_dataset_name(name)
@@ -339,7 +423,7 @@ class Datasets(Ready):
     async def _some_ledgers(
         self, first: int, spared: set[int], at_most: int | None
     ) -> AsyncIterator[list[int]]:
-        """The ledgers from `first` on that are not spared, up to so many, in pieces."""
+        """Yield batches of ledgers from `first` on, without the spared ones, `at_most` in total."""
         left = at_most
         ranges = self._store.list_ledgers(first)
         try:
@@ -361,8 +445,10 @@ class Datasets(Ready):
         return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
 
     async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
-        """All that is condemned now, leftovers of others included. The write also puts an end to
-        publications in flight, whose outcome may have been unknown."""
+        """Condemn ledgers, and return all that are condemned now, including leftovers of others.
+
+        The write also ends publications in flight whose outcome may have been unknown.
+        """
 
         async def attempt() -> Sequence[int]:
             head, version = await self._head(name)
@@ -381,7 +467,7 @@ class Datasets(Ready):
         return await swap(f"dataset {name!r}", attempt, self._rng)
 
     async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
-        """These are deleted: publishing them fails for that reason now."""
+        """Remove deleted ledgers from the condemned ones. They can still not be published."""
         gone = set(ledger_ids)
 
         async def attempt() -> None:
@@ -397,7 +483,7 @@ class Datasets(Ready):
         return "" if isinstance(origin, Skipped) else _text(origin[0], OWNER_KEY)
 
     async def _origin(self, ledger_id: int) -> tuple[Mapping[str, bytes], int] | Skipped:
-        """Return (custom metadata, creation time); ({}, -1) for a ledger that is gone."""
+        """Return the custom metadata and the creation time, or ({}, -1) for a deleted ledger."""
         try:
             value = (await self._store.read_ledger(ledger_id)).value
         except MetadataUnavailableError:
@@ -411,7 +497,7 @@ class Datasets(Ready):
     # -- heads and chunks ---------------------------------------------------------------------
 
     async def _head(self, name: str) -> tuple[Head, int | None]:
-        """The head and its version; None where nothing was ever stored."""
+        """Return the head and its version, or None as the version if nothing was ever stored."""
         try:
             stored = await self._store.read_value((HEADS, name))
         except NoSuchKeyError:
@@ -419,7 +505,10 @@ class Datasets(Ready):
         return decode_head(name, stored.value), stored.version
 
     async def _ledgers(self, name: str, head: Head) -> tuple[DatasetLedger, ...]:
-        """NoSuchKeyError where a chunk is gone: the head is not the newest."""
+        """Return all ledgers of a head.
+
+        Raises NoSuchKeyError if a chunk is gone, which means that the head is not the newest one.
+        """
 
         async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
             stored = await self._store.read_value((CHUNKS, name, chunk.chunk_id))
@@ -459,13 +548,13 @@ class Datasets(Ready):
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
         new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
-        encode_head(name, new, VALUE_BYTES_MAX)  # refused before anything is stored
+        encode_head(name, new, VALUE_BYTES_MAX)  # raises before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
             try:
                 await self._store.write_value((CHUNKS, name, part[0].chunk_id), part[1], None)
             except KeyExistsError:
-                pass  # its id says that it has these bytes
+                pass  # by its id, it has the same bytes
 
         await each(chunks, store)
         await self._write(name, new, version)
@@ -477,8 +566,10 @@ class Datasets(Ready):
         await self._store.write_value((HEADS, name), encode_head(name, head), version)
 
     async def _remove_chunks(self, name: str) -> None:
-        """Delete the chunks that no head can name any more. Best effort: what stays is found the
-        next time."""
+        """Delete the chunks that no head can name any more.
+
+        This is best effort. A later call finds the chunks that stay.
+        """
         try:
             found = await self._store.list_values((CHUNKS, name))
             head, version = await self._head(name)
@@ -501,7 +592,7 @@ class Datasets(Ready):
 def no_such_dataset(name: str) -> NoSuchKeyError:
     return NoSuchKeyError(
         f"dataset {name!r} does not exist",
-        remedy="Check the name and the metadata URI; nothing may have been published yet",
+        remedy="Check the name and the metadata URI, or publish the dataset first",
     )
 
 

@@ -1,6 +1,6 @@
-"""What is stored of a dataset: a head value and, for large ones, chunk values. Pure.
+"""The stored form of a dataset: a head value, and chunk values for large datasets. No I/O.
 
-Head, at ("datasets", NAME), JSON in UTF-8:
+The head, at ("datasets", NAME), is JSON in UTF-8:
 
     {"format": 1, "exists": true, "sequence": 3,
      "chunks": [{"id": "2-9f...", "ledgers": 800}],
@@ -8,14 +8,14 @@ Head, at ("datasets", NAME), JSON in UTF-8:
      "transactions": {"nightly-2026-11-03": 3},
      "condemned": []}
 
-The dataset's ledgers are those of the chunks, in order, then those of the head. A chunk, at
-("dataset_chunks", NAME, ID), is {"format": 1, "ledgers": [...]} and never changes; its id begins
+The dataset's ledgers are those of the chunks, in order, followed by those of the head. A chunk, at
+("dataset_chunks", NAME, ID), is {"format": 1, "ledgers": [...]} and never changes. Its id begins
 with the version that the head had when the chunk was made, and ends with a digest of its bytes. A
-chunk can be published only by a compare-and-swap on that version: once the head has moved on
-without naming it, it is garbage.
+chunk can be published only by a compare-and-swap on that version. Once the head has a newer version
+that does not name the chunk, the chunk is garbage.
 
-`exists` false is what a dropped dataset leaves behind, so that the head's version never starts
-again and a publisher that slept through the drop cannot win a compare-and-swap.
+Dropping a dataset leaves a head with `exists` false. The head's version therefore never starts
+again, and a publisher that was suspended during the drop cannot win a compare-and-swap.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ can still be swept, overwritten and dropped."""
 SWEPT_BYTES_MAX = 1_000_000
 """The largest head, in bytes, while ledgers are being deleted."""
 INLINE_BYTES_MAX = 64 * 1024
-"""Of the ledgers in the head, which is written anew at each publication. Behind it they move into
-chunks."""
+"""The largest size, in bytes, of the ledgers in the head, which every publication rewrites. If
+there are more, they move into chunks."""
 CHUNK_BYTES_MAX = 256 * 1024
 TRANSACTIONS_MAX = 1_000
-"""Transaction keys remembered by a dataset; the oldest is forgotten first."""
+"""The number of transaction keys that a dataset remembers. The oldest is forgotten first."""
 TRANSACTION_KEY_BYTES_MAX = 256
 TRANSACTION_KEY_STORED_BYTES_MAX = 320
 """The largest size, in bytes, of a transaction key as it is stored. There a quote takes two bytes
@@ -50,24 +50,24 @@ NAME_BYTES_MAX = 4_096
 it."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
-"""Ledgers that are being deleted at one time."""
+"""The number of ledgers that are deleted at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetLedger:
-    """Entries first..last of one ledger, as a part of a dataset."""
+    """Entries `first` to `last` of one ledger, as a part of a dataset."""
 
     ledger_id: int
     first: int
     last: int
     rows: int
     bytes: int
-    """Payload bytes of these entries."""
+    """The number of payload bytes of these entries."""
 
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or not 0 <= self.first <= self.last:
             raise UsageError(
-                f"entries {self.first}..{self.last} of ledger {self.ledger_id} are no range"
+                f"ledger {self.ledger_id}: entries {self.first}..{self.last} are not a valid range"
             )
         if self.rows < 0 or self.bytes < 0:
             raise UsageError(f"ledger {self.ledger_id}: rows and bytes cannot be negative")
@@ -75,28 +75,30 @@ class DatasetLedger:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """The id of a chunk value, and the number of ledgers in it."""
+
     chunk_id: str
     ledgers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head value. The default is that of a dataset that never was."""
+    """A head value. The default is the head of a dataset that never existed."""
 
     exists: bool = False
     sequence: int = 0
-    """Publications so far."""
+    """The number of publications so far."""
     chunks: tuple[Chunk, ...] = ()
     ledgers: tuple[DatasetLedger, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
-    """Key -> sequence of its publication, the oldest first."""
+    """Transaction keys and the sequence numbers of their publications, the oldest first."""
     condemned: tuple[int, ...] = ()
     """Ledgers that are being deleted and can no longer be published."""
 
     def published(
         self, chunks: Sequence[Chunk], ledgers: Sequence[DatasetLedger], txn: str | None
     ) -> Head:
-        """The head after one more publication, which leaves these chunks and ledgers."""
+        """Return the head after one more publication, which leaves these chunks and ledgers."""
         transactions = dict(self.transactions)
         if txn is not None:
             transactions[txn] = self.sequence + 1
@@ -112,6 +114,7 @@ class Head:
         )
 
     def dropped(self) -> Head:
+        """Return the head that a dropped dataset leaves behind."""
         return Head(sequence=self.sequence, condemned=self.condemned)
 
 
@@ -130,8 +133,10 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_transaction_key(txn: str) -> str:
-    """Return `txn`. Raises UsageError unless `TRANSACTIONS_MAX` keys of this size fit into one
-    head."""
+    """Return `txn`, if `TRANSACTIONS_MAX` keys of this size fit into one head.
+
+    Raises UsageError if they do not.
+    """
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
@@ -172,6 +177,7 @@ def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> byte
 
 
 def decode_head(name: str, data: bytes) -> Head:
+    """Return the head that these bytes hold. Raises MetadataError if they cannot be decoded."""
     value = _load(f"dataset {name!r}", data)
     try:
         return Head(
@@ -187,10 +193,15 @@ def decode_head(name: str, data: bytes) -> Head:
 
 
 def encode_chunk(ledgers: Iterable[DatasetLedger]) -> bytes:
+    """Return the stored form of a chunk."""
     return _dump({"format": FORMAT, "ledgers": [_ledger_value(ledger) for ledger in ledgers]})
 
 
 def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, ...]:
+    """Return the ledgers of a chunk.
+
+    Raises MetadataError if its bytes are not the ones that were published.
+    """
     what = f"chunk {chunk.chunk_id} of dataset {name!r}"
     value = _load(what, data)
     try:
@@ -203,14 +214,22 @@ def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, .
 
 
 def chunk_id_digest(data: bytes) -> str:
+    """Return the digest of a chunk's bytes with which its id ends."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def split(
     ledgers: Sequence[DatasetLedger], version: int | None
 ) -> tuple[list[tuple[Chunk, bytes]], Sequence[DatasetLedger]]:
-    """What the head behind `version` (None: the first one) is to hold behind the chunks that it
-    has: (new chunks with their bytes, what stays in the head)."""
+    """Split ledgers into new chunks and a rest that stays in the head.
+
+    Args:
+        ledgers: The ledgers after those of the chunks that the head has already.
+        version: The version of the head that the publication replaces, or None for the first one.
+
+    Returns:
+        The new chunks with their bytes, and the ledgers that stay in the head.
+    """
     sizes = [len(_dump(_ledger_value(ledger))) + 1 for ledger in ledgers]
     if sum(sizes) <= INLINE_BYTES_MAX:
         return [], ledgers
@@ -228,8 +247,10 @@ def split(
 
 
 def chunk_base_version(chunk_id: str) -> int | None:
-    """The head's version when the chunk was made, -1 if there was none; None for a name that is no
-    chunk of ours."""
+    """Return the version of the head when the chunk was made.
+
+    Returns -1 if there was no head, and None for a name that is not the id of a chunk.
+    """
     version = chunk_id.split("-")[0]
     if version == NO_HEAD:
         return -1
@@ -268,14 +289,15 @@ def _load(what: str, data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _not_understood(what, error) from error
     if not isinstance(value, dict):
-        raise _not_understood(what, "it is no JSON object")
+        raise _not_understood(what, "it is not a JSON object")
     if value.get("format") != FORMAT:
         raise MetadataError(
-            f"{what} is stored in format {value.get('format')}, this version reads format {FORMAT}",
+            f"{what} is stored in format {value.get('format')}, but this version reads only "
+            f"format {FORMAT}",
             remedy="Use a newer version of Quire",
         )
     return value
 
 
 def _not_understood(what: str, why: object) -> MetadataError:
-    return MetadataError(f"{what} cannot be understood: {why}")
+    return MetadataError(f"{what} cannot be decoded: {why}")

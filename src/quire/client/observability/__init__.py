@@ -1,1 +1,1 @@
-"""What a client reports about itself: log events, metrics and spans."""
+"""Reports of a client about itself: log events, metrics and spans."""

@@ -1,9 +1,9 @@
-"""What a client logs: one line for each event, with its fields beside the text.
+"""The log of a client: one line for each event, with its fields next to the text.
 
 An event has a name and fields (`ledger`, `entry`, `bookie`, `outcome` and others). The text of the
-record has them as `name key=value ...`; the record itself has them as attributes, as `extra` makes
-them, so that any formatter for JSON finds them. `JsonFormatter` is one. The events are listed in
-docs/guides/client-observability.md. Nothing is logged for each entry.
+record has them as `name key=value ...`. The record also has them as attributes, as `extra` sets
+them, so that a JSON formatter can find them. `JsonFormatter` is one.
+docs/guides/client-observability.md lists the events. Nothing is logged for single entries.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ logger = logging.getLogger("quire.client")
 Field = str | int | float | list[str]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has."""
+"""The attributes that every record has."""
 
 
 def log_event(level: int, event: str, **fields: Field) -> None:
-    """One line, if anybody listens to that level."""
+    """Log one event, if its level is enabled."""
     if logger.isEnabledFor(level):
         text = " ".join(f"{name}={_text(value)}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, extra={"event": event, **fields})
@@ -36,8 +36,11 @@ def _text(value: Field) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: `time` (RFC 3339, UTC), `level`, `logger`, `message`, then
-    what the record was given as `extra`, and `exception` where there is one."""
+    """A formatter that writes a record as one line of JSON.
+
+    The line has `time` (RFC 3339, UTC), `level`, `logger` and `message`, then the record's `extra`
+    fields, and `exception` if there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -1,8 +1,8 @@
-"""Spans of OpenTelemetry, where a program hands its client a tracer; without one, next to nothing.
+"""OpenTelemetry spans for programs that pass a tracer to their client.
 
-Spans are of calls, of batches and of requests for many entries, never of single entries. Only what
-a program with a tracer has anyway is imported (`opentelemetry-api`, the extra `otel`), and only
-then. What each span is and has: docs/guides/client-observability.md.
+Spans cover calls, batches and requests for many entries, never single entries. Without a tracer
+they cost next to nothing. `opentelemetry-api` (the extra `otel`) is imported only if there is a
+tracer. docs/guides/client-observability.md describes each span.
 """
 
 from __future__ import annotations
@@ -32,26 +32,32 @@ class Tracing:
         self._tracer = tracer
 
     def span(self, name: str, **values: Value) -> AbstractContextManager[Span | None]:
-        """The span of a block of code, a child of the caller's. An error that leaves the block is
-        its status. None where there is no tracer."""
+        """Return the span of a block of code, as a child of the caller's span.
+
+        An error that leaves the block becomes its status. Without a tracer the context manager
+        returns None.
+        """
         if self._tracer is None:
             return _NOTHING
         return self._tracer.start_as_current_span(f"quire.{name}", attributes=_attributes(values))
 
     def of_session(self, ledger_id: int) -> SessionSpans | None:
-        """To be called where the session is made: what it does in the background is linked to the
-        caller's span."""
+        """Return the spans of a session, or None without a tracer.
+
+        Call it where the session is made: the work that the session does in the background is
+        linked to the caller's span.
+        """
         return None if self._tracer is None else SessionSpans(self._tracer, ledger_id)
 
 
 def note(span: Span | None, **values: Value) -> None:
-    """What is known only at the end of a block."""
+    """Add attributes that are known only at the end of a block."""
     if span is not None:
         span.set_attributes(_attributes(values))
 
 
 class SessionSpans:
-    """Of the adds to one ledger."""
+    """The spans of the adds to one ledger."""
 
     def __init__(self, tracer: Tracer, ledger_id: int) -> None:
         from opentelemetry.trace import Link, get_current_span
@@ -61,7 +67,8 @@ class SessionSpans:
         made_by = get_current_span().get_span_context()
         self._links = [Link(made_by)] if made_by.is_valid else []
         self._batches: deque[tuple[int, Span]] = deque()
-        """By last entry, ascending: as many as the session has batches without acknowledgement."""
+        """The last entry and the span of each batch without acknowledgement, in the order of
+        entries."""
 
     def sent(self, first: int, last: int, size_bytes: int) -> None:
         span = self._tracer.start_span(
@@ -73,7 +80,7 @@ class SessionSpans:
                 "quire.size_bytes": size_bytes,
             },
         )
-        if span.is_recording():  # else it is not sampled
+        if span.is_recording():  # otherwise it is not sampled
             self._batches.append((last, span))
 
     def accepted(self, through: int) -> None:
@@ -82,7 +89,7 @@ class SessionSpans:
             batches.popleft()[1].end()
 
     def failed(self, error: QuireError) -> None:
-        """The session is over: what it sent and nobody acknowledged may or may not be there."""
+        """End all spans with an error. It is unknown whether their entries are in the ledger."""
         from opentelemetry.trace import StatusCode
 
         batches, self._batches = self._batches, deque()
@@ -91,8 +98,10 @@ class SessionSpans:
             span.end()
 
     def ensemble_change(self, failed: list[str]) -> AbstractContextManager[Span]:
-        """A trace of its own: it happens behind the back of all callers, whose spans may be over
-        since long."""
+        """Return the span of an ensemble change.
+
+        It begins a trace of its own, because the spans of all callers may have ended long before.
+        """
         from opentelemetry.context import Context
 
         return self._tracer.start_as_current_span(

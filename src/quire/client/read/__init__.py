@@ -1,4 +1,5 @@
 """Reading a ledger, whether it is closed or still written.
 
-Read `reader` and `engine`, then `follow` and `tail`. It may import `cluster` and `observability`.
+Read `reader` and `engine`, then `follow` and `tail`. This package may import `cluster` and
+`observability`.
 """

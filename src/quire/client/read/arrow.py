@@ -1,11 +1,11 @@
 """Ranges of entries as Arrow tables, pandas or Polars frames, without Spark.
 
-Columns: `ledger_id` (int64), `entry_id` (int64), `length` (int64, payload bytes of the entry) and
-`value` (binary). Needs the extra `arrow` (Polars: `polars`).
+The columns are `ledger_id` (int64), `entry_id` (int64), `length` (int64, payload bytes of the
+entry) and `value` (binary). This needs the extra `arrow` (for Polars `polars`).
 
-No object is made per entry: the buffer of a run, cut at the beginning and the end of each payload,
-is an Arrow array whose odd elements are the headers in between; a gather of the even ones copies
-the payloads and nothing else.
+No object is made per entry. The buffer of a run, cut at the beginning and the end of each payload,
+is an Arrow array whose odd elements are the headers in between. A gather of the even elements
+copies the payloads and nothing else.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("ledger_id", "entry_id", "length", "value")
 OFFSET_MAX = 2**31 - 1
-"""Arrow's `binary` counts bytes in 32 bits."""
+"""The largest offset in an Arrow `binary` array, which counts bytes in 32 bits."""
 
 
 def import_pyarrow() -> Any:
+    """Import pyarrow. Raises UsageError, which says what to install."""
     try:
         import numpy  # noqa: F401 - pyarrow can do without, this module cannot
         import pyarrow
@@ -38,7 +39,7 @@ def import_pyarrow() -> Any:
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The schema of `record_batch`."""
+    """Return the schema of `record_batch`."""
     arrow = import_pyarrow()
     return arrow.schema(
         [
@@ -49,7 +50,7 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def record_batch(run: EntryRun, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """One run of entries, of at most 2 GiB, as a record batch."""
+    """Return one run of entries, of at most 2 GiB, as a record batch."""
     arrow = import_pyarrow()
     arrays = {
         "ledger_id": ledger_ids,
@@ -78,7 +79,7 @@ def lengths(run: EntryRun) -> pa.Array:
 
 
 def values(run: EntryRun) -> pa.Array:
-    """The payloads, in one buffer of their own: the run's is not kept alive."""
+    """Return the payloads in a buffer of their own, so that the buffer of the run can be freed."""
     if not run:
         arrow = import_pyarrow()
         return arrow.array([], arrow.binary())
@@ -92,8 +93,10 @@ def values(run: EntryRun) -> pa.Array:
 
 
 def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
-    """Return the parts buffer[start:end], of numpy arrays of ascending positions, as one array in a
-    buffer of its own."""
+    """Return the parts buffer[start:end] as one array with a buffer of its own.
+
+    `starts` and `ends` are numpy arrays of ascending positions.
+    """
     import numpy
 
     arrow, count = import_pyarrow(), len(starts)
@@ -107,7 +110,7 @@ def gather(starts: Any, ends: Any, buffer: Buffer) -> pa.Array:
 
 
 def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Runs, one behind the other, as one table."""
+    """Return runs as one table, one after the other."""
     arrow = import_pyarrow()
     return arrow.Table.from_batches(
         [record_batch(run, columns) for run in runs], schema=schema(columns)
@@ -115,7 +118,7 @@ def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Tabl
 
 
 def _numbers(values: Sequence[int]) -> Any:
-    """As a numpy array of 64-bit integers."""
+    """Return the values as a numpy array of 64-bit integers."""
     import numpy
 
     if isinstance(values, range):

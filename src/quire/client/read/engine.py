@@ -1,11 +1,11 @@
-"""Reading ranges: windows in flight, replicas tried in turn, every digest verified.
+"""Reads of ranges: windows in flight, replicas tried in turn, every digest verified.
 
-Where every bookie has every entry (ensemble = write quorum) a window is one batch read; striped
-ledgers are read entry by entry, many in one write. A window is answered by the first replica that
-gives valid bytes; replicas take turns so that they share the load.
+If every bookie has every entry (ensemble size = write quorum), a window is one batch read. Striped
+ledgers are read entry by entry, with many reads in one write. The first replica that returns valid
+bytes answers a window. Replicas take turns, so that they share the load.
 
-Where copies have to be compared (`TrustModel.compares_copies`) every replica of an entry is asked,
-and what `copies_needed` of them say is the entry.
+If copies have to be compared (`TrustModel.compares_copies`), every replica of an entry is asked,
+and the content on which `copies_needed` of them agree is the entry.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ from quire.errors import (
 from quire.net.answer_codes import NoEntryAnswer
 
 FIRST_WINDOW_ENTRIES = 256
-"""Of a read that does not know yet how large the entries are."""
+"""The number of entries in the first window, when the size of entries is not known yet."""
 FIRST_SINGLE_READS = 32
-"""The same, where nothing but their number bounds what comes."""
+"""The number of entries in the first window of single reads, whose answers only it limits."""
 MAX_WINDOW_ENTRIES = 16_384
 
 _Window = tuple[list[EntryRun], QuireError | None]
-"""What was read of it, and why no more was."""
+"""The runs that were read from a window, and why there are no more."""
 
 
 class ReadEngine:
-    """Reads entries of one ledger; `metadata` gives its newest known metadata, `refresh` reads it
-    again (rule 38: replicas may have moved)."""
+    """The reads of the entries of one ledger.
+
+    `metadata` returns the newest known metadata. `refresh` reads it again, because replicas may
+    have moved (rule 38).
+    """
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class ReadEngine:
         self._pool = pool
         self._config = config
         self._entry_bytes = 0.0
-        """A running mean, to cut ranges into windows."""
+        """A running mean of the size of entries, by which ranges are divided into windows."""
         self._turn = 0
         self._no_batches = False
         self._hedge = Hedge(config, pool.received_bytes, pool.health.overtaken)
@@ -75,14 +78,16 @@ class ReadEngine:
     async def runs(
         self, first: int, last: int, near: str | None = None
     ) -> AsyncGenerator[EntryRun, None]:
-        """Verified entries first..last, in order, as runs. The caller knows that they exist.
-        `near`: the bookie to ask first, where batches are read; else they take turns. What lies
-        before an entry that cannot be read is given before the error."""
+        """Yield verified entries first..last, in order, as runs. The caller knows that they exist.
+
+        `near` is the bookie to ask first if batches are read; without it the replicas take turns.
+        Entries before one that cannot be read are yielded before the error is raised.
+        """
         windows: deque[asyncio.Task[_Window]] = deque()
         upcoming = first
         try:
             while upcoming <= last or windows:
-                # Until the size of entries is known there is one window only.
+                # Use one window until the size of entries is known.
                 limit = self._config.read_windows if self._entry_bytes else 1
                 while upcoming <= last and len(windows) < limit:
                     end = self._window_end(upcoming, last)
@@ -98,8 +103,11 @@ class ReadEngine:
             await cancelled(windows)
 
     async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
-        """As `runs`, of entries that may not exist: NoSuchEntryError at the first that every
-        replica denies, behind all before it."""
+        """Yield entries that may not exist, as `runs` does.
+
+        NoSuchEntryError is raised at the first entry that every replica denies, after all entries
+        before it.
+        """
         while first <= last:
             found, error = await self._window(first, self._window_end(first, last), None)
             for run in found:
@@ -110,7 +118,7 @@ class ReadEngine:
 
     @property
     def batches(self) -> bool:
-        """Whether a bookie can be asked for many entries at once."""
+        """Whether one request can ask a bookie for many entries."""
         return not self._single(self._metadata())
 
     def _window_end(self, first: int, last: int) -> int:
@@ -158,7 +166,7 @@ class ReadEngine:
         return runs, None
 
     async def _fetch_moved(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """As `_fetch`, where replicas may have moved since the metadata was read."""
+        """Fetch as `_fetch` does, even if replicas have moved since the metadata was read."""
         try:
             return await self._fetch(first, last, turn, near)
         except ReadError:
@@ -167,7 +175,7 @@ class ReadEngine:
         return await self._fetch(first, last, turn, near)
 
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
-        """At least the first entry of first..last."""
+        """Return at least the first entry of first..last."""
         metadata = self._metadata()
         if self.trust.compares_copies:
             return await self._agreed(metadata, first, last)
@@ -193,7 +201,7 @@ class ReadEngine:
         ask: Callable[[str, int, int], Awaitable[EntryRun]],
         near: str | None = None,
     ) -> EntryRun:
-        """The replicas take turns in being asked first."""
+        """Ask the replicas in turn. Each call begins with another one."""
         ensemble = metadata.segment_of(first).ensemble
         members = write_set(first, metadata.ensemble_size, metadata.write_quorum)
         at = turn % len(members)
@@ -208,7 +216,10 @@ class ReadEngine:
     def _note(
         self, metadata: LedgerMetadata, entry_id: int, errors: dict[str, QuireError], found: bool
     ) -> None:
-        """What was seen of bookies that did not give an entry; `found`: another one did."""
+        """Record what was seen of bookies that did not return an entry.
+
+        `found` says that another bookie returned it.
+        """
         health, ledger_id = self._pool.health, self._codec.ledger_id
         for bookie, error in errors.items():
             if isinstance(error, NoEntryAnswer):
@@ -241,9 +252,9 @@ class ReadEngine:
         return False
 
     def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
-        """The bookie gave something that does not check."""
+        """Record that a bookie sent bytes that fail verification, and return the error."""
         metadata, ledger_id = self._metadata(), self._codec.ledger_id
-        # Without a password to compare with ours, it may be our key that is wrong.
+        # If the metadata has no password to compare, the reader's own key may be wrong.
         if metadata.password is not None or self._codec.digest is not DigestType.HMAC:
             kind = misbehaviour_of(error)
             self._pool.health.misbehaved(bookie, kind, ledger_id, entry_id)
@@ -262,8 +273,10 @@ class ReadEngine:
         *,
         flags: int = 0,
     ) -> EntryRun:
-        """What one bookie has of first..last, at least the first of them; of the others no more
-        than `max_bytes` hold."""
+        """Return the entries of first..last that one bookie has: at least the first, in order.
+
+        The others take at most `max_bytes`.
+        """
         count = last - first + 1
         size = self._config.read_window_bytes * 2 if max_bytes is None else max_bytes
         with self._span("read_batch", first, last, bookie=bookie):
@@ -290,9 +303,11 @@ class ReadEngine:
     # -- single reads -------------------------------------------------------------------------
 
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """Of first..last what comes before an entry that cannot be read. What has one write set is
-        asked for together, in one write, of one replica after the other. What is left then is asked
-        for alone."""
+        """Return the entries of first..last that come before one that cannot be read.
+
+        Entries with the same write set are requested together, in one write, from one replica after
+        the other. Entries that are then still missing are requested one by one.
+        """
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}
         ensemble = metadata.segment_of(first).ensemble
@@ -309,7 +324,7 @@ class ReadEngine:
                 except ReadError:
                     if entry == first:
                         raise
-                    last = entry - 1  # Whoever asks for the next one is told.
+                    last = entry - 1  # a read of the next one raises the error
                     break
                 found[entry] = memoryview(run.data)[:].tobytes()
         for entry, errors in denied.items():
@@ -324,13 +339,13 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Fill `found` with what these replicas answer validly, and `denied` with what each says
-        that it never had."""
+        """Add valid answers of these replicas to `found`, and entries that they never had to
+        `denied`."""
 
         async def ask(bookie: str) -> None:
             left = [entry for entry in entries if entry not in found]
             if not left:
-                return  # Who was late has given them meanwhile.
+                return  # a late bookie has returned them meanwhile
             with self._span("read_stripe", left[0], left[-1], bookie=bookie):
                 answers = await self._pool.ask_many(bookie, self._codec.ledger_id, left)
             self._take(bookie, dict(zip(left, answers)), found, denied)
@@ -347,7 +362,10 @@ class ReadEngine:
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
     ) -> None:
-        """Raises one of the errors, if none of those who were asked has given the entry yet."""
+        """Take the answers of one bookie.
+
+        Raises one of its errors, unless another bookie has returned that entry.
+        """
         problem: BaseException | None = None
         for entry, answer in answers.items():
             if isinstance(answer, bytes):
@@ -368,7 +386,10 @@ class ReadEngine:
     # -- copies that are compared -------------------------------------------------------------
 
     async def _agreed(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """Of first..last what `copies_needed` of its write set have, up to what they have not."""
+        """Return the entries of first..last on which `copies_needed` members agree.
+
+        The result ends before the first entry without agreement.
+        """
         ensemble = metadata.segment_of(first).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         copies: dict[int, dict[int, bytes]] = {entry: {} for entry in range(first, last + 1)}
@@ -404,7 +425,7 @@ class ReadEngine:
         copies: dict[int, dict[int, bytes]],
         errors: dict[str, QuireError],
     ) -> None:
-        """Add what this member has."""
+        """Add the copies of one member."""
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
@@ -429,7 +450,7 @@ class ReadEngine:
     def _agreement(
         self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]
     ) -> bytes | None:
-        """The copy that enough members agree on, if there is one; the others misbehave."""
+        """Return the copy on which enough members agree, or None. Other members misbehave."""
         votes = EntryVotes()
         for index, data in copies.items():
             votes.copies.setdefault(self._codec.content(data), set()).add(index)
@@ -439,14 +460,14 @@ class ReadEngine:
         for index in copies.keys() - votes.copies[content]:
             health, ledger_id = self._pool.health, self._codec.ledger_id
             health.misbehaved(ensemble[index], Misbehaviour.WRONG_ENTRY, ledger_id, entry)
-        # LACs differ legitimately. The lowest is no higher than that of somebody honest.
+        # LACs may differ for good reasons. The lowest is at most that of an honest bookie.
         equal = [copies[index] for index in sorted(votes.copies[content])]
         return min(equal, key=lambda data: int.from_bytes(data[16:24], "big", signed=True))
 
     def _disagree(self, entry_id: int, copies: int, errors: dict[str, QuireError]) -> ReadError:
         ledger_id = self._codec.ledger_id
         return ReadError(
-            f"entry {entry_id} of ledger {ledger_id}: of {copies} copies no "
+            f"entry {entry_id} of ledger {ledger_id}: of {copies} copies, no "
             f"{self.trust.copies_needed} agree (assume_liars is {self.trust.byzantine})",
             ledger_id=ledger_id,
             entry_id=entry_id,
@@ -455,7 +476,7 @@ class ReadEngine:
         )
 
     def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
-        """Verified entry bytes, one behind the other, as a run."""
+        """Return verified entries, one after the other, as a run."""
         head = self._codec.head_bytes
         offsets, ends, lengths = [], [], []
         at, highest = 0, -1

@@ -1,19 +1,19 @@
-"""Followers of a ledger that is written. Those of one client share what is new.
+"""Followers of a ledger that is being written. Those of one client share the new entries.
 
-    Feed            one poll of the bookies, one read of what is new, and the newest entries, kept
+    Feed            one poll of the bookies, one read of the new entries, which are kept for a while
     LedgerFollower  one reader's place in the ledger: it takes what is kept, and reads the rest
 
-Nobody works for the feed alone: of the followers that have had everything, the first to wait does
-the work, the others are woken when there is something; when it leaves in the middle, another one
-goes on. So a lone follower costs what it always did, there is no task to be looked after, and the
-last one to leave ends everything.
+No task works for the feed alone. The first follower that has had everything and waits does the
+work, and the others are woken when there is something new. If it leaves in the middle, another
+follower continues. So a single follower costs no more than without a feed, no task has to be
+supervised, and everything ends with the last follower.
 
-A follower has no queue: it takes from what is kept at its own speed. One that is further behind
-than `read_windows` windows of entries finds its next entry gone from there and reads it from the
-bookies; it holds nobody up, and nothing grows behind it.
+A follower has no queue: it takes the kept entries at its own speed. One that is more than
+`read_windows` windows of entries behind no longer finds its next entry there, and reads it from the
+bookies. It delays nobody, and no memory grows because of it.
 
-A feed is shared by readers of one client with the same password and the same `assume_liars` only,
-so that what one of them may believe is what all of them may.
+A feed is shared only by readers of one client with the same password and the same `assume_liars`,
+so that evidence that one of them may trust is good for all of them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,21 @@ from quire.errors import (
 from quire.metadata.interface import Watch
 
 KEPT_RUNS_MAX = 1_024
-"""Of the newest entries, for followers that are a little behind; and no more bytes of them than
-`read_windows` windows. A run is what one answer brought: one entry, where they come one by one."""
+"""The number of runs that are kept for followers that are a little behind. Their bytes are limited
+by `read_windows` windows. A run has the entries of one answer: a single entry, if entries come one
+by one."""
 READ_ATTEMPTS = 6
-"""In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
+"""The number of attempts in a row to read an acknowledged entry, after which the reader gets the
+error."""
 READ_BACKOFF = Backoff(0.1)
-"""The pauses between these."""
+"""The pauses between these attempts."""
 
 FeedKey = tuple[int, tuple[int, int], DigestType, bytes, TrustModel]
 """The ledger, its creation, its digest and password, and the trust model for bookies."""
 
 
 class Feeds:
-    """Of one client: one for each ledger that is followed."""
+    """The feeds of one client, one for each ledger that is followed."""
 
     def __init__(self, pool: BookiePool, config: ClientConfig) -> None:
         self._pool = pool
@@ -65,7 +67,7 @@ class Feeds:
         return len(self._open)
 
     def interrupt(self) -> None:
-        """Everybody looks around: the client is closed."""
+        """Wake all followers, because the client is closed."""
         for feed in self._open.values():
             feed.interrupt()
 
@@ -78,6 +80,7 @@ class Feeds:
         password: bytes,
         trust: TrustModel,
     ) -> Iterator[Feed]:
+        """Join the feed of a ledger for the duration of the block."""
         key = (codec.ledger_id, view.creation, codec.digest, password, trust)
         feed = self._open.get(key)
         if feed is None:
@@ -91,7 +94,7 @@ class Feeds:
 
 
 class Feed:
-    """What is new in one ledger, for all who follow it in this client."""
+    """The new entries of one ledger, for all of its followers in this client."""
 
     def __init__(
         self,
@@ -111,37 +114,40 @@ class Feed:
         self._kept_bytes = 0
         self._kept_bytes_max = config.read_windows * config.read_window_bytes
         self._followers: dict[LedgerFollower, None] = {}
+        """The followers, in the order in which they joined."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._driven = False
-        """One of the followers does the work now; the others wait."""
+        """Whether one of the followers is doing the work now. The others wait."""
         self._behind = True
-        """What is acknowledged from `_tail.upcoming` on is not collected: there is too much of it,
-        nobody wanted it, or it cannot be read. Each follower reads it for itself."""
+        """Whether acknowledged entries from `_tail.upcoming` on are not collected: there are too
+        many of them, nobody wanted them, or they cannot be read. Each follower then reads them
+        itself."""
         self._watch: Watch | None = None
 
     # -- coming and going ---------------------------------------------------------------------
 
     def join(self, follower: LedgerFollower, view: LedgerView) -> None:
+        """Add a follower."""
         self._followers[follower] = None
         if self._watch is None:
             self._watch = self.view.store.watch_ledger(self.view.ledger_id, self._tail.on_metadata)
         self.learn(view)
 
     def leave(self, follower: LedgerFollower) -> bool:
-        """Whether anybody is left."""
+        """Remove a follower, and return whether any is left."""
         self._followers.pop(follower, None)
         if not self._followers and self._watch is not None:
             self._watch.close()
         return bool(self._followers)
 
     def learn(self, view: LedgerView) -> None:
-        """A reader of the ledger may know more than all who follow it."""
+        """Take over what a reader of the ledger knows. It may know more than all followers."""
         before = self.view.last_add_confirmed
         if not self.view.learn(view):
             return
         if self.view.last_add_confirmed > before:
             self._behind = self._behind or not self._driven
-        self.interrupt()  # also for the metadata alone: the watch will not tell it once more
+        self.interrupt()  # even for new metadata alone: the watch does not report it again
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -153,11 +159,12 @@ class Feed:
 
     @property
     def near(self) -> str | None:
-        """The bookie that has the newest entries for sure."""
+        """The bookie that certainly has the newest entries."""
         return self._tail.near
 
     def kept(self, first: int, last: int) -> EntryRun | None:
-        """Acknowledged entries from `first` on, up to `last` at most; None: they are not here."""
+        """Return acknowledged entries from `first` on, up to `last` at most, or None if they are
+        not kept."""
         kept = self._kept
         if not kept or not kept[0].first <= first < self._tail.upcoming:
             return None
@@ -167,21 +174,27 @@ class Feed:
         return run.part(first, last) if first <= run.last else None
 
     def gap(self, first: int, last: int) -> int:
-        """Up to where of `last` nothing is here from `first` on, which is not here itself."""
+        """Return the last entry, up to `last`, of the gap from `first` on that the feed does not
+        have."""
         kept = self._kept
         return min(last, kept[0].first - 1) if kept and kept[0].first > first else last
 
     def collects(self, entry_id: int) -> bool:
-        """Whether this entry, which is acknowledged, is the next to be read for all. Not if only
-        one follower has heard that it is: who knows of a recovery first is told nothing more."""
+        """Return whether this acknowledged entry is the next one that is read for all followers.
+
+        It is not if only one follower knows that it is acknowledged: a view that knows of a
+        recovery ignores later LACs.
+        """
         known = entry_id <= self.view.last_add_confirmed
         return known and entry_id == self._tail.upcoming and not self._behind
 
     # -- what is new --------------------------------------------------------------------------
 
     async def more(self) -> None:
-        """Wait until anything is new: entries, or the metadata. Who waits first does the work for
-        all. Raises ClientClosedError. Cancel-safe."""
+        """Wait until there is something new: entries, or metadata.
+
+        The first follower that waits does the work for all. Raises ClientClosedError. Cancel-safe.
+        """
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         if self._driven:
@@ -195,11 +208,11 @@ class Feed:
             self._wake()
 
     async def looked_around(self, timeout_s: float) -> None:
-        """Until somebody interrupts, or the metadata changes; so long at most."""
+        """Wait until somebody interrupts or the metadata changes, for `timeout_s` at most."""
         await asyncio.wait((self._tail.expect_change(),), timeout=timeout_s)
 
     def interrupt(self) -> None:
-        """Who works or pauses looks around, and wakes the others."""
+        """Wake the follower that works or pauses. It wakes the others."""
         self._tail.interrupt()
 
     async def _woken(self) -> None:
@@ -219,9 +232,9 @@ class Feed:
     async def _drive(self) -> None:
         tail = self._tail
         if len(self._followers) == 1:
-            self._forget()  # it has had everything
+            self._forget()  # the only follower has had everything
         if tail.upcoming <= self.view.last_add_confirmed:
-            if not self._behind:  # the one before has left in the middle
+            if not self._behind:  # the previous follower left in the middle
                 await self._collect()
                 return
             tail.skip()
@@ -237,8 +250,8 @@ class Feed:
         return any(follower.reads for follower in self._followers)
 
     async def _collect(self) -> None:
-        """Keep what is acknowledged by now, and what of it has to be read from the bookies, within
-        the bound."""
+        """Keep the acknowledged entries, and read missing ones from the bookies, within the
+        limit."""
         tail, last = self._tail, self.view.last_add_confirmed
         for run in tail.ready():
             self._keep(run)
@@ -258,7 +271,7 @@ class Feed:
                     if taken >= self._kept_bytes_max:
                         break
         except QuireError:
-            pass  # who wants them finds out for itself, and tries again
+            pass  # a follower that wants them reads them itself, and tries again
         self._behind = tail.upcoming <= last
 
     def _keep(self, run: EntryRun) -> None:
@@ -276,12 +289,13 @@ class Feed:
 
 
 class LedgerFollower:
-    """One walk along one ledger, from `first` on."""
+    """The way of one reader along one ledger, from `first` on."""
 
     def __init__(
         self, view: LedgerView, engine: ReadEngine, first: int, *, reads: bool = True
     ) -> None:
-        """`reads`: it wants the entries, and not only to know of them."""
+        """Begin at `first`. `reads` tells whether the follower wants the entries or only their
+        ids."""
         self.reads = reads
         self._view = view
         self._engine = engine
@@ -291,13 +305,14 @@ class LedgerFollower:
         self._feed: Feed | None = None
 
     def stop(self, error: QuireError) -> None:
-        """End with `error`, soon."""
+        """End soon, with `error`."""
         self._stopped = error
         if self._feed is not None:
             self._feed.interrupt()
 
     async def runs(self, feed: Feed) -> AsyncGenerator[EntryRun, None]:
-        """Ends behind the last entry of the ledger, once it is closed."""
+        """Yield acknowledged entries. It ends after the last entry of the ledger, once it is
+        closed."""
         self._feed = feed
         while True:
             last = self._look(feed)
@@ -323,13 +338,13 @@ class LedgerFollower:
                 await self._more(feed)
 
     async def wait(self, feed: Feed) -> None:
-        """Until the first entry may be delivered, or the ledger is closed before it."""
+        """Wait until the first entry may be delivered, or until the ledger is closed before it."""
         self._feed = feed
         while self._upcoming > self._look(feed) and not self._view.closed:
             await self._more(feed)
 
     def _look(self, feed: Feed) -> int:
-        """The last entry that is known to be acknowledged."""
+        """Return the last entry that is known to be acknowledged."""
         self._view.learn(feed.view)
         feed.learn(self._view)
         return self._view.last_add_confirmed
@@ -342,7 +357,7 @@ class LedgerFollower:
         await feed.more()
 
     async def _read(self, feed: Feed, last: int) -> AsyncGenerator[EntryRun, None]:
-        """What the feed does not have, up to `last`."""
+        """Yield entries, up to `last`, that the feed does not have."""
         retry = Retry(READ_BACKOFF, feed.rng, attempts=READ_ATTEMPTS)
         while self._upcoming <= last:
             try:
@@ -354,13 +369,13 @@ class LedgerFollower:
                         self._view.confirmed(run.last_add_confirmed)
                         yield run
             except (ReadError, MetadataUnavailableError):
-                # Its bookies may be on their way back, or another one be getting a copy.
+                # Its bookies may be coming back, or another bookie may be getting a copy.
                 if not retry.failed() or self._stopped is not None:
                     raise
                 await self._pause(feed, retry.pause_s())
 
     async def _pause(self, feed: Feed, seconds: float) -> None:
-        """So long, or until the metadata changes."""
+        """Pause for this time, or until the metadata changes."""
         loop, before = asyncio.get_running_loop(), self._view.metadata
         deadline = loop.time() + seconds
         while self._stopped is None and self._view.metadata == before:

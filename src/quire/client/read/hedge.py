@@ -1,4 +1,4 @@
-"""One question to several bookies, one after the other, until one gives a good answer."""
+"""One request to several bookies, one after the other, until one gives a good answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from quire.errors import BookieTimeoutError, QuireError
 T = TypeVar("T")
 
 PATIENCE_ROUNDS = 6
-"""A bookie that still sends something may take so many times `read_timeout_s`: large answers on a
-slow line come one behind the other, and asking again would only make the queue longer."""
+"""The most time that a bookie may take while it still sends something, as a multiple of
+`read_timeout_s`. Large answers over a slow line arrive one after the other, and asking again would
+only make the queue longer."""
 
 
 @dataclass(slots=True)
@@ -29,8 +30,11 @@ class _Asked:
 
 
 class Hedge:
-    """The next bookie is asked after an error, and when there is no answer within
-    `speculative_read_s`. Each is asked once; an answer that comes late counts. Cancel-safe."""
+    """A request to one bookie after the other.
+
+    The next bookie is asked after an error, and if there is no answer within `speculative_read_s`.
+    Each bookie is asked once, and a late answer still counts. Cancel-safe.
+    """
 
     def __init__(
         self,
@@ -38,8 +42,14 @@ class Hedge:
         received_bytes: Callable[[str], int],
         overtaken: Callable[[str], None] = lambda bookie: None,
     ) -> None:
-        """`received_bytes`: all that has come from a bookie so far. `overtaken`: told of each that
-        was asked before the one whose answer came first, and has not answered."""
+        """Take the limits and the callbacks.
+
+        Args:
+            config: The time-outs.
+            received_bytes: A function that returns the bytes received from a bookie so far.
+            overtaken: A function that is called for each bookie that was asked before the one whose
+                answer came first, and that has not answered.
+        """
         self._config = config
         self._received_bytes = received_bytes
         self._overtaken = overtaken
@@ -47,7 +57,7 @@ class Hedge:
     async def first_good(
         self, bookies: Iterable[str], ask: Callable[[str], Awaitable[T]]
     ) -> tuple[T | None, dict[str, QuireError]]:
-        """The first good answer, or None; and why the others gave none."""
+        """Return the first good answer, or None, and the errors of the other bookies."""
         waiting = deque(bookies)
         asked: dict[asyncio.Future[T], _Asked] = {}
         errors: dict[str, QuireError] = {}
@@ -80,7 +90,8 @@ class Hedge:
     async def _some(
         self, asked: dict[asyncio.Future[T], _Asked], *, hedged: bool
     ) -> set[asyncio.Future[T]]:
-        """Those that are done; perhaps none, where it is time to do something."""
+        """Return the requests that are done. There may be none if it is time to ask another
+        bookie."""
         now = asyncio.get_running_loop().time()
         patience_s = max(0.0, min(one.until for one in asked.values()) - now)
         if hedged:
@@ -91,7 +102,7 @@ class Hedge:
     async def _give_up(
         self, asked: dict[asyncio.Future[T], _Asked], errors: dict[str, QuireError]
     ) -> None:
-        """Those whose time is over, but for those whose bookie is heard of."""
+        """Give up the requests whose time is over, unless their bookie still sends something."""
         now = asyncio.get_running_loop().time()
         over: list[asyncio.Future[T]] = []
         for future, one in asked.items():

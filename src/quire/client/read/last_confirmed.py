@@ -1,4 +1,4 @@
-"""Asking the last segment's bookies how far a ledger is known to be confirmed."""
+"""The question to the bookies of the last segment how far a ledger is confirmed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from quire.net.control import LacAnswer
 
 @dataclass(slots=True)
 class LastConfirmed:
+    """The answers of the bookies."""
+
     lac: int = -1
-    """The highest LAC that a valid entry or LAC packet carries; -1 if none does."""
+    """The highest LAC in a valid entry or LAC packet, or -1 if there is none."""
     known: set[int] = field(default_factory=set)
-    """Ensemble indexes that answered."""
+    """The ensemble indexes of the bookies that answered."""
     lacs: dict[str, int] = field(default_factory=dict)
-    """What each of them proved, -1 where it has nothing of the ledger."""
+    """The LAC that each bookie has proved, or -1 if it has nothing of the ledger."""
     errors: dict[str, QuireError] = field(default_factory=dict)
 
 
@@ -47,17 +49,30 @@ async def read_last_confirmed(
     trust: TrustModel = HONEST_BOOKIES,
     cover: bool = True,
 ) -> LastConfirmed:
-    """The LAC according to the last ensemble, as soon as the answers cover every possible ack
-    quorum (replication spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced,
-    and gives its last entry; else it also gives the LAC that the writer told it last, if any
-    (READ_LAC of protocol v3; a bookie that speaks v2 only gives its last entry).
+    """Return the LAC according to the last ensemble.
 
-    An answer whose digest is wrong counts as none (rule 9). Raises UnauthorizedError at once, and
-    ReadError when all have answered without coverage (unless not `cover`: then the LAC is one that
-    was reached, and perhaps not the newest). Cancel-safe.
+    It returns as soon as the answers include a member of every possible ack quorum (replication
+    spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced, and returns its last
+    entry. Without it, a bookie also returns the LAC that the writer told it last, if there is one
+    (READ_LAC of protocol v3; a bookie that speaks only v2 returns its last entry).
 
-    If bookies may be Byzantine more answers are needed, and a LAC that one of them could forge is
-    believed if so many prove it that one of them is honest: a lower LAC is always safe.
+    An answer with a wrong digest does not count (rule 9). If bookies may be Byzantine, more answers
+    are needed, and a LAC that one of them could forge is used only if enough bookies prove it that
+    one of them is honest. A lower LAC is always safe. Cancel-safe.
+
+    Args:
+        metadata: The metadata of the ledger.
+        codec: The codec of its entries.
+        pool: The connections to bookies.
+        timeout_s: Seconds that each bookie may take.
+        fence_with: The master key, to fence the ledger.
+        trust: How far bookies are trusted.
+        cover: Whether the answers must include every possible ack quorum. If not, the LAC was
+            reached but is perhaps not the newest.
+
+    Raises:
+        UnauthorizedError: A bookie does not accept the key. It is raised at once.
+        ReadError: All bookies have answered, and too few of them with a result.
     """
     ensemble = metadata.last_segment.ensemble
     result = LastConfirmed()
@@ -92,7 +107,7 @@ async def _ask(
     result: LastConfirmed,
     fence_with: bytes | None,
 ) -> bool:
-    """Whether the bookie has answered, so that it can be relied on."""
+    """Ask a bookie, and return whether its answer counts."""
     try:
         async with asyncio.timeout(timeout_s):
             if fence_with is None:
@@ -137,7 +152,7 @@ async def _read_lac(
     try:
         answer = await pool.ask_control(bookie, lambda channel: channel.read_lac(codec.ledger_id))
     except (BookieUnavailableError, ProtocolError):
-        # It accepted the connection but not the request: perhaps it speaks v2 only.
+        # It accepted the connection but not the request: perhaps it speaks only v2.
         await _read_last_entry(bookie, codec, pool, result, None)
         return
     lac = verified_lac(codec, answer)
@@ -146,8 +161,10 @@ async def _read_lac(
 
 
 def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:
-    """The highest LAC in a bookie's answer that a digest proves to come from a writer of the
-    ledger. BadEntryError if what it gives has none that does."""
+    """Return the highest LAC in an answer that a digest proves to come from a writer of the ledger.
+
+    Raises BadEntryError if the answer has no such LAC.
+    """
     bad: BadEntryError | None = None
     lacs: list[int] = []
     try:
@@ -167,7 +184,7 @@ def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:
 
 def _uncovered(ledger_id: int, result: LastConfirmed) -> LedgerError:
     return ReadError(
-        f"ledger {ledger_id}: too few bookies of its last segment answered to know its last entry",
+        f"ledger {ledger_id}: too few bookies of its last segment answered to find its last entry",
         ledger_id=ledger_id,
         causes=dict(result.errors),
         remedy="Bring the bookies back and try again; nothing was changed",

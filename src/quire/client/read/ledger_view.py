@@ -1,5 +1,8 @@
-"""What a reader knows of its ledger. It only grows: a LAC never goes back on a handle (replication
-spec, rule 39), and metadata gives way to newer metadata only."""
+"""The knowledge of a reader about its ledger, which only grows.
+
+A LAC never decreases on a handle (replication spec, rule 39), and only newer metadata replaces
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from quire.metadata.ledgers.creation import check_same_creation
 
 
 class LedgerView:
-    """The newest metadata known, and the last entry known to be acknowledged."""
+    """The newest known metadata, and the last entry that is known to be acknowledged."""
 
     def __init__(
         self,
@@ -24,30 +27,37 @@ class LedgerView:
         self._stored = stored
 
     def copy(self) -> LedgerView:
+        """Return an independent view with the same knowledge."""
         return LedgerView(self.ledger_id, self.store, self._stored, self.last_add_confirmed)
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The newest known metadata."""
         return self._stored.value
 
     @property
     def closed(self) -> bool:
+        """Whether the ledger is closed."""
         return self._stored.value.closed
 
     async def refresh(self) -> bool:
-        """Read the metadata again, and return whether the segments or the state changed. Raises
-        LedgerRecreatedError if another ledger has the id by now."""
+        """Read the metadata again, and return whether the segments or the state changed.
+
+        Raises LedgerRecreatedError if another ledger has the id by now.
+        """
         return self.adopt(await self.store.read_ledger(self.ledger_id))
 
     @property
     def creation(self) -> tuple[int, int]:
-        """The creation of this ledger. It differs from that of any other ledger with the same
+        """The creation of this ledger, which differs from that of any other ledger with the same
         id."""
         return self._stored.value.ctoken, self._stored.created
 
     def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
         """Take over metadata unless newer metadata is known, and return whether anything changed.
-        Raises LedgerRecreatedError for the metadata of another ledger with the same id."""
+
+        Raises LedgerRecreatedError for the metadata of another ledger with the same id.
+        """
         check_same_creation(self.ledger_id, self._stored, stored)
         if stored.version < self._stored.version:
             return False
@@ -55,18 +65,21 @@ class LedgerView:
         self._stored = stored
         metadata = stored.value
         if metadata.closed:
-            # Also where more was read: the ledger ends where its metadata says (rule 20).
+            # Even if more was read, the ledger ends where its metadata says (rule 20).
             self.last_add_confirmed = metadata.last_entry_id
         else:
-            # A writer begins a segment right behind what it has confirmed, and a recovery keeps
-            # its segments to itself until it closes the ledger.
+            # A writer begins a segment right after the entries that it has confirmed. A recovery
+            # does not publish its segments until it closes the ledger.
             floor = metadata.last_segment.first_entry_id - 1
             self.last_add_confirmed = max(self.last_add_confirmed, floor)
         return changed
 
     def confirmed(self, lac: int) -> None:
-        """A verified LAC of an entry or packet. While a recovery runs it does not count: what it
-        writes back may name entries that a concurrent one cuts off (replication spec, 6.6)."""
+        """Take over a verified LAC of an entry or a packet.
+
+        While a recovery runs it does not count: the recovery may write back entries that a
+        concurrent one cuts off (replication spec, 6.6).
+        """
         if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
             self.last_add_confirmed = lac
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 
 class LedgerReader:
-    """Reads one ledger. Made by `Client.open_ledger`.
+    """A handle that reads one ledger. `Client.open_ledger` returns it.
 
-    Only entries up to `last_add_confirmed` are read: those are acknowledged and stay. Every entry
-    is checked against its digest; a replica that gives wrong bytes is passed over. All reads are
-    cancel-safe. Use as `async with`, or call `close`.
+    It reads only entries up to `last_add_confirmed`, which are acknowledged and can never
+    disappear. Every entry is checked against its digest; a replica that sends wrong bytes is
+    skipped. Cancelling a read is always safe. The handle is an asynchronous context manager;
+    otherwise call `close`.
     """
 
     ledger_id: int
@@ -67,7 +68,7 @@ class LedgerReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As last read."""
+        """The metadata of the ledger, as this reader last read it."""
         return self._view.metadata
 
     @property
@@ -77,24 +78,29 @@ class LedgerReader:
 
     @property
     def ledger_closed(self) -> bool:
-        """Whether the ledger is sealed: nothing will ever follow `last_add_confirmed`."""
+        """Whether the ledger is closed, so that no entry can ever follow `last_add_confirmed`."""
         return self._view.closed
 
     @property
     def closed(self) -> bool:
-        """Whether this handle was closed. `ledger_closed` says whether the ledger is."""
+        """Whether this handle is closed. `ledger_closed` tells whether the ledger is."""
         return self._closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that this handle knows to be acknowledged; -1 if none. For a ledger that
-        is still written, `refresh` asks for a newer one, and `tail` follows it."""
+        """The id of the last entry that this handle knows to be acknowledged, or -1.
+
+        While the ledger is still being written, `refresh` asks for a newer value, and `tail`
+        follows it.
+        """
         return self._view.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """The payload bytes of the ledger, as its metadata records them; 0 until it is closed.
-        Advisory."""
+        """The number of payload bytes of the ledger, according to its metadata.
+
+        It is 0 until the ledger is closed. It is advisory: nothing depends on it.
+        """
         return self.metadata.length
 
     def __repr__(self) -> str:
@@ -103,11 +109,19 @@ class LedgerReader:
         return represented(self, state, last, ledger=self.ledger_id)
 
     async def refresh(self) -> int:
-        """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
+        """Ask the bookies and the metadata store for the newest `last_add_confirmed`.
 
-        The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_s`).
-        Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
+        While a writer pauses, its last entry is usually not visible yet: the LAC travels with the
+        next entry, unless the writer sends it in a message of its own
+        (`ClientConfig.explicit_lac_interval_s`). Cancelling this call is safe.
+
+        Returns:
+            The new value of `last_add_confirmed`.
+
+        Raises:
+            ReadError: Too few bookies answer.
+            NoSuchLedgerError: The ledger was deleted.
+            UsageError: This handle is closed.
         """
         self._check_open()
         view = self._view
@@ -125,11 +139,26 @@ class LedgerReader:
         return view.last_add_confirmed
 
     async def read(self, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
-        """Entries first..last (default: up to `last_add_confirmed`), in order.
+        """Read a range of entries, in order.
 
-        Raises UsageError for a bad range, NoSuchEntryError beyond the end, ReadError (outcome
-        unknown) when no replica of an entry could be read, DigestError when all were damaged; all
-        entries before that one are given first, and `error.entry_id` says which it is.
+        Cancelling this call is safe. If an entry cannot be read, all entries before it are yielded
+        first, and the error names it (`entry_id`).
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            UsageError: The range is not valid, or this handle is closed.
+            NoSuchEntryError: An entry is after the end of the closed ledger, or every replica says
+                that it never had it.
+            ReadError: No replica of an entry could be read, so the entry may exist. On an open
+                ledger this is also raised for entries after `last_add_confirmed`: call `refresh`
+                first.
+            DigestError: Every replica of an entry that was read is damaged.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
@@ -141,7 +170,20 @@ class LedgerReader:
     async def read_runs(
         self, first: int = 0, last: int | None = None
     ) -> AsyncGenerator[EntryRun, None]:
-        """As `read`, without an object per entry: runs of consecutive entries in one buffer."""
+        """Read a range of entries as runs of consecutive entries in one buffer.
+
+        This is `read` without a Python object for each entry.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Yields:
+            Runs of entries, in order.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         first, last = self._range(first, last)
         if first > last:
             return
@@ -152,15 +194,26 @@ class LedgerReader:
     async def read_unconfirmed(
         self, first: int, last: int | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Entries first..last (default: as many as there are), acknowledged or not, in order.
+        """Read a range of entries whether or not they are acknowledged, in order.
 
-        Of a ledger that is not closed an entry that was read so may be dropped by a later recovery,
-        and one that was acknowledged may not be found while its bookies are away: it proves nothing
-        about durability. Where the ledger is closed this is `read`. Every entry is checked against
-        its digest.
+        Reading an entry this way proves nothing about its durability. While the ledger is open, a
+        later recovery may drop the entry. An acknowledged entry may be missing from the result
+        while its bookies are unreachable. On a closed ledger this is the same as `read`. Every
+        entry is checked against its digest. Cancelling this call is safe.
 
-        With `last`: NoSuchEntryError at the first entry that every replica denies; without it that
-        is the end. UsageError for a bad range; ReadError, DigestError as `read`. Cancel-safe.
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. By default reading ends at the first entry that every
+                replica denies.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            NoSuchEntryError: `last` was given, and every replica denies an entry.
+            UsageError: The range is not valid, or this handle is closed.
+            ReadError: No replica of an entry could be read. The entry may exist.
+            DigestError: Every replica of an entry that was read is damaged.
         """
         self._check_open()
         _check_entry_ids(first, last)
@@ -174,7 +227,7 @@ class LedgerReader:
                 yield entry
             return
         if first < 0 or (last is not None and last < first):
-            raise UsageError(f"entries {first}..{last} are no range")
+            raise UsageError(f"entries {first}..{last} are not a valid range")
         runs = self._engine.runs_there_are(first, MAX_ENTRY_ID if last is None else last)
         try:
             async with aclosing(runs):
@@ -188,27 +241,40 @@ class LedgerReader:
                 raise
 
     async def tail(self, first: int | None = None) -> AsyncGenerator[Entry, None]:
-        """Follow the ledger while it is written: every entry from `first` on (None: the first one
-        behind `last_add_confirmed`), each once and in order, as soon as it is known to be
-        acknowledged. Ends behind the last entry once the ledger is closed.
+        """Follow the ledger while it is being written, and read each entry once, in order.
 
-        The newest entry of a writer that pauses comes with the next one, or with the writer's
-        explicit LAC (`ClientConfig.explicit_lac_interval_s`). Bookies may die and ensembles change
-        meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
+        An entry is yielded as soon as it is known to be acknowledged. The iteration ends after the
+        last entry once the ledger is closed. Bookies may fail and ensembles may change meanwhile.
+        While the ledger is being recovered, nothing new is yielded until it is closed.
 
-        An entry is given only when a digest proves that a writer of the ledger has called it
-        acknowledged: the one in the LAC field of an entry, or of a LAC packet. What a bookie claims
-        of the LAC beside (`maxLAC`, which Apache's client believes) is taken for a hint to look: a
-        bookie that is wrong can delay a reader but not show it an entry that a recovery drops.
+        While a writer pauses, its newest entry is yielded only when the next entry follows, or when
+        the writer sends its explicit LAC (`ClientConfig.explicit_lac_interval_s`).
 
-        Raises NoSuchLedgerError when the ledger is deleted; ReadError, DigestError when an
-        acknowledged entry cannot be read from any replica in several attempts; UsageError and
-        ClientClosedError when this handle or the client is closed. Cancel-safe: begin again with
-        the entry behind the last one that was given. Memory is bounded by `read_windows`.
+        An entry is yielded only if a digest proves that a writer of the ledger has recorded it as
+        acknowledged: the digest of an entry that contains the LAC, or of an explicit LAC. The LAC
+        that a bookie claims without proof (`maxLAC`, which Apache's client believes) is only a hint
+        to look again. A wrong bookie can therefore delay a reader, but it cannot show it an entry
+        that a recovery drops.
 
-        Any number of tails of one ledger in one client share a poll, one read of what is new and
-        its verification (`quire.client.read.follow`); none waits for a slower one, and none hears
-        of another one's end.
+        Any number of tails of one ledger in one client share one long poll, and they share the
+        reading and checking of new entries. None waits for a slower one, and none notices when
+        another one ends. Memory is limited by `ClientConfig.read_windows`.
+
+        Cancelling this call is safe. Continue with the entry after the last one that was yielded.
+
+        Args:
+            first: The id of the first entry. The default is the first entry after
+                `last_add_confirmed`.
+
+        Yields:
+            Each entry.
+
+        Raises:
+            NoSuchLedgerError: The ledger was deleted.
+            ReadError: An acknowledged entry could not be read from any replica in several attempts.
+            DigestError: Every replica of an acknowledged entry that was read is damaged.
+            UsageError: `first` is negative, or this handle is closed.
+            ClientClosedError: The client was closed.
         """
         async with aclosing(self.tail_runs(first)) as runs:
             async for run in runs:
@@ -218,13 +284,24 @@ class LedgerReader:
                     entry_id += 1
 
     async def tail_runs(self, first: int | None = None) -> AsyncGenerator[EntryRun, None]:
-        """As `tail`, without an object per entry."""
+        """Follow the ledger as `tail` does, without a Python object for each entry.
+
+        Args:
+            first: The id of the first entry. The default is the first entry after
+                `last_add_confirmed`.
+
+        Yields:
+            Runs of entries, in order.
+
+        Raises:
+            QuireError: The errors of `tail`.
+        """
         self._check_open()
         if first is None:
             first = self.last_add_confirmed + 1
         _check_entry_ids(first)
         if first < 0:
-            raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
+            raise UsageError(f"a tail cannot begin at entry {first}: ids begin at 0")
         follower = LedgerFollower(self._view, self._engine, first)
         with self._following(follower) as feed:
             async with aclosing(follower.runs(feed)) as runs:
@@ -232,9 +309,20 @@ class LedgerReader:
                     yield run
 
     async def wait_confirmed(self, entry_id: int) -> int:
-        """Wait until `entry_id` is known to be acknowledged, or the ledger is closed; the
-        `last_add_confirmed` then. One bookie at a time is asked to tell, in a long poll: waiting
-        costs next to nothing. Raises as `tail` does. Cancel-safe."""
+        """Wait until an entry is known to be acknowledged, or until the ledger is closed.
+
+        Waiting costs next to nothing: one bookie at a time is asked, in a long poll. Cancelling
+        this call is safe.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The value of `last_add_confirmed` then.
+
+        Raises:
+            QuireError: The errors of `tail`.
+        """
         self._check_open()
         _check_entry_ids(entry_id)
         if entry_id <= self.last_add_confirmed or self.ledger_closed:
@@ -255,7 +343,17 @@ class LedgerReader:
             del self._tails[follower]
 
     async def read_entry(self, entry_id: int) -> Entry:
-        """One entry."""
+        """Read one entry.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         async for entry in self.read(entry_id, entry_id):
             return entry
         raise NoSuchEntryError(  # pragma: no cover - read() gives the entry or raises
@@ -265,25 +363,71 @@ class LedgerReader:
         )
 
     async def read_last(self) -> Entry:
-        """The entry at `last_add_confirmed`. NoSuchEntryError if the ledger is empty."""
+        """Read the entry at `last_add_confirmed`.
+
+        Returns:
+            The entry.
+
+        Raises:
+            NoSuchEntryError: The ledger has no entries.
+            QuireError: The other errors of `read`.
+        """
         return await self.read_entry(self.last_add_confirmed)
 
     async def to_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """Entries first..last as an Arrow table: ledger_id, entry_id, length (payload bytes of the
-        entry), value. The whole range is held in memory."""
+        """Read a range of entries into an Arrow table.
+
+        The columns are ledger_id, entry_id, length (the payload bytes of the entry) and value. The
+        whole range is held in memory.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The table, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         async with aclosing(self.read_runs(first, last)) as runs:
             return arrow.table([run async for run in runs])
 
     async def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
-        """As `to_arrow`, as a pandas frame."""
+        """Read a range of entries into a pandas data frame, with the columns of `to_arrow`.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The data frame, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return (await self.to_arrow(first, last)).to_pandas()
 
     async def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
-        """As `to_arrow`, as a Polars frame."""
+        """Read a range of entries into a Polars data frame, with the columns of `to_arrow`.
+
+        Args:
+            first: The id of the first entry.
+            last: The id of the last entry. The default is `last_add_confirmed`.
+
+        Returns:
+            The data frame, with one row for each entry.
+
+        Raises:
+            QuireError: The errors of `read`.
+        """
         return arrow.to_polars(await self.to_arrow(first, last))
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads after this, and tails, raise UsageError."""
+        """Close this handle. Reads and tails that are running, and later ones, raise UsageError.
+
+        No bookie needs to be told: readers hold nothing there.
+        """
         self._closed = True
         for follower in list(self._tails):
             follower.stop(self._closed_error())
@@ -310,7 +454,7 @@ class LedgerReader:
                 f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
             )
         if first < 0 or last < first - 1:
-            raise UsageError(f"entries {first}..{last} are no range")
+            raise UsageError(f"entries {first}..{last} are not a valid range")
         if last > end or first > end + 1:
             what = f"entry {max(first, last)} of ledger {self.ledger_id}: "
             if self.ledger_closed:
@@ -320,7 +464,7 @@ class LedgerReader:
                     entry_id=last,
                 )
             raise ReadError(
-                what + f"the ledger is known to be acknowledged up to entry {end} only",
+                what + f"only entries up to {end} are known to be acknowledged",
                 ledger_id=self.ledger_id,
                 entry_id=last,
                 remedy="Call refresh() for a newer view",

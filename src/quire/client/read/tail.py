@@ -1,29 +1,32 @@
-"""What is new in a ledger that is written (wire-protocol spec, 6.6 and 6.7; replication spec, 8).
+"""The new entries of a ledger that is being written.
 
-    long poll on one bookie: "tell me when your LAC passes the one that I know", with its last entry
-      -> batch read from the same bookie: all that it has from there on, acknowledged or not
-      -> the LACs in these entries prove how far they are acknowledged: runs, to be delivered
-    while the poll waits for long: batch reads, of what will be acknowledged all at once
+Source: wire-protocol spec, 6.6 and 6.7; replication spec, 8.
 
-What is not proven to be acknowledged yet is held for the next round, within a bound. So where
-entries come one by one a round is the poll alone: its entry proves the one before it, which is
-held, and is held itself. Where rounds bring more than one, the poll is left out: a round is one
-batch read, which waits for a little on a bookie of Quire if it comes too early; and the slower the
-reader the more entries in a round. Where entries prove nothing new
-(the writer has told its LAC in a message of its own), cannot be read in batches (striped ledgers),
-or too much is held, the answer to the poll brings the proof, or READ_LAC where the bookie is not of
-Quire, and what is not held is read from any replica.
+    long poll on one bookie: "answer when your LAC passes mine, and add your last entry"
+      -> batch read from the same bookie: everything after that, acknowledged or not
+      -> the LACs in these entries prove how far they are acknowledged: runs to be delivered
+    while the poll takes long: batch reads of entries that will be acknowledged together
 
-A bookie with no news, or with an error, hands over to the next of the ensemble. Where news are
-overdue, going by how far apart the latest ones came, the next one is asked beside it, and whoever
-has them first is asked from then on: a bookie that a writer need not wait for shall not keep its
-readers waiting. The metadata is watched beside it all: a new ensemble, the end, or the deletion of
-the ledger interrupts a poll.
+Entries that are not proven to be acknowledged yet are held for the next round, within a limit. If
+entries come one by one, a round is the poll alone: its entry proves the one before, which is held,
+and is then held itself. If rounds return more than one entry, the poll is left out: a round is one
+batch read, which waits on a bookie of Quire for a moment if it comes too early. The slower the
+reader, the more entries there are in a round. Entries may prove nothing new (the writer has sent
+its LAC in a message of its own), they cannot be read in batches in a striped ledger, or too much
+may be held. Then the answer to the poll contains the proof, or READ_LAC does if the bookie is not
+Quire's, and entries that are not held are read from any replica.
 
-What is delivered rests on verified LACs only (`LedgerReader.tail` says why). A LAC of one bookie is
-enough: it names an entry that an ack quorum had (invariant I3).
+After a bookie without news, or with an error, the next one of the ensemble is asked. If news are
+overdue, judged by the intervals between the latest news, the next bookie is asked at the same time.
+The one that has news first is asked from then on: a bookie for which a writer need not wait must
+not delay its readers. The metadata is watched meanwhile. A new ensemble, the end, or the deletion
+of the ledger interrupts a poll.
 
-Who delivers, and to how many, is the matter of `quire.client.read.follow`.
+Only verified LACs decide what is delivered (`LedgerReader.tail` explains why). The LAC of one
+bookie is enough, because it names an entry that an ack quorum had (invariant I3).
+
+`quire.client.read.follow` decides which reader does this work, and delivers the entries to all
+readers.
 """
 
 from __future__ import annotations
@@ -60,33 +63,33 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
 
 OVERDUE_GAPS = 4
-"""News that have not come within so many times their usual distance are overdue,"""
+"""News are overdue after this many times their usual interval."""
 OVERDUE_MIN_S = 0.004
-"""but not before this: so long a sync may take. Where that is later than `speculative_read_s`, no
-distance is usual."""
+"""News are never overdue before this many seconds, which a sync may take. If the time until they
+are overdue is longer than `speculative_read_s`, there is no usual interval."""
 LEVEL_POLL_MS = 50
-"""A poll of a bookie that may not know as much as the reader yet."""
+"""The length of a poll of a bookie that may not know as much as the reader yet, in milliseconds."""
 POLLS_MAX = 2
-"""Bookies that one tail asks at the same time."""
+"""The number of bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 AHEAD_BYTES_MAX = 512 * KIB
 """The largest answer to a batch read that reads ahead. A bookie gives such an answer within one
 event-loop iteration, because it has the end of a ledger in memory. Larger reads go to its threads.
 """
 ASK_BACKOFF = Backoff(0.01, 0.25)
-"""The pauses before the bookies of an ensemble are asked again, none of which had an answer."""
+"""The pauses before the bookies of an ensemble are asked again if none of them had an answer."""
 EMPTY_BACKOFF = Backoff(0.01, 0.05)
-"""The same, where a bookie answers that it knows nothing of the ledger: the first entry is still to
-come, and no bookie can be asked to wait for it."""
+"""The pauses if a bookie answers that it knows nothing about the ledger: the first entry is still
+to come, and no bookie can be asked to wait for it."""
 
 
 def bytes_of(run: EntryRun) -> int:
-    """About what it takes of its buffer."""
+    """Return about how many bytes of its buffer the run takes."""
     return run.ends[-1] - run.offsets[0]
 
 
 class LedgerTail:
-    """The end of one ledger. What it learns of the LAC is in `view`."""
+    """The end of one ledger. The LACs that it learns are in `view`."""
 
     def __init__(
         self,
@@ -97,15 +100,14 @@ class LedgerTail:
         config: ClientConfig,
     ) -> None:
         self.upcoming = view.last_add_confirmed + 1
-        """The next entry to give out."""
+        """The next entry to deliver."""
         self.near: str | None = None
-        """The bookie that proved the LAC: it is likely to have all up to there."""
+        """The bookie that proved the LAC. It probably has every entry up to it."""
         self.gone: Callable[[int], QuireError] | None = None
-        """Return the error for a ledger that was deleted and possibly created again under the same
-        id."""
-        """The ledger is gone."""
+        """A function that returns the error for this ledger if it was deleted, or created again
+        with the same id. None while the ledger exists."""
         self.wanted = True
-        """The entries are, and not only to know of them."""
+        """Whether the entries are wanted, or only the knowledge that they are acknowledged."""
         self._view = view
         self._codec = codec
         self._engine = engine
@@ -114,32 +116,33 @@ class LedgerTail:
         self._at = pool.any_index(view.metadata.ensemble_size)
         """The ensemble index of the bookie to ask."""
         self._aimed_at = -1
-        """In a striped ledger: the entry for which it was chosen."""
+        """In a striped ledger, the entry for which that bookie was chosen."""
         self._flowing = False
-        """The last round brought more than one entry: there may be more already."""
+        """Whether the last round returned more than one entry, so that there may already be
+        more."""
         self._gap_s = math.inf
-        """The usual time between two rounds that brought news; a running mean."""
+        """The usual time between two rounds with news, as a running mean."""
         self._news_at = 0.0
-        """When the latest one ended (the loop's clock)."""
+        """The time at which the latest one ended, on the loop's clock."""
         self._misses = 0
-        """Bookies asked in a row without an answer to rely on."""
+        """The number of bookies asked in a row without an answer to rely on."""
         self._empty = False
-        """The last one knew nothing of the ledger."""
+        """Whether the last one knew nothing about the ledger."""
         self._levels: dict[str, int] = {}
-        """The LAC that a bookie of the ensemble is known to know."""
+        """The LAC that each bookie of the ensemble is known to have."""
         self._held: deque[EntryRun] = deque()
-        """Consecutive verified entries from `upcoming` on, not known to be acknowledged."""
+        """Consecutive verified entries from `upcoming` on that are not known to be acknowledged."""
         self._held_bytes = 0
         self._spare: EntryRun | None = None
-        """The last entry that a poll brought, where those before it were not here."""
+        """The last entry of a poll, if the entries before it are not held."""
         self._entry_bytes = 0
-        """Of the entries given out last."""
+        """The mean size of the entries that were delivered last."""
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- what is acknowledged -----------------------------------------------------------------
 
     def ready(self) -> Iterator[EntryRun]:
-        """What is held and acknowledged by now; it is not held any more."""
+        """Yield the held entries that are acknowledged by now, and hold them no longer."""
         last = self._view.last_add_confirmed
         while self._held and self.upcoming <= last:
             run = self._held.popleft()
@@ -151,12 +154,12 @@ class LedgerTail:
             yield run
 
     def passed(self, run: EntryRun) -> None:
-        """These are given out."""
+        """Record that these entries are delivered."""
         self.upcoming = run.last + 1
         self._entry_bytes = bytes_of(run) // len(run)
 
     def skip(self) -> None:
-        """Go on behind what is known to be acknowledged, whatever is before it."""
+        """Continue after the last acknowledged entry, and drop everything before it."""
         for _ in self.ready():
             pass
         self.upcoming = self._view.last_add_confirmed + 1
@@ -164,9 +167,12 @@ class LedgerTail:
     # -- what is new --------------------------------------------------------------------------
 
     async def news(self) -> bool:
-        """Ask one bookie. Whether more is known to be acknowledged, or the metadata has changed, or
-        somebody has interrupted; else it is the turn of the next. Cancel-safe; one call at a
-        time."""
+        """Ask one bookie, and return whether there is something new.
+
+        That is the case if more entries are known to be acknowledged, if the metadata has changed,
+        or after an interruption. Otherwise the next bookie is asked next. Only one call may run at
+        a time. Cancel-safe.
+        """
         self._hold_spare()
         changed, before = self.expect_change(), self._view.last_add_confirmed
         await self._round(changed)
@@ -199,8 +205,7 @@ class LedgerTail:
 
     def _index(self, metadata: LedgerMetadata) -> int:
         if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self.upcoming:
-            # It has the entry itself, and gets the next one, which carries the LAC that we wait
-            # for.
+            # It has the entry itself, and will get the next one, which carries the wanted LAC.
             self._aimed_at = self.upcoming
             self._at = self.upcoming + 1
         return self._at % metadata.ensemble_size
@@ -212,8 +217,11 @@ class LedgerTail:
         self._gap_s = known + (min(gap_s, self._config.speculative_read_s) - known) / 4
 
     async def _first(self, order: list[str], changed: asyncio.Future[None]) -> str | None:
-        """Which of these bookies proves that the next entry is acknowledged. The second is asked as
-        well where the first should have told by now. None: nobody does, or the metadata changed."""
+        """Return the bookie that proves that the next entry is acknowledged.
+
+        The second bookie is asked as well if the first should have answered by now. Returns None if
+        neither proves it, or if the metadata changed.
+        """
         overdue_s = self._overdue_s
         asked: dict[asyncio.Future[Any], str] = {
             asyncio.ensure_future(self._ask(order[0])): order[0]
@@ -235,14 +243,17 @@ class LedgerTail:
             await cancelled(asked)
 
     async def _ask(self, bookie: str, *, again: bool = False) -> bool:
-        """Wait for this bookie to prove that the next entry is acknowledged, and return whether it
-        did. It is asked `again` over a new connection if the old one died silently."""
+        """Wait for a bookie to prove that the next entry is acknowledged, and return whether it
+        did.
+
+        It is asked `again` over a new connection if the old one died silently.
+        """
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         config = self._config
         patience = config.speculative_read_s
         if self._misses >= self._view.metadata.ensemble_size:
-            patience = config.read_timeout_s  # nobody was quick
+            patience = config.read_timeout_s  # no bookie answered quickly
         try:
             async with asyncio.timeout(patience):
                 channel = await self._pool.control(bookie)
@@ -265,7 +276,7 @@ class LedgerTail:
                         async with asyncio.timeout(patience):
                             await self._proven(channel, ahead=True)
                     return True
-                # No entry proves an explicit LAC that covers the last one.
+                # No entry can prove an explicit LAC that includes the last entry.
                 explicit = wants_last and NO_ENTRY < learnt <= poll.max_lac
                 async with asyncio.timeout(patience):
                     if not explicit and await self._proven(channel, ahead=True):
@@ -274,7 +285,7 @@ class LedgerTail:
                         return True
             waited = asyncio.get_running_loop().time() - asked_at >= poll_s / 2
             if waited or self._view.last_add_confirmed > known:
-                self._misses = 0  # it answers, and there is no news, or less than we wait for
+                self._misses = 0  # it answers, but has no news, or fewer than are wanted
                 return False
             self._empty = False
         except (QuireError, TimeoutError) as error:
@@ -287,8 +298,11 @@ class LedgerTail:
     async def _poll(
         self, channel: ControlChannel, known: int, poll_ms: int, wants_last: bool
     ) -> PollAnswer | None:
-        """Where news are overdue, what comes meanwhile is read and held: if a disk keeps the writer
-        waiting, all of it is acknowledged at once in the end. None: that has brought the proof."""
+        """Do a long poll. If news are overdue, read and hold what arrives meanwhile.
+
+        If a disk delays the writer, all these entries are acknowledged together in the end. Returns
+        None if the reads contained the proof.
+        """
         poll = channel.long_poll(self._view.ledger_id, known, poll_ms, last_entry=wants_last)
         overdue_s = self._overdue_s
         if overdue_s is None:
@@ -303,23 +317,25 @@ class LedgerTail:
                 if await self._proven(channel, ahead=True):
                     return None
                 if self._unheld == before:
-                    break  # nothing comes
+                    break  # nothing arrives
             return await polling
         finally:
             await cancelled((polling,))
 
     @property
     def _overdue_s(self) -> float | None:
-        """When news are overdue, behind the latest; None: no distance of them is usual."""
+        """Seconds after the latest news until news are overdue, or None without a usual
+        interval."""
         overdue_s = max(OVERDUE_GAPS * self._gap_s, OVERDUE_MIN_S)
         return overdue_s if overdue_s < self._config.speculative_read_s else None
 
     def _poll_ms(self, bookie: str, known: int) -> int:
-        """How long to wait on this bookie.
+        """Return how long to wait on this bookie, in milliseconds.
 
-        Apache's bookie wakes a poll once, at the next move of its own LAC, and if that does not
-        pass what the reader knows it lets it wait for the time-out. So one that may be behind is
-        asked again soon."""
+        Apache's bookie wakes a poll once, at the next change of its own LAC. If that LAC is not
+        above the reader's, the poll waits for its time-out. Therefore a bookie that may lag behind
+        is asked again soon.
+        """
         if self._levels.get(bookie, -2) >= known:
             return round(1000 * self._config.long_poll_s)
         return min(round(1000 * self._config.long_poll_s), LEVEL_POLL_MS)
@@ -327,12 +343,15 @@ class LedgerTail:
     async def _proven(
         self, channel: ControlChannel, ahead: bool = False, wait: bool = False
     ) -> bool:
-        """Learn the LAC that the bookie can prove; whether it has passed the next entry. `ahead`:
-        by the entries that are wanted next, where that will do; `wait` for them on the bookie, for
-        a little."""
+        """Learn the LAC that the bookie can prove, and return whether it has passed the next entry.
+
+        With `ahead`, the entries that are wanted next are read, if they can prove it. With `wait`,
+        the bookie waits for them for a moment.
+        """
         try:
             if self._engine.trust.compares_copies:
-                # One bookie proves nothing. Without coverage: those that are away tell nothing.
+                # One bookie proves nothing. Do not wait for coverage: unreachable bookies never
+                # answer.
                 metadata, timeout_s = self._view.metadata, self._config.speculative_read_s / 2
                 known = await read_last_confirmed(
                     metadata, self._codec, self._pool, timeout_s,
@@ -364,17 +383,17 @@ class LedgerTail:
 
     @property
     def _unheld(self) -> int:
-        """The next entry that is not here."""
+        """The first entry after those that are held."""
         return self._held[-1].last + 1 if self._held else self.upcoming
 
     @property
     def _has_room(self) -> bool:
-        """For more that is held."""
+        """Whether more entries may be held."""
         return self._held_bytes < self._config.read_windows * self._config.read_window_bytes
 
     @property
     def _reads_ahead(self) -> bool:
-        """Whether a bookie can be asked for what follows, and there is room for it."""
+        """Whether a bookie can be asked for the next entries, and they may be held."""
         return not self._engine.trust.compares_copies and self._engine.batches and self._has_room
 
     def _hold_spare(self) -> None:
@@ -384,8 +403,10 @@ class LedgerTail:
             self._spare = None
 
     def _hold(self, run: EntryRun) -> None:
-        """Begins no later than with the next entry that is not here; another bookie may have
-        brought that one meanwhile."""
+        """Hold a run, which begins at or before the first entry that is not held.
+
+        Another bookie may have returned that entry meanwhile.
+        """
         self._view.confirmed(run.last_add_confirmed)
         if run.last >= self._unheld:
             run = run.part(max(run.first, self._unheld), run.last)
@@ -394,16 +415,18 @@ class LedgerTail:
 
     @property
     def _wants_proof(self) -> bool:
-        """Whether a poll should bring the last entry, whose LAC proves the entries before it, which
-        may be held already: one exchange less. Not where entries are large, for it will be read
-        again; nor of an empty ledger, of which that is an error."""
+        """Whether a poll should return the last entry, whose LAC proves the entries before it.
+
+        These may already be held, which saves one exchange. The entry is not wanted if entries are
+        large, because it will be read again, nor of an empty ledger, for which it is an error.
+        """
         return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
 
     def _misbehaved(self, bookie: str, error: BadEntryError) -> None:
         self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
 
     def _learn(self, bookie: str, poll: PollAnswer) -> int:
-        """From what came with the answer to a poll; the id of its entry, or NO_ENTRY."""
+        """Learn from the answer to a poll, and return the id of its entry, or NO_ENTRY."""
         if self._engine.trust.compares_copies:
             return NO_ENTRY
         try:
@@ -414,7 +437,7 @@ class LedgerTail:
             entry_id, lac, _ = self._codec.check(poll.entry)
         except BadEntryError as error:
             self._misbehaved(bookie, error)
-            return NO_ENTRY  # another replica will be asked
+            return NO_ENTRY  # another replica is asked next
         if entry_id >= self._unheld and self._has_room:
             self._spare = self._engine.run_of(entry_id, [poll.entry])
             self._hold_spare()
@@ -424,6 +447,7 @@ class LedgerTail:
     # -- the metadata -------------------------------------------------------------------------
 
     def on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
+        """Handle a change of the metadata."""
         try:
             if stored is None:
                 self.gone = _deleted
@@ -434,17 +458,20 @@ class LedgerTail:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """End a poll, or a pause."""
+        """End a poll or a pause."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     def expect_change(self) -> asyncio.Future[None]:
-        """What has changed so far is known; what changes from now on ends this future. Wait for it
-        with `asyncio.wait`, which does not cancel it: others may wait for it, too."""
+        """Return a future that ends at the next change of the metadata or interruption.
+
+        Earlier changes are known already. Wait for it with `asyncio.wait`, which does not cancel
+        it, because others may wait for it too.
+        """
         if self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
 
 def _deleted(ledger_id: int) -> NoSuchLedgerError:
-    return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was followed")
+    return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was being followed")

@@ -55,6 +55,8 @@ STEPS_MAX = 16
 
 
 class Encoder(Protocol):
+    """An encoder of entries into ADD frames."""
+
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
@@ -171,6 +173,7 @@ class AddSession:
 
     @property
     def full(self) -> bool:
+        """Whether appends must wait for room."""
         if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
             return True
         return self._changes is not None and self._changes.full
@@ -192,10 +195,11 @@ class AddSession:
             self.hears_every_ack = self.always_hears
 
     def check_payload(self, payload: Buffer) -> None:
+        """Raise EntryTooLargeError if the payload does not fit into one frame."""
         if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
-                f"an entry of {len(payload)} bytes does not fit into one frame; at most "
-                f"{self.max_payload_bytes} bytes do with this digest. Nothing was sent",
+                f"an entry of {len(payload)} bytes does not fit into one frame; with this digest "
+                f"the limit is {self.max_payload_bytes} bytes. Nothing was sent",
                 ledger_id=self.ledger_id,
                 remedy="Split the entry",
             )
@@ -210,7 +214,7 @@ class AddSession:
             raise WriteError(
                 f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}",
                 ledger_id=self.ledger_id,
-                remedy="Close it and create another",
+                remedy="Close it and create another ledger",
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)
@@ -336,6 +340,7 @@ class AddSession:
         await asyncio.wait([self._reached], timeout=REACH_S)
 
     def look_who_is_reached(self) -> None:
+        """End the wait of `reached` if every member was sent everything."""
         reached = self._reached
         if reached is None or reached.done():
             return
@@ -345,6 +350,7 @@ class AddSession:
     # -- answers ------------------------------------------------------------------------------
 
     def after_acks(self) -> None:
+        """Confirm what the acknowledgements allow, and wake the callers that wait for it."""
         pipeline = self.pipeline
         sent_s, before = pipeline.unaccepted_since(), pipeline.accepted
         if pipeline.confirm():
@@ -442,6 +448,7 @@ class AddSession:
         return self.pipeline.accepted < self.pipeline.last_pushed
 
     def member(self, index: int) -> Member:
+        """Return the member with this index."""
         return self._members[index]
 
     def _look_at_domains(self) -> None:
@@ -471,8 +478,10 @@ class AddSession:
         member.join()
 
     def check_timeouts(self, now: float) -> None:
-        """Fail the session or a member whose time is up. Called periodically while there are
-        members."""
+        """Fail the session or a member whose time is up.
+
+        It is called periodically while there are members.
+        """
         pipeline = self.pipeline
         coalesced = pipeline.coalesced
         if coalesced is not None and (
@@ -495,8 +504,8 @@ class AddSession:
                 self.on_failure(
                     member,
                     BookieTimeoutError(
-                        f"bookie {member.bookie_id} left an add of ledger {self.ledger_id} "
-                        f"unanswered for {self.config.add_timeout_s:g} s"
+                        f"bookie {member.bookie_id} did not answer an add of ledger "
+                        f"{self.ledger_id} within {self.config.add_timeout_s:g} s"
                     ),
                 )
 
@@ -552,6 +561,7 @@ class Member:
             self._attach(link)
 
     async def connect(self) -> None:
+        """Connect to the bookie, and begin to send."""
         session = self.session
         try:
             channel = await session.connect(self.bookie_id)
@@ -561,7 +571,7 @@ class Member:
             return
         if self.gone or session.failure is not None:
             return
-        # another session took it before this task ran
+        # Another session took it before this task ran.
         if not channel.takes_adds_of(session.ledger_id):
             session.tasks.start(self.connect())
             return
@@ -583,12 +593,14 @@ class Member:
         return self.session.pipeline.outstanding_since(self.index) is None
 
     def send_backlog(self) -> None:
+        """Send the entries that were pushed before the connection existed."""
         assert self.channel is not None
         for last, frames in self.session.pipeline.frames_for(self.index, self.sent):
             self.channel.send(frames)
             self.sent = last
 
     def leave(self) -> None:
+        """Stop sending, and ignore further answers."""
         self.gone = True
         if self.channel is not None:
             session = self.session
@@ -642,11 +654,13 @@ class AddTimeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, session: AddSession) -> None:
+        """Check this session from now on."""
         self._sessions[session] = None
         if self._timer is None:
             self._begin_round()
 
     def forget(self, session: AddSession) -> None:
+        """Stop checking this session."""
         self._sessions.pop(session, None)
         if not self._sessions and self._timer is not None:
             self._timer.cancel()

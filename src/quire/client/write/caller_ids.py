@@ -1,9 +1,10 @@
-"""The handle of a writer that chooses its entry ids: Apache's WriteAdvHandle.
+"""The handle of a writer that chooses its entry ids, like Apache's WriteAdvHandle.
 
-An entry behind a missing id cannot be acknowledged before that id comes, wherever it is stored. So
-such entries are held here, within a bound, and the ordinary pipeline is fed in the order of ids:
-recovery and readers see a ledger like any other. (Apache's client sends them at once and holds the
-callbacks; what the bookies then have behind a gap is never part of the ledger.)
+An entry after a missing id cannot be acknowledged until that id has been appended, no matter where
+the entry is stored. Therefore the client holds such entries, up to a limit, and passes entries to
+the ordinary pipeline in the order of their ids. Recovery and readers see a ledger like any other.
+Apache's client sends such entries at once and delays their callbacks; entries that bookies store
+after a gap never become part of the ledger.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from quire.codec.wire.v2 import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError, check_type
 
 HELD_ENTRY_BYTES = 200
-"""The bytes that a held entry counts in addition to its payload."""
+"""The overhead of a held entry, in bytes, that counts in addition to its payload."""
 
 
 class CallerIdWriter(WriteHandle):
-    """Appends entries under ids that the caller chooses, in any order, each id once, from 0 on and
-    without gaps in the end. Made by `Client.create_ledger(caller_ids=True)`.
+    """A handle that appends entries under ids that the caller chooses.
 
-    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry behind a
-    missing id returns once that id was appended too. What "acknowledged" means, the errors and
-    deferred sync are as for `LedgerWriter`.
+    `Client.create_ledger(caller_ids=True)` returns it. Ids begin at 0, and each is used once. They
+    may be appended in any order, but in the end no id may be missing.
+
+    Entries are acknowledged strictly in the order of their ids: `append_at` of an entry after a
+    missing id returns once that id has been appended too. Durability, errors and deferred sync are
+    as for `LedgerWriter`.
     """
 
     def __init__(self, **how: Unpack[HowToWrite]) -> None:
@@ -37,13 +40,26 @@ class CallerIdWriter(WriteHandle):
         self._max_held_bytes = how["config"].max_held_bytes
 
     async def append_at(self, entry_id: int, payload: Buffer) -> int:
-        """Append one entry under this id and wait until it, and so every one before it, is
-        acknowledged; its id.
+        """Append one entry under an id, and wait until it is acknowledged.
 
-        If cancelled after it began, the entry may still become part of the ledger, and the id is
-        taken. Raises UsageError (negative or taken id; or too much is held behind a missing one)
-        and EntryTooLargeError, then nothing was sent and the id is free; else what
-        `LedgerWriter.append` raises.
+        On return the entry and all entries before it are durable on an ack quorum, unless the
+        ledger has deferred sync. Cancelling the call does not take the entry back: it may still
+        become part of the ledger, and its id is used.
+
+        Args:
+            entry_id: The id of the entry, which no other entry of the ledger may have.
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            UsageError: The id is negative, used already or too large, or too many bytes wait for a
+                missing id (`ClientConfig.max_held_bytes`). Nothing was sent, and the id can be
+                used.
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent, and the
+                id can be used.
+            QuireError: The writer has failed. See `LedgerWriter.append`.
         """
         session = self._session
         if session.full:
@@ -52,8 +68,19 @@ class CallerIdWriter(WriteHandle):
         return await session.wait_for(entry_id)
 
     def submit_at(self, entry_id: int, payload: Buffer) -> None:
-        """Hand over one entry without waiting: `wait` tells. Nothing is durable on return. Raises
-        what `append_at` raises before it waits."""
+        """Hand over one entry under an id, without waiting until it is acknowledged.
+
+        Nothing is durable on return: `wait` reports when it is.
+
+        Args:
+            entry_id: The id of the entry, which no other entry of the ledger may have.
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Raises:
+            UsageError: As for `append_at`. Nothing was sent.
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            QuireError: The writer has failed or is closed. Nothing was sent.
+        """
         session = self._session
         if session.failure is not None:
             raise session.failure
@@ -77,7 +104,7 @@ class CallerIdWriter(WriteHandle):
 
     @property
     def held_entry_ids(self) -> Sequence[int]:
-        """The ids that wait for a smaller one, ascending."""
+        """The ids of the entries that wait for a smaller id, ascending."""
         return sorted(self._held)
 
     def _check_id(self, entry_id: int, upcoming: int) -> None:
@@ -97,16 +124,16 @@ class CallerIdWriter(WriteHandle):
         size = len(payload) + HELD_ENTRY_BYTES
         if self._held_bytes + size > self._max_held_bytes:
             raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: entry {missing} is "
-                f"waited for by {counted(len(self._held), 'entry')} ({self._held_bytes} bytes) "
-                "already. Nothing was sent",
+                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: the "
+                f"client already holds {counted(len(self._held), 'entry')} ({self._held_bytes} "
+                f"bytes) until entry {missing} comes. Nothing was sent",
                 remedy=f"Append entry {missing} first, or raise max_held_bytes",
             )
         self._held[entry_id] = payload
         self._held_bytes += size
 
     def _feed(self, payload: Buffer) -> None:
-        """The next id in order, as `LedgerWriter.submit` has it."""
+        """Add the payload to the batch under the next id, as `LedgerWriter.submit` does."""
         batch = self._batch
         if not batch:
             self._begin_batch()
@@ -119,12 +146,15 @@ class CallerIdWriter(WriteHandle):
         return super()._handed_over(entry_id) or entry_id in self._held
 
     def _stop(self, error: QuireError | None = None) -> None:
-        """Entries behind a missing id do not become part of the ledger (replication spec, 10.1)."""
+        """Stop the writer. Entries after a missing id do not become part of the ledger.
+
+        Source: replication spec, 10.1.
+        """
         if self._held and error is None:
             missing = self.last_add_pushed + 1
             error = LedgerClosedError(
-                f"ledger {self.ledger_id} was closed while entry {missing} was missing: the "
-                f"entries behind it ({len(self._held)}) are not part of it",
+                f"ledger {self.ledger_id} was closed while entry {missing} was missing. The "
+                f"entries after it ({len(self._held)}) are not part of the ledger",
                 ledger_id=self.ledger_id,
             )
             error.outcome_known = True

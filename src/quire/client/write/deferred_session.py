@@ -1,10 +1,10 @@
 """Adds to a deferred-sync ledger, which are acknowledged before a force makes them durable.
 
-Adds go over protocol v3. A force asks every connected member, on the connection that carried its
-adds. A bookie that was restarted, and lost what it had accepted, lost this connection as well. So
-it cannot answer for those entries. A member that fails is replaced as in any ledger, and is sent
-all entries that are not durable. Apache's client keeps no payloads after an acknowledgement, and
-has to give the ledger up in this case (replication spec, 4.1 and 10.2).
+Adds use protocol v3. A force asks every connected member, on the connection that carried its adds.
+A bookie that was restarted, and lost what it had accepted, lost this connection as well, so it
+cannot answer for those entries. A member that fails is replaced as in any ledger, and is sent all
+entries that are not durable. Apache's client keeps no payloads after an acknowledgement, and has to
+give up the ledger in this case (replication spec, 4.1 and 10.2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.net.control import ControlChannel
 
 
 class DeferredSession(AddSession):
-    """An `AddSession` whose `last_confirmed` moves by `force` only."""
+    """An `AddSession` whose `last_confirmed` moves only by `force`."""
 
     __slots__ = ("_forces", "_forcing", "_moved")
 
@@ -61,7 +61,7 @@ class DeferredSession(AddSession):
         return self.pipeline.unconfirmed_bytes >= self.config.max_unforced_bytes
 
     async def room(self) -> None:
-        """As for any session; where too much is not durable, it forces."""
+        """Wait as any session does, and force if too much is not durable."""
         if self._too_much_unforced:
             self._force_soon()
         await super().room()
@@ -69,8 +69,10 @@ class DeferredSession(AddSession):
     # -- forcing ------------------------------------------------------------------------------
 
     async def force(self) -> int:
-        """Make durable what is accepted now; the last confirmed entry. Raises what ended the
-        session. Cancel-safe: the force goes on."""
+        """Make the entries that are accepted now durable, and return the last confirmed entry.
+
+        Raises the error that ended the session. Cancel-safe: the force continues.
+        """
         return await self._force_soon()
 
     def _force_soon(self) -> asyncio.Future[int]:
@@ -92,7 +94,7 @@ class DeferredSession(AddSession):
         try:
             while self.failure is None:
                 if self._room is not None and self._too_much_unforced and not self._forces:
-                    self._force_soon()  # for what was accepted while the last one ran
+                    self._force_soon()  # force what was accepted while the last one ran
                 if not self._forces:
                     break
                 await self._force_once(self._forces[0][0])
@@ -100,8 +102,10 @@ class DeferredSession(AddSession):
             self._forcing = False
 
     async def _force_once(self, target: int) -> None:
-        """One round: it moves `last_confirmed` to `target` at least, unless something changed
-        meanwhile; then the next one does."""
+        """Run one round of a force, which moves `last_confirmed` to `target` at least.
+
+        If something changed meanwhile, the next round does it.
+        """
         pipeline = self.pipeline
         while (members := self._forceable(target)) is None:
             if self._moved is None:
@@ -118,7 +122,7 @@ class DeferredSession(AddSession):
             self._tell_forced()
 
     def _forceable(self, target: int) -> list[tuple[Member, ControlChannel]] | None:
-        """Whom to ask, as soon as an ack quorum has everything up to `target`."""
+        """Return the members to ask, or None until an ack quorum has everything up to `target`."""
         pipeline = self.pipeline
         if pipeline.frozen or pipeline.stored_through() < target:
             return None
@@ -128,7 +132,7 @@ class DeferredSession(AddSession):
             if isinstance(member.channel, ControlChannel):
                 members.append((member, member.channel))
             elif pipeline.has_unforced(index):
-                return None  # it is being connected: its first answer comes, or its failure
+                return None  # it is being connected: it will answer or fail
         return members
 
     async def _force_member(self, member: Member, channel: ControlChannel) -> bool:
@@ -142,8 +146,8 @@ class DeferredSession(AddSession):
             error = failed
         except TimeoutError:
             error = BookieTimeoutError(
-                f"bookie {member.bookie_id} left a force of ledger {self.ledger_id} unanswered "
-                f"for {limit:g} s"
+                f"bookie {member.bookie_id} did not answer a force of ledger {self.ledger_id} "
+                f"within {limit:g} s"
             )
         self.on_failure(member, error)
         return False
@@ -173,7 +177,7 @@ class DeferredSession(AddSession):
         for _, future in forces:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever was cancelled does not look
+                future.exception()  # a cancelled caller never retrieves it
         self._wake()
 
     def _wake(self) -> None:

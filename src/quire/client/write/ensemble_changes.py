@@ -1,7 +1,7 @@
-"""Changes of the ensemble of a ledger while it is written: members that fail return, are replaced,
-or are done without.
+"""Changes of the ensemble of a ledger while it is written.
 
-One change runs at a time, and nothing is confirmed meanwhile (replication spec, 4.2):
+Members that fail return, are replaced, or are left out. One change runs at a time, and nothing is
+confirmed meanwhile (replication spec, 4.2):
 
     only its connection is lost   the member returns over a new connection, if that is made at once
     another bookie is available   it replaces the member, once the metadata names it
@@ -58,8 +58,11 @@ ack quorum is left."""
 REJOIN_BACKOFF = Backoff(REJOIN_DELAY_S, 30.0)
 
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
-"""(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
-now in force. Raises what ends the session."""
+"""A function that records an ensemble change, and returns the ensemble that is now in force.
+
+It receives the failed bookies and the replacements by index, and the first entry of the new
+ensemble. It raises the error that ends the session.
+"""
 
 
 class EnsembleMember(Protocol):
@@ -69,7 +72,7 @@ class EnsembleMember(Protocol):
     bookie_id: str
 
     def leave(self) -> None:
-        """Send nothing more to it, and ignore what it still answers."""
+        """Send nothing more to the member, and ignore its further answers."""
         ...
 
 
@@ -116,7 +119,7 @@ class ChangingSession(Protocol):
         ...
 
     def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
-        """Adopt the ensemble that is in force now; the indexes at which it has other bookies."""
+        """Adopt the ensemble that is in force now, and return the indexes whose bookies changed."""
         ...
 
     def begin_again(self, indexes: set[int]) -> None:
@@ -132,7 +135,7 @@ class ChangingSession(Protocol):
 
 
 class EnsembleChanges:
-    """The failed and the absent members of one session. A session makes this when the first member
+    """The failed and the absent members of one session, which makes this when the first member
     fails."""
 
     def __init__(self, session: ChangingSession, change_ensemble: ChangeEnsemble) -> None:
@@ -177,8 +180,10 @@ class EnsembleChanges:
 
     @property
     def _patience_s(self) -> float:
-        """Seconds to wait for an ack quorum: none for bookies that were never connected, which
-        mostly is a mistake."""
+        """Seconds to wait for an ack quorum: 0 for bookies that were never connected.
+
+        In that case there mostly is a mistake.
+        """
         return self._session.config.lost_quorum_limit_s if self._session.met else 0.0
 
     def _wanted(self, failed: dict[int, str]) -> Wanted:
@@ -217,7 +222,7 @@ class EnsembleChanges:
     def _client_closed(self) -> ClientClosedError:
         session = self._session
         error = ClientClosedError(
-            f"the client is closed, and ledger {session.ledger_id} was open for writing",
+            f"the client was closed while ledger {session.ledger_id} was open for writing",
             remedy="Open the ledger with recovery, which closes it",
         )
         error.outcome_known = session.pipeline.last_pushed == session.pipeline.last_confirmed
@@ -298,7 +303,7 @@ class EnsembleChanges:
         if self._changes > session.config.max_ensemble_changes:
             raise WriteError(
                 f"ledger {session.ledger_id}: more than {session.config.max_ensemble_changes} "
-                "ensemble changes",
+                "ensemble changes, which is the limit of one writer",
                 ledger_id=session.ledger_id,
                 causes=session.causes,
             )
@@ -316,8 +321,8 @@ class EnsembleChanges:
                 ensemble = await self._change_ensemble(gone, replacements, first)
             except MetadataTooLargeError as error:
                 self._keep_the_ensemble(error, first)
-        # Every index that failed starts again, also where the bookie is the same in the end
-        # (A replaced by B, B by A: rule 43).
+        # Every index that failed starts again, even if its bookie is the same in the end (A
+        # replaced by B, and B by A: rule 43).
         unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
         changed = session.take_ensemble(ensemble)
         self.absent = self.absent.difference(changed)
@@ -326,8 +331,11 @@ class EnsembleChanges:
         session.begin_again(changed | (set(failed) - unreplaced))
 
     def _keep_the_ensemble(self, error: MetadataTooLargeError, first: int) -> None:
-        """Keep the ensemble for the rest of the session, because the metadata cannot name another
-        one. Members that fail are tried again, and entries go to the remaining ones."""
+        """Keep the ensemble for the rest of the session, because the metadata has no room for
+        another.
+
+        Members that fail are tried again, and entries go to the remaining ones.
+        """
         session = self._session
         self._no_room = error
         session.pool.counters.ensemble_changes_without_room += 1
@@ -339,8 +347,10 @@ class EnsembleChanges:
     # -- going on with fewer ------------------------------------------------------------------
 
     def _go_on_without(self, indexes: Collection[int]) -> None:
-        """Continue without these members, for which no bookie is available. Raises
-        NotEnoughBookiesError."""
+        """Continue without these members, for which no bookie is available.
+
+        Raises NotEnoughBookiesError if no ack quorum is left and there is no time to wait.
+        """
         session = self._session
         if not self._patience_s and not self.bearable(indexes):
             raise self._nobody_left(indexes)
@@ -355,8 +365,9 @@ class EnsembleChanges:
     def _limit_the_wait(self) -> None:
         """Start the time that the session waits for an ack quorum.
 
-        It starts anew only if something was acknowledged since, or nothing had to be. So members
-        that accept connections and break them again, or never answer, cannot prolong it."""
+        It starts again only if something was acknowledged since, or if nothing had to be. Otherwise
+        members that accept connections and break them again, or never answer, could prolong it.
+        """
         session = self._session
         moved = self._progress != self._done or not session.owes
         if self._late and not moved:
@@ -369,7 +380,7 @@ class EnsembleChanges:
 
     @property
     def _progress(self) -> tuple[int, int]:
-        """Up to which entry all is accepted, and durable."""
+        """The last entry up to which all are accepted, and the last durable one."""
         return self._session.pipeline.accepted, self._session.pipeline.last_confirmed
 
     def _give_up(self) -> None:
@@ -395,7 +406,7 @@ class EnsembleChanges:
             try:
                 wanted = self._wanted({index: member.bookie_id})
                 found = self._no_room is None and pool.pick_now(wanted, rested=True)
-            except QuireError as error:  # a placement policy that does not work
+            except QuireError as error:  # the placement policy does not work
                 session.fail(error)
                 return
             if found:
@@ -432,7 +443,7 @@ class EnsembleChanges:
         lost = {index: session.ensemble[index] for index in sorted(indexes)}
         placement = session.pool.placement
         limit_s = self._patience_s
-        tried = f", which were tried again for {limit_s:g} s: " if limit_s else ": "
+        tried = f" (tried again for {limit_s:g} s): " if limit_s else ": "
         if self._no_room is None:
             what, remedy = "no bookie is left to replace", "Start another bookie"
             why = placement.why(self._wanted(lost), placement.view())

@@ -1,15 +1,17 @@
-"""Telling bookies the LAC of a writer that pauses (replication spec, 8).
+"""The explicit LAC, which tells bookies the LAC of a writer that pauses (replication spec, 8).
 
-The LAC travels with the next entry. A writer that has none to send would leave its newest entry
-unseen by readers, so after an interval without news it sends the LAC itself: WRITE_LAC to every
-member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always safe to
-believe (invariant I3). It is best effort: a failure is counted, and the next round tries again.
+The LAC travels with the next entry. A writer without a next entry would leave its newest entry
+invisible to readers. So after an interval without entries it sends the LAC itself, with WRITE_LAC
+to every member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always
+safe to believe (invariant I3). This is best effort: a failure is counted, and the next round tries
+again.
 
-After a pause of an interval the LAC of an entry is sent at once: its writer is likely to pause
-again, and its readers wait. The LAC of an entry that came sooner waits for a tick, in which the
-next entry may come and carry it.
+After a pause of an interval the LAC of an entry is sent at once, because its writer will probably
+pause again, and its readers wait. The LAC of an entry that came sooner waits for a tick, within
+which the next entry may come and carry it.
 
-It costs nothing while the writer is silent, and one timer a tick while entries follow each other.
+This costs nothing while the writer is silent, and one timer per tick while entries follow each
+other.
 """
 
 from __future__ import annotations
@@ -45,14 +47,15 @@ class ExplicitLac:
         self._tick_s = interval_s / TICKS
         self._written = -1
         self._busy: dict[str, asyncio.Task[bool]] = {}
-        """Bookies whose answer to the last one is awaited: they get no other."""
+        """The bookies that have not answered the last one yet. They get no other."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to send explicit LACs."""
         self._task = self._session.tasks.start(self._run())
 
     def stop(self) -> None:
-        """Nothing is sent any more."""
+        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
 
@@ -83,8 +86,10 @@ class ExplicitLac:
             await cancelled(self._busy.values())
 
     async def _write(self) -> None:
-        """Tell those who have answered the last time, an ack quorum at least. Where one of them is
-        slow, the others do not wait for it, nor does the next round."""
+        """Send the LAC to the bookies that have answered the last one, an ack quorum at least.
+
+        If one of them is slow, neither the others nor the next round wait for it.
+        """
         session = self._session
         while len(free := self._free()) < session.ack_quorum:
             await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)

@@ -44,7 +44,14 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
 
     A mutable buffer is copied, because its owner may change it before it is sent. A view whose
     items have several bytes, such as a view of integers, is converted: its length counts items, so
-    it would otherwise be stored cut off. `what` the payload is for is named in the error.
+    without the conversion only a part of it would be stored.
+
+    Args:
+        payload: The payload of an entry, as the caller gave it.
+        what: What the payload is for, as the error message names it.
+
+    Returns:
+        The bytes.
 
     Raises:
         ArgumentTypeError: The payload is not a buffer.
@@ -55,17 +62,24 @@ def payload_bytes(payload: Buffer, what: str = "an entry") -> bytes:
         return bytes(memoryview(payload))
     except TypeError:
         raise ArgumentTypeError(
-            f"{what} is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
-            "was sent",
+            f"{what} must be bytes, bytearray or memoryview, not {type(payload).__name__}. "
+            "Nothing was sent",
             remedy="Encode it first: text with .encode()",
         ) from None
 
 
 def payload_list(payloads: object, what: str = "an entry") -> Sequence[bytes]:
-    """Return all payloads as `payload_bytes` does.
+    """Return all payloads as bytes that nobody can change.
+
+    Args:
+        payloads: A sequence of payloads, as the caller gave it.
+        what: What a payload is for, as the error message names it.
+
+    Returns:
+        The payloads, as `payload_bytes` returns them.
 
     Raises:
-        ArgumentTypeError: They are not a sequence of buffers.
+        ArgumentTypeError: `payloads` is not a sequence of buffers.
     """
     if not isinstance(payloads, list | tuple):
         if not isinstance(payloads, Sequence) or isinstance(payloads, str | bytes | bytearray):
@@ -97,7 +111,7 @@ class HowToWrite(TypedDict):
 class WriteHandle:
     """A ledger that is open for writing. It can be waited for, forced and closed.
 
-    Subclasses add the ways to hand entries over.
+    Subclasses add the calls that append entries.
     """
 
     ledger_id: int
@@ -159,18 +173,20 @@ class WriteHandle:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last acknowledged entry, or -1 if there is none. With deferred sync, this is the last
-        durable entry."""
+        """The id of the last acknowledged entry, or -1 if there is none.
+
+        With deferred sync, this is the last durable entry.
+        """
         return self._session.pipeline.last_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that has an id."""
+        """The id of the last entry that was handed over, or -1 if there is none."""
         return self._session.pipeline.last_pushed + len(self._batch)
 
     @property
     def length(self) -> int:
-        """The number of payload bytes of all entries that have an id."""
+        """The number of payload bytes of all entries that were handed over."""
         return self._session.pipeline.length + self._batch_bytes
 
     @property
@@ -186,44 +202,90 @@ class WriteHandle:
     # -- waiting ------------------------------------------------------------------------------
 
     async def room(self) -> None:
-        """Wait until less than `max_unacked_bytes` are unacknowledged. Cancel-safe."""
+        """Wait until fewer than `ClientConfig.max_unacked_bytes` are unacknowledged.
+
+        Cancelling this call is safe.
+
+        Raises:
+            QuireError: The writer has failed. See `LedgerWriter.append`.
+        """
         await self._session.room()
 
     async def wait(self, entry_id: int) -> int:
-        """Wait until this entry and all before it are acknowledged. Cancel-safe."""
+        """Wait until an entry and all entries before it are acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Cancelling this call is safe: it takes no entry back.
+
+        Args:
+            entry_id: The id of an entry that was handed over.
+
+        Returns:
+            The same entry id.
+
+        Raises:
+            UsageError: The entry has not been handed over yet.
+            QuireError: The writer failed before the entry was acknowledged. See
+                `LedgerWriter.append`.
+        """
         self._send_batch()
         return await self._waiter(entry_id)
 
     async def flush(self) -> int:
-        """Wait until every entry handed over is acknowledged, and return the last entry id.
-        Cancel-safe."""
+        """Wait until every entry that was handed over is acknowledged.
+
+        On return these entries are durable on an ack quorum, unless the ledger has deferred sync.
+        Cancelling this call is safe: it takes no entry back.
+
+        Returns:
+            The id of the last of these entries, or -1 if there is none.
+
+        Raises:
+            QuireError: The writer failed before the entries were acknowledged. See
+                `LedgerWriter.append`.
+        """
         self._send_batch()
         return await self._waiter(self._session.pipeline.last_pushed)
 
     async def force(self) -> int:
-        """Make every entry whose append has returned durable, and return `last_add_confirmed`.
+        """Make every entry whose append has returned durable.
 
         This call is for deferred sync. Without deferred sync the entries are durable already, and
         the call returns at once. When it returns, those entries are written and fsynced on at least
         `ack_quorum` bookies of the write set of each. Every reachable bookie of the ensemble has
         then answered a force. A bookie that failed to answer was replaced, and its replacement
-        received the entries again. Raises the error that ended the writer: LedgerFencedError,
-        NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        received the entries again. Cancelling this call is safe.
+
+        Returns:
+            `last_add_confirmed`, which includes those entries.
+
+        Raises:
+            LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
+            NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            LedgerClosedError: The ledger was closed. Outcome unknown.
         """
         return await self._session.force()
 
     # -- closing ------------------------------------------------------------------------------
 
     async def close(self) -> int:
-        """Close the ledger after its outstanding appends, and return its last entry id.
+        """Close the ledger after its outstanding appends.
 
-        Returns -1 if the ledger is empty. On return the metadata store records the ledger as CLOSED
-        with that entry, and all entries are durable. With deferred sync they are forced first.
-        Raises the errors of outstanding appends; the ledger then stays open for recovery. Raises
-        LedgerRecreatedError if the ledger was deleted and another ledger has its id. That other
-        ledger is not closed, and the entries appended here are gone with the deleted ledger. It is
-        safe to call this again. If the call is cancelled, the ledger may or may not be closed; the
-        handle can no longer be used, and later calls report that.
+        On return the metadata store records the ledger as CLOSED with its last entry, and all
+        entries are durable. With deferred sync they are forced first. Calling this again is safe.
+        If the call is cancelled, the ledger may or may not be closed; the handle can no longer be
+        used, and later calls report that.
+
+        Returns:
+            The id of the last entry, or -1 if the ledger is empty.
+
+        Raises:
+            LedgerRecreatedError: The ledger was deleted, and another ledger has its id. That other
+                ledger is not closed, and the entries appended here are gone with the deleted
+                ledger.
+            LedgerClosedError: Another client closed the ledger at another entry.
+            QuireError: An outstanding append failed. The ledger then stays open until it is
+                recovered.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)
@@ -263,13 +325,13 @@ class WriteHandle:
         if updated.value.last_entry_id != last:
             raise LedgerClosedError(
                 f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{updated.value.last_entry_id}, this writer has {last}",
+                f"{updated.value.last_entry_id}, but the last entry of this writer is {last}",
                 ledger_id=self.ledger_id,
             )
         return last
 
     def abandon(self) -> None:
-        """Stop at once without closing the ledger. The next opener recovers the ledger."""
+        """Stop at once without closing the ledger. The next client that opens it recovers it."""
         if self._closing is None and self._session.failure is None:
             self._stop()
 
@@ -343,7 +405,7 @@ class WriteHandle:
 
     def _cut_short(self) -> LedgerClosedError:
         return LedgerClosedError(
-            f"closing ledger {self.ledger_id} was cut short: it may or may not be closed",
+            f"closing ledger {self.ledger_id} was interrupted: it may or may not be closed",
             ledger_id=self.ledger_id,
             remedy="Open the ledger with recovery, which closes it",
         )
@@ -398,7 +460,9 @@ class WriteHandle:
         """Handle a change of the metadata, made by another client or by this one (rule 37)."""
         over: QuireError | None
         if stored is None:
-            over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
+            over = NoSuchLedgerError(
+                f"ledger {self.ledger_id} was deleted while it was being written"
+            )
         elif not same_creation(self._metadata, stored):
             over = recreated(self.ledger_id)
         else:
@@ -408,7 +472,7 @@ class WriteHandle:
 
 
 class LedgerWriter(WriteHandle):
-    """A handle that appends entries to one open ledger. `Client.create_ledger` makes it.
+    """A handle that appends entries to one open ledger. `Client.create_ledger` returns it.
 
     An entry is *acknowledged* when `append`, or a call that waits for it, returns. The entry and
     all entries before it are then written and fsynced on at least `ack_quorum` bookies. When a call
@@ -420,20 +484,33 @@ class LedgerWriter(WriteHandle):
     `close` has returned, the entry is durable, part of `last_add_confirmed`, and visible to
     readers.
 
-    Use the handle as `async with`: leaving the block closes the ledger.
+    The handle is an asynchronous context manager: leaving the block closes the ledger, or abandons
+    it after an error.
     """
 
     # -- appending ----------------------------------------------------------------------------
 
     async def append(self, payload: Buffer) -> int:
-        """Append one entry, wait until it is acknowledged, and return its entry id.
+        """Append one entry and wait until it is acknowledged.
 
-        Calls made in one event-loop iteration are sent together, and thousands may be outstanding.
-        The call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is
-        cancelled after it began, the entry may still become part of the ledger.
+        On return the entry is durable on an ack quorum, unless the ledger has deferred sync. Calls
+        made in one event-loop iteration are sent together, and thousands may be outstanding. The
+        call first waits while `ClientConfig.max_unacked_bytes` are unacknowledged. Cancelling the
+        call does not take the entry back: it may still become part of the ledger.
 
-        Raises EntryTooLargeError, UsageError (nothing was sent); LedgerFencedError,
-        LedgerClosedError, NotEnoughBookiesError, WriteError (outcome unknown).
+        Args:
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
+            LedgerFencedError: Another client opened the ledger with recovery. Outcome unknown.
+            LedgerClosedError: The handle or the ledger is closed. Outcome unknown.
+            NotEnoughBookiesError: Bookies failed, and none could replace them. Outcome unknown.
+            WriteError: The writer failed for another reason. Outcome unknown.
         """
         session = self._session
         if session.full:
@@ -442,11 +519,21 @@ class LedgerWriter(WriteHandle):
         return await session.wait_for(entry_id)
 
     def submit(self, payload: Buffer) -> int:
-        """Hand over one entry without waiting, and return its entry id.
+        """Hand over one entry without waiting.
 
-        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not
-        enforce the bound on unacknowledged bytes. The caller does so by awaiting `room()` from time
-        to time.
+        Nothing is durable on return: `wait` or `flush` reports when it is. This call does not limit
+        the unacknowledged bytes. Await `room()` from time to time to do so.
+
+        Args:
+            payload: The bytes of the entry. A mutable buffer may be reused when the call returns.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            EntryTooLargeError: The payload does not fit into one frame. Nothing was sent.
+            ArgumentTypeError: The payload is not a buffer. Nothing was sent.
+            QuireError: The writer has failed or is closed. Nothing was sent.
         """
         session = self._session
         if session.failure is not None:
@@ -469,19 +556,39 @@ class LedgerWriter(WriteHandle):
         return entry_id
 
     async def append_many(self, payloads: Sequence[Buffer]) -> int:
-        """Append consecutive entries, wait until all are acknowledged, and return the last id.
+        """Append consecutive entries and wait until all are acknowledged.
 
-        Returns `last_add_pushed` if there are no payloads. Errors and cancellation are as for
-        `append`. On an error a prefix of the entries may be in the ledger.
+        On return they are durable on an ack quorum, unless the ledger has deferred sync. Cancelling
+        the call does not take entries back.
+
+        Args:
+            payloads: The bytes of each entry.
+
+        Returns:
+            The id of the last entry, or `last_add_pushed` if there are no payloads.
+
+        Raises:
+            QuireError: The errors of `append`. Either no entry was sent because of a bad payload,
+                or the first of the entries may be in the ledger, up to any one of them.
         """
         last = await self.submit_many(payloads)
         return await self._session.wait_for(last) if len(payloads) else last
 
     async def submit_many(self, payloads: Sequence[Buffer]) -> int:
-        """Hand over entries with consecutive ids, and return the last id, as `append_many` does.
+        """Hand over entries with consecutive ids, without waiting until they are acknowledged.
 
-        This call does not wait for the acknowledgement; `wait` and `flush` do. It waits only while
-        `ClientConfig.max_unacked_bytes` are unacknowledged.
+        Nothing is durable on return: `wait` or `flush` reports when it is. The call waits only
+        while `ClientConfig.max_unacked_bytes` are unacknowledged. If it is cancelled, a first part
+        of the entries may have been sent.
+
+        Args:
+            payloads: The bytes of each entry.
+
+        Returns:
+            The id of the last entry, or `last_add_pushed` if there are no payloads.
+
+        Raises:
+            QuireError: The errors of `append`.
         """
         session = self._session
         payloads = payload_list(payloads)

@@ -24,6 +24,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DigestType(enum.IntEnum):
+    """The checksum that protects the entries of a ledger. The values are those in its metadata.
+
+    CRC32C is fast and detects damage. HMAC also detects entries that were forged without the
+    ledger's password. DUMMY is no protection.
+    """
+
     CRC32 = 1
     HMAC = 2
     CRC32C = 3
@@ -31,7 +37,18 @@ class DigestType(enum.IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> DigestType:
-        """`crc32c`, `CRC32C`, `mac` (Java's other name of HMAC) ... to a digest type."""
+        """Return the digest type with this name.
+
+        Args:
+            name: "crc32c", "crc32", "hmac" or "dummy", in any case. "mac" is Java's other name of
+                HMAC.
+
+        Returns:
+            The digest type.
+
+        Raises:
+            ValueError: There is no digest type with this name.
+        """
         upper = name.upper()
         if upper == "MAC":
             return cls.HMAC

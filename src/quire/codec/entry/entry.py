@@ -46,12 +46,18 @@ MAX_ENTRY_ID = 2**31 - 2
 
 
 class Entry(NamedTuple):
-    """One entry as it was written."""
+    """One entry of a ledger, as it was written.
+
+    Attributes:
+        ledger_id: The id of the ledger.
+        entry_id: The id of the entry.
+        ledger_length: The payload bytes of the ledger up to and including this entry.
+        payload: The bytes of the entry.
+    """
 
     ledger_id: int
     entry_id: int
     ledger_length: int
-    """Payload bytes of the ledger up to and with this entry."""
     payload: bytes
 
 
@@ -223,10 +229,20 @@ class AddEncoder:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Consecutive verified entries in one buffer: no object per entry.
+    """Consecutive verified entries in one buffer, without a Python object for each entry.
 
-    Entry `first + k` has its payload at `data[offsets[k] : ends[k]]` and its cumulative ledger
-    length in `ledger_lengths[k]`.
+    Entry `first + k` has its payload at `data[offsets[k] : ends[k]]`, and its cumulative ledger
+    length in `ledger_lengths[k]`. `len()` is the number of entries.
+
+    Attributes:
+        ledger_id: The id of the ledger.
+        first: The id of the first entry.
+        data: The buffer that holds the payloads.
+        offsets: The position in `data` at which each payload begins.
+        ends: The position in `data` at which each payload ends.
+        ledger_lengths: For each entry, the payload bytes of the ledger up to and including it.
+        last_add_confirmed: The highest LAC that these entries contain.
+        contents: The payloads, if checking the entries has extracted them already.
     """
 
     ledger_id: int
@@ -236,19 +252,26 @@ class EntryRun:
     ends: Sequence[int]
     ledger_lengths: Sequence[int]
     last_add_confirmed: int
-    """The highest LAC carried by these entries."""
     contents: list[bytes] | None = None
-    """The payloads, where checking has taken them out already."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def last(self) -> int:
+        """The id of the last entry."""
         return self.first + len(self.offsets) - 1
 
     def part(self, first: int, last: int) -> EntryRun:
-        """Its entries from `first` to `last` only; the buffer is shared."""
+        """Return the part of the run from one entry to another. It shares the buffer.
+
+        Args:
+            first: The id of the first entry wanted.
+            last: The id of the last entry wanted.
+
+        Returns:
+            A run with the wanted entries that this run has.
+        """
         if first <= self.first and last >= self.last:
             return self
         kept = slice(max(first - self.first, 0), max(last - self.first + 1, 0))
@@ -264,7 +287,11 @@ class EntryRun:
         )
 
     def payloads(self) -> list[bytes]:
-        """One bytes object an entry."""
+        """Return the payload of each entry.
+
+        Returns:
+            One bytes object for each entry, in order.
+        """
         if self.contents is not None:
             return self.contents
         data = self.data

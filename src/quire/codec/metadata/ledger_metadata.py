@@ -1,7 +1,7 @@
-"""What the metadata store keeps of a ledger, as a frozen value (metadata spec, section 2).
+"""The metadata of a ledger, as a frozen value (metadata spec, section 2).
 
-The bytes are made and read in `ledger_metadata_format`. Values change only by `dataclasses.replace`
-or the methods here, and reach the store only by compare-and-swap.
+`ledger_metadata_format` encodes and decodes it. Values change only by `dataclasses.replace` or by
+the methods here, and they reach the store only by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ CURRENT_FORMAT = 3
 
 
 class LedgerState(enum.IntEnum):
+    """The state of a ledger: open, being recovered, or closed."""
+
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3
@@ -27,7 +29,12 @@ class LedgerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """From `first_entry_id` on, the ledger lives on this ensemble (bookie ids, in order)."""
+    """The ensemble of a ledger from one entry on.
+
+    Attributes:
+        first_entry_id: The id of the first entry that this ensemble stores.
+        ensemble: The ids of its bookies, in order.
+    """
 
     first_entry_id: int
     ensemble: tuple[str, ...]
@@ -35,27 +42,41 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
+    """The metadata of one ledger."""
+
     ensemble_size: int
+    """The number of bookies that store the ledger."""
     write_quorum: int
+    """The number of bookies that store each entry."""
     ack_quorum: int
+    """The number of bookies that must have an entry on disk before it is acknowledged."""
     segments: tuple[Segment, ...]
+    """The ensembles of the ledger, in the order of their first entries."""
     state: LedgerState = LedgerState.OPEN
+    """Whether the ledger is open, being recovered or closed."""
     last_entry_id: int = NO_ENTRY
-    """The last entry once CLOSED, else -1."""
+    """The id of the last entry once the ledger is closed. Before that, and for an empty ledger, it
+    is -1."""
     length: int = 0
-    """Payload bytes in total once CLOSED (advisory), else 0."""
+    """The number of payload bytes once the ledger is closed, or 0. It is advisory."""
     digest: DigestType | None = DigestType.CRC32C
-    """None: the stored form has none (format 1, or a ledger without password)."""
+    """The checksum of the entries. None if the stored metadata has none (format 1, or a ledger
+    without a password)."""
     password: bytes | None = field(default=b"", repr=False)
-    """None: the stored form has none, so that opening cannot check it."""
+    """The password of the ledger. None if the stored metadata has none, so that opening cannot
+    check it."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
+    """The metadata that the application stored with the ledger."""
     ctime_ms: int = -1
-    """Creation time; -1: not known."""
+    """The creation time in milliseconds since 1970, or -1 if it is not known."""
     ctime_stored: bool = False
-    """Whether the creation time is part of the bytes (else it is the node's)."""
+    """Whether the creation time is part of the stored bytes. Otherwise it is that of the store's
+    node."""
     ctoken: int = 0
-    """Random at creation, to know one's own create again after a lost answer. Java drops it."""
+    """A random number by which a client recognises its own ledger when the answer to the creation
+    was lost. Java's clients drop it."""
     format_version: int = CURRENT_FORMAT
+    """The format in which the metadata is stored."""
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum > 0:
@@ -85,19 +106,36 @@ class LedgerMetadata:
 
     @property
     def closed(self) -> bool:
+        """Whether the ledger is closed."""
         return self.state is LedgerState.CLOSED
 
     @property
     def last_segment(self) -> Segment:
+        """The newest segment, which a writer of the ledger uses."""
         return self.segments[-1]
 
     def segment_of(self, entry_id: int) -> Segment:
-        """The segment that holds `entry_id`: the one with the greatest first entry <= it."""
+        """Return the segment that holds an entry: the last one that begins at or before it.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The segment.
+        """
         at = bisect_right(self.segments, entry_id, key=lambda s: s.first_entry_id) - 1
         return self.segments[max(at, 0)]
 
     def segment_end(self, segment: Segment, known_last: int) -> int:
-        """The last entry that can be in `segment`, given the last entry known of the ledger."""
+        """Return the last entry that a segment can hold.
+
+        Args:
+            segment: A segment of this ledger.
+            known_last: The id of the last entry of the ledger that is known.
+
+        Returns:
+            The id of the entry.
+        """
         first = segment.first_entry_id
         at = bisect_right(self.segments, first, key=lambda s: s.first_entry_id)
         if at == len(self.segments):
@@ -105,11 +143,32 @@ class LedgerMetadata:
         return min(self.segments[at].first_entry_id - 1, known_last)
 
     def with_state(self, state: LedgerState) -> LedgerMetadata:
+        """Return the same metadata with another state.
+
+        Args:
+            state: The new state.
+
+        Returns:
+            The changed metadata.
+        """
         return replace(self, state=state)
 
     def with_ensemble_from(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
-        """From `first_entry_id` on use `ensemble`: the last segment is replaced where it starts
-        at that entry, otherwise one is appended (replication spec, 4.2)."""
+        """Return the same metadata with another ensemble from one entry on.
+
+        If the last segment begins at that entry, it is replaced. Otherwise a segment is appended
+        (replication spec, 4.2).
+
+        Args:
+            first_entry_id: The id of the first entry that the ensemble stores.
+            ensemble: The ids of its bookies, in order.
+
+        Returns:
+            The changed metadata.
+
+        Raises:
+            ValueError: The last segment begins after that entry.
+        """
         last = self.segments[-1]
         if first_entry_id < last.first_entry_id:
             raise ValueError(f"segment {first_entry_id} lies before {last.first_entry_id}")
@@ -117,4 +176,13 @@ class LedgerMetadata:
         return replace(self, segments=(*kept, Segment(first_entry_id, ensemble)))
 
     def with_close(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        """Return the same metadata in the state CLOSED.
+
+        Args:
+            last_entry_id: The id of the last entry, or -1 if there is none.
+            length: The number of payload bytes of all entries.
+
+        Returns:
+            The changed metadata.
+        """
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)

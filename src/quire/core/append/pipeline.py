@@ -1,16 +1,15 @@
-"""Track which adds of one ledger handle are confirmed, by watermarks instead of entry records.
+"""The acknowledgements of one ledger handle's adds, as watermarks instead of entry records.
 
 The writer pushes *blocks* (the entries of one event-loop iteration) and reports what each member of
 the ensemble acknowledged. Invariants, with their rules of the replication spec (14):
 
 1. `last_confirmed` only grows, one entry at a time. Entry e is confirmed when at least `ack_quorum`
-   members of its write set have acknowledged it (15).
-2. `next[index]` is the first entry of the member's stripe that it has not acknowledged. It has
-   acknowledged every earlier entry of its stripe. Acknowledgements that arrive out of order wait in
-   `ahead[index]`.
-3. Nothing is confirmed while the pipeline is frozen, which means that an ensemble change is running
-   (10). A replaced member starts again at the first unconfirmed entry. *All* resets happen before
-   the next confirmation (12), and every unconfirmed entry of its stripe is sent again (13).
+members of its write set have acknowledged it (15). 2. `next[index]` is the first entry of the
+member's stripe that it has not acknowledged. It has acknowledged every earlier entry of its stripe.
+Acknowledgements that arrive out of order wait in `ahead[index]`. 3. Nothing is confirmed while the
+pipeline is frozen, which means that an ensemble change is running (10). A replaced member starts
+again at the first unconfirmed entry. *All* resets happen before the next confirmation (12), and
+every unconfirmed entry of its stripe is sent again (13).
 
 Blocks form a linked list with one cursor per member and one for confirmation. A block is freed when
 the last cursor has passed it.
@@ -71,6 +70,8 @@ class Block:
 
 
 class AddPipeline:
+    """The adds of one ledger handle, and what each member of the ensemble has acknowledged."""
+
     __slots__ = (
         "_ack_quorum",
         "_ahead",
@@ -115,8 +116,8 @@ class AddPipeline:
         self.frozen = False
         first = last_confirmed + 1
         self._next = [self._stripe_from(index, first) for index in range(ensemble_size)]
-        # A client may have ten thousand pipelines, so state that most of them do not need takes no
-        # object of its own.
+        # A client may have ten thousand pipelines. State that most of them do not need therefore
+        # has no object of its own.
         self._ahead: dict[int, set[int]] = {}
         self._cursors: list[Block | None] = [None] * ensemble_size
         self._restarted_at: dict[int, float] = {}
@@ -375,7 +376,7 @@ class AddPipeline:
         """Return when the oldest entry after `accepted` was pushed, or None."""
         self.detach()
         block = self._confirming
-        # accepted, but not durable yet (deferred sync)
+        # With deferred sync, blocks may be accepted but not durable yet.
         while block is not None and block.last <= self.accepted:
             block = block.next
         return None if block is None else block.sent_at
@@ -396,6 +397,7 @@ class AddPipeline:
         return 0 if block is None else self.length - block.length_before
 
     def unacked_bytes_max(self) -> int:
+        """Return the largest `unacked_bytes` of all members."""
         return max(self.unacked_bytes(index) for index in range(self._ensemble_size))
 
     def _stripe_from(self, index: int, entry: int) -> int:

@@ -1,4 +1,7 @@
-"""Quorum arithmetic: who stores an entry, and when enough have answered (replication spec, 1-6)."""
+"""Quorum arithmetic: which bookies store an entry, and when enough of them have answered.
+
+Source: replication spec, 1 to 6.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,23 @@ from collections.abc import Collection, Sequence
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """The ensemble indexes that store `entry_id`, in order. The mathematical modulo: Java's add
-    path truncates to 32 bits first (replication spec, 3.2)."""
+    """Return the ensemble indexes that store an entry, in order.
+
+    This is the mathematical modulo. Java's add path truncates to 32 bits first (replication spec,
+    3.2).
+    """
     return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
 
 
 def in_write_set(index: int, entry_id: int, ensemble_size: int, write_quorum: int) -> bool:
+    """Return whether the member with this index stores the entry."""
     return (index - entry_id) % ensemble_size < write_quorum
 
 
 def stripe(
     index: int, first: int, last: int, ensemble_size: int, write_quorum: int
 ) -> Sequence[int]:
-    """The entries in [first, last] that ensemble index `index` stores, ascending."""
+    """Return the entries in [first, last] that the member with this index stores, ascending."""
     if ensemble_size == write_quorum:
         return range(first, last + 1)
     return [
@@ -27,14 +34,19 @@ def stripe(
 
 
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
-    """So many "no such entry" of an entry's write set prove that it was never acknowledged
-    (rule 3)."""
+    """Return how many "no such entry" answers prove that an entry was never acknowledged (rule 3).
+
+    The answers must come from the write set of the entry.
+    """
     return write_quorum - ack_quorum + 1
 
 
 def covered(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """Whether the bookies that answered (by index) include one of every possible ack quorum: each
-    window of `write_quorum` neighbours has fewer than `ack_quorum` unknown (rule 4)."""
+    """Return whether the bookies that answered include a member of every possible ack quorum.
+
+    That is the case if each window of `write_quorum` neighbours has fewer than `ack_quorum` members
+    without an answer (rule 4). `known` has the indexes of those that answered.
+    """
     for start in range(ensemble_size):
         unknown = sum((start + k) % ensemble_size not in known for k in range(write_quorum))
         if unknown >= ack_quorum:
@@ -45,7 +57,7 @@ def covered(known: Collection[int], ensemble_size: int, write_quorum: int, ack_q
 def bearable(
     absent: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
 ) -> bool:
-    """Whether every write set still has an ack quorum without the `absent` members."""
+    """Return whether every write set still has an ack quorum without the `absent` members."""
     for start in range(ensemble_size):
         left = sum((start + k) % ensemble_size not in absent for k in range(write_quorum))
         if left < ack_quorum:

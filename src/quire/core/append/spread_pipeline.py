@@ -1,8 +1,7 @@
-"""An add pipeline that also wants acknowledgements from several fault domains: an entry is
-confirmed once an ack quorum has it, in `domains_min` racks or zones (or in all that its write set
-spans).
+"""An add pipeline that also requires acknowledgements from several fault domains.
 
-Only writers that ask for it have this class; the others pay nothing for it.
+An entry is confirmed once an ack quorum has it in `domains_min` racks or zones, or in all that its
+write set spans. Only writers that ask for this use the class; others pay nothing for it.
 """
 
 from __future__ import annotations
@@ -14,11 +13,16 @@ from quire.core.placement.search import windows
 
 
 class SpreadPipeline(AddPipeline):
+    """An add pipeline that also requires acknowledgements from several fault domains."""
+
     __slots__ = ("_domains", "_domains_min")
 
     def spread_over(self, domains: Sequence[str], domains_min: int) -> None:
-        """In which domain each member is, by index. To be said before the first entry, and again
-        after each change of the ensemble, while nothing is confirmed."""
+        """Set the fault domain of each member, by index.
+
+        Call it before the first entry, and again after each ensemble change while nothing is
+        confirmed.
+        """
         assert len(domains) == self._ensemble_size
         self._domains = tuple(domains)
         self._domains_min = domains_min
@@ -30,13 +34,13 @@ class SpreadPipeline(AddPipeline):
         for residue, window in enumerate(groups):
             through = self._spread_through(window)
             step = len(groups)
-            # The first entry of this residue that lies behind `through`.
+            # The first entry of this residue after `through`.
             candidate = through + 1 + (residue - through - 1) % step
             first_open = min(first_open, candidate)
         return first_open - 1
 
     def _spread_through(self, window: Sequence[int]) -> int:
-        """Entries of this write set up to here are where they should be."""
+        """Return the last entry of this write set up to which every entry is in enough domains."""
         needed = self._needed(window)
         found: set[str] = set()
         ranked = sorted(window, key=lambda index: -self._next[index])
@@ -50,7 +54,7 @@ class SpreadPipeline(AddPipeline):
         return min(self._domains_min, len({self._domains[index] for index in window}))
 
     def spread_without(self, absent: Collection[int]) -> bool:
-        """Whether every write set can do without these members."""
+        """Return whether every write set still spans enough domains without these members."""
         return all(
             len({self._domains[i] for i in window if i not in absent}) >= self._needed(window)
             for window in windows(self._ensemble_size, self._write_quorum)

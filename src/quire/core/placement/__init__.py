@@ -1,9 +1,9 @@
-"""Which bookies form an ensemble, and in which order readers ask them.
+"""The choice of the bookies of an ensemble, and the order in which readers ask them.
 
-Pure: what is known of the bookies (a `View`), what is asked for (`Wanted`) and chance are passed
-in. A `Policy` answers; `policies` has those that come with Quire, and `DomainPolicy` is what one
-of your own derives from. Nothing of it is stored in ledgers: clients with different policies get
-along (metadata spec, section 6).
+There is no I/O: what is known of the bookies (a `View`), what is wanted (`Wanted`) and random
+numbers are arguments. A `Policy` answers. `policies` has those that come with Quire, and
+`DomainPolicy` is the base class for a policy of your own. Ledgers do not store the policy, so
+clients with different policies can work together (metadata spec, section 6).
 """
 
 from quire.core.placement.choice import Chance, Shuffler, choose, weighed

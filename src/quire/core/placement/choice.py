@@ -1,7 +1,7 @@
-"""The choice where nothing is known but hosts.
+"""The choice of bookies if only their hosts are known.
 
-The host is the lowest fault domain: several bookies of one host are normal (one Python bookie uses
-about one core), so an ensemble takes different hosts as long as there are enough.
+The host is the lowest fault domain. Several bookies on one host are normal, because one Python
+bookie uses about one core. Therefore an ensemble uses different hosts as long as there are enough.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Protocol
 
 
 class Shuffler(Protocol):
-    """`random.Random`, handed in."""
+    """A source of random order, such as `random.Random`."""
 
     def shuffle(self, x: list[str]) -> None: ...
 
 
 class Chance(Shuffler, Protocol):
-    """The same, where weights count."""
+    """A source of random order and of random numbers, which weights need."""
 
     def random(self) -> float: ...
 
@@ -33,11 +33,19 @@ def choose(
     used_hosts: Collection[str] = (),
     weights: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Up to `count` bookie ids out of `candidates` (id -> host), at random.
+    """Return up to `count` bookies, at random.
 
-    Never one of `exclude`. Hosts not yet used come first, then used ones; bookies of `avoid` (they
-    failed a moment ago) only where nothing else is left. Fewer than `count` where there are not
-    enough. With `weights` (then `rng` is a `Chance`) heavier ones are chosen more often.
+    Bookies on hosts that are not used yet are chosen first. Bookies in `avoid` are chosen only if
+    no other is left. The result is shorter than `count` if there are not enough.
+
+    Args:
+        candidates: The host of each bookie that can be chosen, by bookie id.
+        count: The number of bookies wanted.
+        rng: The source of randomness. It must be a `Chance` if there are weights.
+        exclude: Bookies that are never chosen.
+        avoid: Bookies that failed recently.
+        used_hosts: Hosts that have a member of the ensemble already.
+        weights: The weight of each bookie. A heavier one is chosen more often.
     """
     hosts = set(used_hosts)
     ids = [bookie for bookie in sorted(candidates) if bookie not in exclude]
@@ -57,13 +65,16 @@ def choose(
 
 
 def mix(ids: list[str], rng: Shuffler, weights: Mapping[str, float] | None = None) -> None:
-    """Put them into a random order, in place. With weights, the first is each one with a
-    probability in proportion to its weight, the second likewise among those left, and so on."""
+    """Put the bookies into a random order, in place.
+
+    With weights, each bookie is the first with a probability in proportion to its weight. The
+    second is chosen in the same way among the others, and so on.
+    """
     if not weights:
         rng.shuffle(ids)
         return
     assert hasattr(rng, "random")
-    # The largest of u**(1/w) falls on each with probability w / sum of w.
+    # Each bookie has the largest u**(1/w) with probability w / sum of w.
     keys = {b: rng.random() ** (1 / weights[b]) if weights.get(b, 0) > 0 else 0.0 for b in ids}
     ids.sort(key=lambda bookie: -keys[bookie])
 
@@ -71,8 +82,11 @@ def mix(ids: list[str], rng: Shuffler, weights: Mapping[str, float] | None = Non
 def weighed(
     free_bytes: Mapping[str, int], ids: Collection[str], multiple: float
 ) -> dict[str, float]:
-    """Weights out of free disk space, for all `ids`: at most `multiple` times the median, so that a
-    new, empty bookie does not get everything; one that did not tell counts as the fullest."""
+    """Return weights for all `ids`, in proportion to free disk space.
+
+    A weight is at most `multiple` times the median, so that a new, empty bookie does not receive
+    every ledger. A bookie whose free space is not known counts as the fullest one.
+    """
     known = [free_bytes[bookie] for bookie in ids if free_bytes.get(bookie, 0) > 0]
     if not known:
         return {}

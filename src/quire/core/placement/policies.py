@@ -1,7 +1,7 @@
 """The policies that come with Quire (metadata spec, 6.3 to 6.7).
 
-All of them leave bookies that failed lately, and second bookies of one host, for when nothing else
-is left, and choose among equals at random, by free disk space where that is asked for.
+All of them use bookies that failed recently, and second bookies on one host, only if no others are
+left. They choose at random among equals, in proportion to free disk space if that is configured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.errors import UsageError
 
 
 def spread(least: int, domain: Callable[[Place], str]) -> Rule:
-    """In at least so many domains."""
+    """Return the rule that a write quorum is in at least `least` domains."""
 
     def holds(window: Window) -> bool:
         found = {domain(place) for place in window if place is not None}
@@ -37,6 +37,7 @@ def spread(least: int, domain: Callable[[Place], str]) -> Rule:
 
 
 def every(*rules: Rule) -> Rule:
+    """Return the rule that all of these rules hold."""
     return Rule(
         lambda window: all(rule.holds(window) for rule in rules),
         lambda places: all(rule.feasible(places) for rule in rules),
@@ -44,17 +45,22 @@ def every(*rules: Rule) -> Rule:
 
 
 def rack_of(place: Place) -> str:
+    """Return the rack of a place, which is its whole location."""
     return place.location
 
 
 def region(place: Place) -> str:
+    """Return the region or zone of a place."""
     return region_of(place.location)
 
 
 class DomainPolicy:
-    """Any bookie, different hosts first; and what policies have in common. One of your own derives
-    from it, and says which rules there are (`rules`), which bookies they admit (`admits`), and
-    which of several it prefers (`rank`). It is made with the `PlacementConfig` of the client."""
+    """A policy that uses any bookie, on different hosts if possible. It is the base of all others.
+
+    A policy of your own derives from it. It defines the rules (`rules`), the bookies that it admits
+    (`admits`), and which of several it prefers (`rank`). It is made with the `PlacementConfig` of
+    the client.
+    """
 
     default_location = "/default-rack"
     parts: int | None = None
@@ -65,21 +71,25 @@ class DomainPolicy:
     # -- what those that derive say -----------------------------------------------------------
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        pass
+        """Raise UsageError for quorums with which the policy can never be satisfied."""
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
-        """The best first; the last is what must hold at least."""
+        """Return the rules, the best first. The last one must hold at least."""
         return (ANYTHING,)
 
     def admits(self, place: Place, view: View) -> bool:
+        """Return whether a bookie may be chosen at all."""
         return True
 
     def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
-        """Smaller is better; behind it a fresh host counts, then chance (and weight)."""
+        """Return how well a bookie fits. Smaller is better.
+
+        Among equals a new host decides, then the random order (and weight).
+        """
         return ()
 
     def requirement(self, wanted: Wanted, view: View) -> str:
-        """In words, behind the number of bookies."""
+        """Return the requirement in words that follow the number of bookies."""
         return ""
 
     def adherence(
@@ -120,13 +130,13 @@ class DomainPolicy:
         count = len(wanted.holes)
         text = f"{count} {'bookie' if count == 1 else 'bookies'}"
         if wanted.gone:
-            text += f" in the place of {some_of(sorted(wanted.gone.values()), NAMES_MAX)}"
+            text += f" instead of {some_of(sorted(wanted.gone.values()), NAMES_MAX)}"
         indifferent = self.indifferent(view)
         requirement = "" if indifferent else self.requirement(wanted, view)
         return f"{text} {requirement}" if requirement else text
 
     def indifferent(self, view: View) -> bool:
-        """Whether nothing but hosts counts."""
+        """Return whether only hosts matter."""
         return type(self) is DomainPolicy
 
     def _any(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
@@ -146,14 +156,17 @@ class DomainPolicy:
 
 
 class AnyBookie(DomainPolicy):
-    """Locations count for nothing."""
+    """A policy that ignores locations."""
 
     def indifferent(self, view: View) -> bool:
         return True
 
 
 class RackAware(DomainPolicy):
-    """Every write quorum in at least `min_racks` racks: enforced, or as nearly as can be."""
+    """A policy that puts every write quorum in at least `min_racks` racks.
+
+    The number of racks is enforced, or satisfied as far as possible.
+    """
 
     def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
         least = self._racks(wanted.write_quorum)
@@ -173,7 +186,8 @@ class RackAware(DomainPolicy):
     def _habit(
         self, index: int, location: str, view: View, members: Members, wanted: Wanted
     ) -> Rank:
-        """First the rack of who is gone; or, for the first member of all, our own."""
+        """Prefer the rack of the bookie to replace or, for the first member of a new ensemble, our
+        own."""
         if wanted.gone:
             before = view.find(wanted.gone[index]).location
             return (location != before,)
@@ -223,8 +237,11 @@ class RackAware(DomainPolicy):
 
 
 class RegionAware(RackAware):
-    """Our own region first, then every region in turn; different racks within a region. With
-    `regions` only those are written to, and every possible ack quorum spans `min_regions`."""
+    """A policy that prefers the client's region, then each other region in turn.
+
+    It uses different racks within a region. With `regions` it writes only to those, and every
+    possible ack quorum spans `min_regions` of them.
+    """
 
     default_location = "/default-region/default-rack"
 
@@ -286,18 +303,20 @@ class RegionAware(RackAware):
                 outside = [p.bookie_id for p in inside if region(p) not in self.config.regions]
                 if outside:
                     return Adherence(
-                        Level.FAIL, f"{some_of(outside, NAMES_MAX)}: outside the regions to write"
+                        Level.FAIL, f"{some_of(outside, NAMES_MAX)}: not in the configured regions"
                     )
                 if not self._durable(inside, ack_quorum):
-                    reason = f"an ack quorum of {ack_quorum} may lie in fewer than {least} regions"
+                    reason = f"an ack quorum of {ack_quorum} may be in fewer than {least} regions"
                     return Adherence(Level.FAIL, f"{bookies_of(inside)}: {reason}")
             elif len({region(p) for p in inside}) < min(least, write_quorum):
                 return Adherence(Level.SOFT, f"{bookies_of(inside)}: fewer than {least} regions")
         return Adherence(Level.STRICT)
 
     def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
-        """Those of our region, then one of another in the second place, the others behind: where
-        ours is in trouble the second question leaves it."""
+        """Return the bookies of our region, but with one of another region in the second place.
+
+        The others come last. If our region is in trouble, the second question leaves it.
+        """
         if not view.own_location or self.config.local_reads is False:
             return list(bookies)
         own = region_of(view.own_location)
@@ -306,8 +325,11 @@ class RegionAware(RackAware):
         return [*near[:1], *far[:1], *near[1:], *far[1:]]
 
     def _durable(self, window: Window, ack_quorum: int) -> bool:
-        """Whether every ack quorum spans `min_regions`: the fullest regions but that many less one
-        must not make an ack quorum by themselves."""
+        """Return whether every ack quorum spans `min_regions`.
+
+        That is the case if the fullest `min_regions - 1` regions have fewer members than an ack
+        quorum.
+        """
         counts = Counter(region(place) for place in window if place is not None)
         fullest = sum(count for _, count in counts.most_common(max(self.config.min_regions - 1, 0)))
         return fullest < ack_quorum
@@ -317,8 +339,11 @@ class RegionAware(RackAware):
 
 
 class ZoneAware(DomainPolicy):
-    """Locations are '/zone/upgrade-domain': every write quorum in `desired_zones` zones, or at
-    least in `min_zones`, and members of one zone not all in one upgrade domain."""
+    """A policy for locations of the form '/zone/upgrade-domain'.
+
+    It puts every write quorum in `desired_zones` zones, or at least in `min_zones`. The members in
+    one zone are not all in one upgrade domain.
+    """
 
     default_location = "/default-zone/default-upgradedomain"
     parts = 2
@@ -328,8 +353,8 @@ class ZoneAware(DomainPolicy):
             return
         if ensemble_size % write_quorum or write_quorum <= self.config.min_zones:
             raise UsageError(
-                f"strict zones want an ensemble ({ensemble_size}) that is a multiple of the write "
-                f"quorum ({write_quorum}), and that greater than min_zones "
+                f"strict zones require an ensemble ({ensemble_size}) that is a multiple of the "
+                f"write quorum ({write_quorum}), and a write quorum greater than min_zones "
                 f"({self.config.min_zones})",
                 remedy="Change the quorums, or set strict_zones=False",
             )
@@ -380,7 +405,7 @@ class ZoneAware(DomainPolicy):
                 return Adherence(Level.FAIL, f"{reason}, where at least {least} are wanted")
             if zones < min(write_quorum, self.config.desired_zones):
                 found = Adherence(
-                    Level.SOFT, f"{reason}, where {self.config.desired_zones} are wished"
+                    Level.SOFT, f"{reason}, where {self.config.desired_zones} are desired"
                 )
         return found
 
@@ -404,8 +429,10 @@ class ZoneAware(DomainPolicy):
 
 
 class LocalFirst(DomainPolicy):
-    """The first member on our own host if it has a bookie, the others near us: the same rack, then
-    the same region."""
+    """A policy that puts the first member on the client's own host, if it has a bookie.
+
+    The other members are near the client: in the same rack, then in the same region.
+    """
 
     def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
         elsewhere = not view.own_host or place.host != view.own_host
@@ -438,19 +465,21 @@ POLICIES: Mapping[str, Callable[[PlacementConfig], DomainPolicy]] = {
     "local-first": LocalFirst,
     "any": AnyBookie,
 }
-"""By the name that a client is configured with."""
+"""The policies, by the names with which a client is configured."""
 
 
 def neighbours(index: int, members: Members, write_quorum: int) -> list[Place]:
-    """The members that share a write quorum with this place."""
+    """Return the members that share a write quorum with this place."""
     size, reach = len(members), min(write_quorum, len(members)) - 1
     near = {(index + k) % size for k in range(-reach, reach + 1)} - {index}
     return [member for i in sorted(near) if (member := members[i]) is not None]
 
 
 def apart(window: Window) -> bool:
-    """Whether no zone has all of its several members in one upgrade domain; open places may still
-    change that."""
+    """Return whether no zone has all of its several members in one upgrade domain.
+
+    Places that are still open may change that, so the result is then True.
+    """
     if None in window:
         return True
     zones: dict[str, list[str]] = {}
@@ -461,4 +490,5 @@ def apart(window: Window) -> bool:
 
 
 def kept(wanted: Wanted) -> list[str]:
+    """Return the members that stay."""
     return [bookie for bookie in wanted.members if bookie is not None]

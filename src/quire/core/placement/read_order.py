@@ -1,6 +1,6 @@
-"""In which order a reader asks the replicas of an entry (metadata spec, 6.9).
+"""The order in which a reader asks the replicas of an entry (metadata spec, 6.9).
 
-Correctness never depends on it: every replica is asked in the end.
+Correctness never depends on the order, because every replica is asked in the end.
 """
 
 from __future__ import annotations
@@ -10,22 +10,29 @@ from collections.abc import Callable, Sequence
 
 
 class Standing(enum.IntEnum):
-    """Of one bookie, in the order in which they are asked."""
+    """The standing of a bookie. Bookies with a smaller value are asked first."""
 
     GOOD = 0
     FAILED = 1
-    """It failed lately."""
+    """The bookie failed recently."""
     READONLY = 2
     SLOW = 3
-    """A speculative read overtook it lately."""
+    """A speculative read overtook the bookie recently."""
     QUARANTINED = 4
     UNAVAILABLE = 5
-    """Not registered."""
+    """The bookie is not registered."""
 
 
 def read_order(bookies: Sequence[str], standing: Callable[[str], Standing]) -> list[str]:
-    """Those that are better off first, otherwise as they come. Only where one of them is slow or
-    unavailable: read-only bookies and single failures are no reason to load the others more."""
+    """Return the bookies in the order in which to ask them.
+
+    The order changes only if a bookie is slow, in quarantine or unavailable. Read-only bookies and
+    single failures are no reason to put more load on the others.
+
+    Args:
+        bookies: The bookies, in their natural order.
+        standing: A function that returns the standing of a bookie.
+    """
     found = [standing(bookie) for bookie in bookies]
     if max(found, default=Standing.GOOD) < Standing.SLOW:
         return list(bookies)

@@ -1,11 +1,12 @@
-"""Filling places so that a rule holds in every write quorum.
+"""The search for bookies such that a rule holds in every write quorum.
 
-A greedy choice, one place after the other, misses ensembles that exist: with racks a, a, b a second
-member of rack a may leave no place for b. Ensembles are small, and bookies of one location are the
-same to a rule, so a search over locations finds what there is; it is bounded all the same.
+A greedy choice, one place after the other, misses possible ensembles. With racks a, a and b, a
+second member from rack a may leave no place for b. Ensembles are small, and bookies in one location
+are equal to a rule, so a search over locations finds every possible ensemble. The search is limited
+nevertheless.
 
-Bookies that failed lately are admitted one at a time: an ensemble without any is preferred to one
-that keeps a better rule.
+Bookies that failed recently are admitted one at a time. An ensemble without any of them is
+preferred to one that satisfies a better rule.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from quire.core.placement.values import Place, View, Wanted
 
 FIRST_STEPS_MAX = 40
-"""Members that are tried with all bookies to choose from: usually the first ones do."""
+"""The number of members that are tried with all bookies to choose from. Usually the first ones
+fit."""
 STEPS_MAX = 1_000
-"""The same, where those were not enough, with a few bookies of each location. Behind it the rule
-counts as one that cannot be kept."""
+"""The number of members that are tried after that, with a few bookies of each location. Beyond it
+the rule counts as impossible to satisfy."""
 
 Members = list[Place | None]
 Window = Sequence[Place | None]
@@ -29,21 +31,21 @@ Rank = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold of the members of each write quorum (each cyclic window of the ensemble)."""
+    """A condition on the members of each write quorum (each cyclic window of the ensemble)."""
 
     holds: Callable[[Window], bool]
-    """Whether it holds, or can still hold where places (None) are open."""
+    """Whether it holds, or can still hold if places (None) are open."""
     feasible: Callable[[Collection[Place]], bool] = lambda places: True
-    """Whether it can hold at all with these places: what cannot need not be searched for."""
+    """Whether it can hold at all with these places. If not, there is no search."""
     mends_nothing: bool = False
-    """Quorums for which it did not hold before a replacement need not keep it after it."""
+    """Whether quorums that violated it before a replacement may violate it afterwards."""
 
 
 ANYTHING = Rule(lambda window: True)
 
 
 def windows(size: int, write_quorum: int) -> list[tuple[int, ...]]:
-    """The members of every write quorum, by index."""
+    """Return the members of every write quorum, by index."""
     if write_quorum >= size:
         return [tuple(range(size))]
     return [
@@ -58,8 +60,11 @@ def fill(
     rules: Sequence[Rule],
     rank: Callable[[int, Place, Members], Rank],
 ) -> dict[int, str]:
-    """Index -> bookie for every open place, the first of `rules` (best first) that can be kept; for
-    a replacement as many as there can be, and {} where there is none."""
+    """Return a bookie for every open place, by index, such that one of `rules` holds.
+
+    The first rule that can be satisfied is used; the best comes first. If not all bookies to
+    replace have a replacement, as many as possible are replaced. The result is {} if there is none.
+    """
     for some in _attempts(wanted):
         if len(options) < len(some.holes):
             continue
@@ -72,7 +77,7 @@ def fill(
 def _attempts(wanted: Wanted) -> Iterator[Wanted]:
     yield wanted
     if not wanted.gone:
-        return  # half an ensemble is none
+        return  # a new ensemble is filled completely or not at all
     holes = wanted.holes
     for count in range(len(holes) - 1, 1, -1):
         yield wanted.filled_only(holes[:count])
@@ -108,15 +113,18 @@ def _fill_all(
             found = search(rule, unhealthy_max)
             if found:
                 return found
-        # What cannot be with all of them cannot be with fewer.
+        # If no rule can hold with all unhealthy bookies, none can hold with fewer of them.
         if unhealthy_max == least < most - 1 and not any(search(rule, most) for rule in rules):
             break
     return {}
 
 
 def _few(options: Sequence[Place], view: View, holes: int) -> list[Place]:
-    """As many of each location as there are places to fill, good and unhealthy ones, other hosts
-    first: to a rule those of one location are the same."""
+    """Return a few bookies of each location: as many as there are places to fill.
+
+    Healthy and unhealthy ones are counted apart, and other hosts come first. Bookies in one
+    location are equal to a rule.
+    """
     fresh: list[Place] = []
     second: list[Place] = []
     hosts: set[tuple[str, str]] = set()
@@ -146,7 +154,8 @@ class _Search:
         steps_max: int,
     ) -> None:
         self.steps_left = steps_max
-        """Less than 0: it gave up."""
+        """The number of members that may still be tried. Less than 0 means that the search gave
+        up."""
         self._options = options
         self._unhealthy = view.failed_s
         self._rank = rank
@@ -174,7 +183,7 @@ class _Search:
         }
 
     def _place(self, at: int) -> bool:
-        """Whether the places from the at-th open one on could be filled."""
+        """Return whether the open places from number `at` on could be filled."""
         if at == len(self._holes):
             return True
         index = self._holes[at]
@@ -192,7 +201,7 @@ class _Search:
         return False
 
     def _best(self, index: int) -> list[Place]:
-        """The best bookie of each location, the best location first."""
+        """Return the best bookie of each location, the best location first."""
         taken = {member.bookie_id for member in self._members if member is not None}
         hosts = {member.host for member in self._members if member is not None}
         best: dict[str, tuple[tuple[bool, Rank, bool, int], Place]] = {}

@@ -1,5 +1,8 @@
-"""Placement in one line, for command lines and environments:
-`rack-aware,min_racks=3,enforce_racks,locations=metadata`, `region-aware,regions=east;west`."""
+"""Placement settings in one line, for command lines and environment variables.
+
+For example `rack-aware,min_racks=3,enforce_racks,locations=metadata`, or
+`region-aware,regions=east;west`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,11 @@ _LIST = ";"
 
 
 def parse_placement(text: str) -> PlacementConfig:
-    """The policy's name first, then settings; a policy of your own gets those that Quire does not
-    know as its `options`. UsageError names what cannot be."""
+    """Parse the name of a policy, followed by settings.
+
+    A policy of your own receives the settings that Quire does not know as its `options`. Raises
+    UsageError, which names what is wrong.
+    """
     policy, *settings = [part.strip() for part in text.split(",")]
     known: dict[str, object] = {"policy": policy}
     options: dict[str, str] = {}
@@ -56,7 +62,7 @@ def _value(name: str, text: str) -> object:
         if kind == "float":
             return float(text)
     except (KeyError, ValueError):
-        raise UsageError(f"placement: {name}={text!r} is not what {name} can be") from None
+        raise UsageError(f"placement: {text!r} is not a valid value of {name}") from None
     if kind.startswith("tuple"):
         return tuple(part for part in text.split(_LIST) if part)
     return text

@@ -1,7 +1,8 @@
-"""Tables of locations: files for people, and the JSON that Pulsar keeps (metadata spec, 6.8).
+"""Tables of locations: files for people, and the JSON of Pulsar (metadata spec, 6.8).
 
-A file has lines `NAME LOCATION` (`#` begins a comment); one that ends in `.toml` has a table
-`[locations]` with `"NAME" = "LOCATION"`. A name is a bookie id, or the host that bookies register.
+A file has lines `NAME LOCATION`, and `#` begins a comment. A file whose name ends in `.toml` has a
+table `[locations]` with `"NAME" = "LOCATION"`. A name is a bookie id, or the host that bookies
+register.
 
 The JSON is `{GROUP: {BOOKIE ID: {"rack": "/rack", "hostname": "host"}}}`.
 """
@@ -17,18 +18,18 @@ from quire.core.placement.values import parse_location
 from quire.errors import UsageError
 
 DEFAULT_GROUP = "default"
-"""Into which bookies are put that have none."""
+"""The group of bookies for which none was given."""
 
 
 def parse_lines(text: str) -> dict[str, str]:
-    """UsageError names the line."""
+    """Parse a file of lines. Raises UsageError, which names the line."""
     table: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         if len(words) != 2:
-            raise UsageError(f"line {number}: a line is a bookie and its location, not {line!r}")
+            raise UsageError(f"line {number}: expected a bookie and its location, not {line!r}")
         name, location = words
         if name in table:
             raise UsageError(f"line {number}: {name} has a location already, {table[name]}")
@@ -40,6 +41,7 @@ def parse_lines(text: str) -> dict[str, str]:
 
 
 def parse_toml(text: str) -> dict[str, str]:
+    """Parse a TOML file."""
     try:
         found = tomllib.loads(text).get("locations")
     except tomllib.TOMLDecodeError as error:
@@ -50,23 +52,25 @@ def parse_toml(text: str) -> dict[str, str]:
 
 
 def parse_mapping(found: Mapping[Any, Any]) -> dict[str, str]:
+    """Check a mapping from bookies to locations, and return it with normalised locations."""
     table: dict[str, str] = {}
     for name, location in found.items():
         if not isinstance(name, str) or not isinstance(location, str):
-            raise UsageError(f"{name!r} = {location!r}: a bookie and its location are texts")
+            raise UsageError(f"{name!r} = {location!r}: a bookie and its location must be strings")
         table[name] = parse_location(location)
     return table
 
 
 def parse_groups(data: bytes) -> dict[str, str]:
-    """Bookie ids and host names -> location, out of the JSON. An id counts more than a host."""
+    """Return the locations of bookie ids and host names in the JSON. An id takes precedence over a
+    host."""
     hosts: dict[str, str] = {}
     ids: dict[str, str] = {}
     for members in read_groups(data).values():
         for bookie, facts in members.items():
             rack = facts.get("rack")
             if not isinstance(rack, str) or not rack.strip("/ "):
-                continue  # Pulsar keeps bookies without a rack, too
+                continue  # Pulsar also stores bookies without a rack
             ids[bookie] = parse_location(rack)
             host = facts.get("hostname")
             if isinstance(host, str) and host:
@@ -75,7 +79,7 @@ def parse_groups(data: bytes) -> dict[str, str]:
 
 
 def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
-    """The JSON with all that is in it; UsageError if it is something else."""
+    """Return the whole JSON. Raises UsageError if it is not a table of groups."""
     try:
         groups = json.loads(data or b"{}")
     except ValueError as error:
@@ -92,8 +96,10 @@ def read_groups(data: bytes) -> dict[str, dict[str, dict[str, Any]]]:
 def with_location(
     data: bytes, bookie: str, location: str | None, group: str = "", host: str = ""
 ) -> bytes:
-    """The JSON with another location of one bookie, or without the bookie (None). What else is
-    there stays as it is."""
+    """Return the JSON with another location of one bookie, or without the bookie if it is None.
+
+    Everything else in the JSON stays the same.
+    """
     groups = read_groups(data)
     where = next((name for name, members in groups.items() if bookie in members), None)
     facts: dict[str, Any] = {} if where is None else groups[where].pop(bookie)

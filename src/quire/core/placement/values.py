@@ -1,4 +1,4 @@
-"""What placement knows, what it is asked, and what it says of an ensemble."""
+"""The values of placement: what is known, what is wanted, and the judgement of an ensemble."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ LOCATION_CHARACTERS_MAX = 255
 
 
 def parse_location(text: str) -> str:
-    """A network location, as '/rack' or '/region/rack'; a missing slash in front is added, one at
-    the end taken away (metadata spec, 6.1). UsageError for what is none."""
+    """Return a network location in its normal form, such as '/rack' or '/region/rack'.
+
+    A missing slash at the start is added, and one at the end is removed (metadata spec, 6.1).
+    Raises UsageError if the text is not a location.
+    """
     parts = text.strip().removeprefix("/").removesuffix("/").split("/")
     location = "/" + "/".join(parts)
     bad = any(not part or part != part.strip() or not part.isprintable() for part in parts)
@@ -26,16 +29,20 @@ def parse_location(text: str) -> str:
 
 
 def parts_of(location: str) -> tuple[str, ...]:
+    """Return the components of a location."""
     return tuple(location.split("/")[1:]) if location else ()
 
 
 def region_of(location: str) -> str:
-    """The first component: the region, or the zone."""
+    """Return the first component: the region, or the zone."""
     return location.split("/", 2)[1] if location else ""
 
 
 def distance(one: str, other: str) -> int:
-    """How many components of the deeper location lie behind what both share; 0: the same place."""
+    """Return the number of components of the deeper location after the part that both share.
+
+    0 means the same place.
+    """
     a, b = parts_of(one), parts_of(other)
     shared = 0
     for x, y in zip(a, b):
@@ -47,57 +54,59 @@ def distance(one: str, other: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a bookie is."""
+    """The host and the location of a bookie."""
 
     bookie_id: str
     host: str
     location: str
-    """Its network location, or the policy's default where nothing is known."""
+    """The network location, or the default location of the policy if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known at one moment."""
+    """Everything that is known about the bookies at one moment."""
 
     writable: Mapping[str, Place]
-    """Those that may be chosen."""
+    """The bookies that may be chosen."""
     others: Mapping[str, Place] = field(default_factory=dict)
-    """Read-only ones, those that are gone, and those that do not fit in (`misplaced`)."""
+    """Read-only bookies, those that are not registered, and those that do not fit (`misplaced`)."""
     failed_s: Mapping[str, float] = field(default_factory=dict)
-    """Those that failed lately, so many seconds ago, or are in quarantine (-1). Chosen only where
-    nothing else is left."""
+    """The bookies that failed recently, with the seconds since then, and those in quarantine (-1).
+    They are chosen only if no other bookie is left."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the writable ones; empty: all are the same."""
+    """The weights of the writable bookies. If it is empty, all have the same weight."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
-    """Writable ones that are not chosen, and why: 'its location /a/b/c has 3 parts, not 2'."""
+    """Writable bookies that are not chosen, with the reason, such as 'its location /a/b/c has 3
+    parts, not 2'."""
     located: bool = False
-    """Whether any location is known; without, racks mean nothing."""
+    """Whether the location of any bookie is known. Without locations racks mean nothing."""
     own_host: str = ""
     own_location: str = ""
-    """Of this client; '': not known."""
+    """The location of this client. It is empty if it is not known."""
     default_location: str = "/default-rack"
 
     def find(self, bookie_id: str) -> Place:
+        """Return the place of a bookie, with the default location if nothing is known about it."""
         found = self.writable.get(bookie_id) or self.others.get(bookie_id)
         return found or Place(bookie_id, "", self.default_location)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An ensemble of which some places are to be filled."""
+    """An ensemble with places to fill."""
 
     members: tuple[str | None, ...]
-    """By index; None: to be filled."""
+    """The bookie in each place, or None if the place is to be filled."""
     write_quorum: int
     ack_quorum: int
     gone: Mapping[int, str] = field(default_factory=dict)
-    """Who stood at the places that are to be filled, where it is a replacement."""
+    """The bookies that are to be replaced, by index. It is empty for a new ensemble."""
     exclude: frozenset[str] = frozenset()
-    """Besides the members and those gone."""
+    """Bookies that must not be chosen, apart from the members and the bookies to replace."""
 
     @classmethod
     def new(cls, size: int, write_quorum: int = 0, ack_quorum: int = 0) -> Wanted:
-        """A whole ensemble. Without quorums: entries on all of it."""
+        """Return a new ensemble to fill. Without quorums every member stores every entry."""
         write_quorum = write_quorum or size
         return cls((None,) * size, write_quorum, ack_quorum or write_quorum)
 
@@ -110,22 +119,24 @@ class Wanted:
         ack_quorum: int,
         exclude: frozenset[str] = frozenset(),
     ) -> Wanted:
-        """Others for those `gone` (by index)."""
+        """Return an ensemble with the bookies in `gone` (by index) to replace."""
         members = tuple(None if i in gone else bookie for i, bookie in enumerate(ensemble))
         return cls(members, write_quorum, ack_quorum, dict(gone), exclude | {*ensemble})
 
     @property
     def holes(self) -> list[int]:
+        """The indexes of the places to fill."""
         return [index for index, bookie in enumerate(self.members) if bookie is None]
 
     @property
     def barred(self) -> frozenset[str]:
-        """Who must not be chosen."""
+        """The bookies that must not be chosen."""
         kept = (bookie for bookie in self.members if bookie is not None)
         return self.exclude.union(kept, self.gone.values())
 
     def filled_only(self, holes: list[int]) -> Wanted:
-        """The same with fewer places to fill: the others keep who is gone."""
+        """Return the same ensemble with only these places to fill. The other places keep their
+        bookies."""
         members = tuple(
             self.gone.get(i) if bookie is None and i not in holes else bookie
             for i, bookie in enumerate(self.members)
@@ -134,7 +145,7 @@ class Wanted:
 
 
 class Level(enum.Enum):
-    """How well an ensemble keeps to a policy; by BookKeeper's names."""
+    """How well an ensemble satisfies a policy, in BookKeeper's terms."""
 
     STRICT = "strict"
     SOFT = "soft"
@@ -143,9 +154,11 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Adherence:
+    """How well an ensemble satisfies a policy, and why. It is false at level FAIL."""
+
     level: Level
     reason: str = ""
-    """In words of racks and bookies; '' where there is nothing to say."""
+    """The reason, in words of racks and bookies. It is empty if there is nothing to say."""
 
     def __bool__(self) -> bool:
         return self.level is not Level.FAIL

@@ -8,13 +8,13 @@ from quire._runtime.units import are, some_of
 from quire.core.placement.values import Place, View, Wanted
 
 NAMES_MAX = 8
-"""Bookies named for one rack."""
+"""The number of bookies that are named for one rack."""
 RACKS_MAX = 8
-"""Racks named in one message."""
+"""The number of racks that one message names."""
 
 
 def bookies_of(places: Sequence[Place]) -> str:
-    """'b1 and b2 in /a, b3 in /b'."""
+    """Return the bookies and their racks, such as 'b1 and b2 in /a; b3 in /b'."""
     racks: dict[str, list[str]] = {}
     for place in places:
         racks.setdefault(place.location, []).append(place.bookie_id)
@@ -23,7 +23,11 @@ def bookies_of(places: Sequence[Place]) -> str:
 
 
 def situation(wanted: Wanted, view: View) -> str:
-    """'5 are writable: rack /a: b1, b2, b3; rack /b: b4 (failed 3 s ago), b5 (in the ensemble)'."""
+    """Return the writable bookies and what speaks against each of them.
+
+    For example: '5 are writable: rack /a: b1, b2, b3; rack /b: b4 (failed 3 s ago), b5 (in the
+    ensemble)'.
+    """
     places = dict(view.writable)
     for bookie in view.misplaced:
         places[bookie] = view.find(bookie)
@@ -44,12 +48,12 @@ def situation(wanted: Wanted, view: View) -> str:
         f"rack {rack}: {some_of(names, NAMES_MAX) if names else 'none writable'}"
         for rack, names in sorted(racks.items())
     ]
-    more = f"; and {len(listed) - RACKS_MAX} racks more" if len(listed) > RACKS_MAX else ""
+    more = f"; and {len(listed) - RACKS_MAX} more racks" if len(listed) > RACKS_MAX else ""
     return f"{len(places)} {are(len(places))} writable: {'; '.join(listed[:RACKS_MAX])}{more}"
 
 
 def _flaw(bookie: str, wanted: Wanted, view: View) -> str:
-    """Why it is not, or not gladly, chosen."""
+    """Return why the bookie is not chosen, or only as a last resort; '' if there is no reason."""
     if bookie in view.misplaced:
         return view.misplaced[bookie]
     if bookie in wanted.gone.values():

@@ -23,14 +23,14 @@ NOT_OFFERED = {
     ),
     ("PUT", f"{PREFIX}/expand_storage"): (
         "data directories are not added while a bookie runs",
-        "Start it again with the further directory",
+        "Start it again with the additional directory",
     ),
     ("PUT", f"{PREFIX}/entry_location_compact"): (
-        "there is no RocksDB here",
-        "Nothing is to be done: indexes are sealed with their segments",
+        "Quire does not use RocksDB",
+        "Nothing needs to be done: the index of a segment is complete when it is sealed",
     ),
 }
-"""Apache's routes without a meaning here: what, and what to do."""
+"""Apache's routes that have no meaning for Quire: the reason, and what to do instead."""
 
 
 class BookieRoutes:
@@ -41,58 +41,66 @@ class BookieRoutes:
         self._collecting = False
 
     def routes(self) -> list[Route]:
-        files = Field("file_type", "string", "of these only",
+        files = Field("file_type", "string", "only files of this kind",
                       choices=("journal", "entrylog", "index"))  # fmt: skip
-        held = Field("readOnly", "boolean", "take no entries of writers", required=True)
+        held = Field("readOnly", "boolean", "whether to refuse entries of writers", required=True)
         forced = (
-            Field("forceMajor", "boolean", "taken and without effect"),
-            Field("forceMinor", "boolean", "taken and without effect"),
+            Field("forceMajor", "boolean", "accepted without effect"),
+            Field("forceMinor", "boolean", "accepted without effect"),
         )
         suspended = (
-            Field("suspendMajor", "boolean", "those of the major kind"),
-            Field("suspendMinor", "boolean", "those of the minor kind"),
-            Field("by", "string", "who wants it: shown to all who ask (the address of the bookie)"),
+            Field("suspendMajor", "boolean", "suspend major compactions"),
+            Field("suspendMinor", "boolean", "suspend minor compactions"),
+            Field("by", "string", "the name that others see (default: the bookie's address)"),
         )
         resumed = (
-            Field("resumeMajor", "boolean", "those of the major kind"),
-            Field("resumeMinor", "boolean", "those of the minor kind"),
+            Field("resumeMajor", "boolean", "resume major compactions"),
+            Field("resumeMinor", "boolean", "resume minor compactions"),
         )
         return [
-            Route("GET", "/api/v1/config/server_config", "The bookie's settings", self.config,
+            Route("GET", "/api/v1/config/server_config",
+                  "Return the bookie's settings", self.config,
                   example={"gc_interval_s": 600.0}),
-            Route("GET", f"{PREFIX}/info", "The space of its disks", self.info,
+            Route("GET", f"{PREFIX}/info",
+                  "Return the free and total space of its disks", self.info,
                   example={"freeSpace": 1, "totalSpace": 2}),
-            Route("GET", f"{PREFIX}/state", "Its state", self.state,
+            Route("GET", f"{PREFIX}/state", "Return its state", self.state,
                   example={"running": True, "readOnly": False, "shuttingDown": False,
                            "availableForHighPriorityWrites": True, "loadedPercent": 100}),
-            Route("GET", f"{PREFIX}/state/readonly", "Whether it is read-only", self.readonly,
+            Route("GET", f"{PREFIX}/state/readonly",
+                  "Return whether it is read-only", self.readonly,
                   example={"readOnly": False}),
             Route("PUT", f"{PREFIX}/state/readonly",
-                  "Hold it read-only until its next start, or not any longer", self.hold,
+                  "Keep it read-only until its next start, or stop keeping it so", self.hold,
                   body=(held,), example={"readOnly": True}),
-            Route("GET", f"{PREFIX}/is_ready", "200 once it serves, else 503", self.is_ready,
+            Route("GET", f"{PREFIX}/is_ready",
+                  "Return 200 when it serves clients, otherwise 503", self.is_ready,
                   example=Text("OK"), open=True),
             Route("GET", f"{PREFIX}/sanity",
-                  "Whether it answers on its own port and its log takes a group", self.sanity,
+                  "Check that it answers on its own port and that its log accepts a group",
+                  self.sanity,
                   example={"passed": True, "readOnly": False}),
-            Route("GET", f"{PREFIX}/last_log_mark", "The newest segment of its log, and its end",
+            Route("GET", f"{PREFIX}/last_log_mark",
+                  "Return the newest segment of its log and the end of that segment",
                   self.last_log_mark, example={"LastLogMark: Journal Id - 7(7.txn)": "Pos - 4096"}),
-            Route("GET", f"{PREFIX}/list_disk_file", "The segments of its log", self.list_disk_file,
+            Route("GET", f"{PREFIX}/list_disk_file",
+                  "List the segments of its log", self.list_disk_file,
                   query=(files,), example={"entrylog files": "log/0000000000000001.seg\t"}),
-            Route("GET", f"{PREFIX}/gc", "Whether a collection that was asked for runs",
+            Route("GET", f"{PREFIX}/gc", "Return whether a requested collection is running",
                   self.collecting, example={"is_in_force_gc": "false"}),
             Route("PUT", f"{PREFIX}/gc",
-                  "Collect deleted ledgers now, and compact if due. 409: nothing may be deleted",
+                  "Collect deleted ledgers now, and compact if due; 409 if nothing may be deleted",
                   self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
-            Route("GET", f"{PREFIX}/gc_details", "What compaction has done", self.gc_details,
+            Route("GET", f"{PREFIX}/gc_details", "Return what compaction has done", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
-            Route("GET", f"{PREFIX}/gc/suspend_compaction", "Whether compaction is suspended",
+            Route("GET", f"{PREFIX}/gc/suspend_compaction",
+                  "Return whether compaction is suspended",
                   self.suspended, example={"isMajorGcSuspended": "true",
                                            "isMinorGcSuspended": "false"}),
             Route("PUT", f"{PREFIX}/gc/suspend_compaction",
-                  "Begin no compaction until it is resumed, or the next start", self.suspend,
+                  "Suspend compaction until it is resumed or the bookie starts again", self.suspend,
                   body=suspended, example="Suspend majorGC on BookieServer: 10.0.0.1:3181"),
-            Route("PUT", f"{PREFIX}/gc/resume_compaction", "Compact again where it is due",
+            Route("PUT", f"{PREFIX}/gc/resume_compaction", "Resume compaction",
                   self.resume, body=resumed,
                   example="Resume majorGC on BookieServer: 10.0.0.1:3181"),
             *(

@@ -39,13 +39,16 @@ class DashboardRoutes:
     def routes(self) -> list[Route]:
         problem = {"severity": "bad", "what": "…", "risk": "…", "doing": "…", "next": "quire …"}
         return [
-            Route("GET", f"{PREFIX}/overview", "What is wrong, what to do, and what goes on",
+            Route("GET", f"{PREFIX}/overview",
+                  "Return what is wrong, what to do, and what is being done",
                   self.overview, example={"problems": [problem], "rates": {"adds_per_s": 7.0}}),
-            Route("GET", f"{PREFIX}/work", "What autorecovery does, and the jobs of this process",
+            Route("GET", f"{PREFIX}/work",
+                  "Return the work of autorecovery and the jobs of this process",
                   self.work, example={"autorecovery": {"enabled": True}, "jobs": [],
                                        "elsewhere": [], "paused": [], "marked": []}),
-            Route("GET", f"{PREFIX}/namespaces", f"The first {NAMESPACES_MAX} namespaces of "
-                  "streams", self.namespaces, example={"namespaces": ["/streams"], "more": False}),
+            Route("GET", f"{PREFIX}/namespaces", f"List the first {NAMESPACES_MAX} "
+                  "namespaces of streams",
+                  self.namespaces, example={"namespaces": ["/streams"], "more": False}),
         ]  # fmt: skip
 
     async def overview(self, call: Call) -> dict[str, Any]:

@@ -143,45 +143,54 @@ def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
     """For those who want to be called when something is wrong."""
     counted = [(name, float(count)) for name, count in view.count().items()]
     yield labelled(
-        "quire_cluster_bookies", "gauge", "Bookies of the cluster, by their state.",
+        "quire_cluster_bookies", "gauge", "The number of bookies by state.",
         "state", counted,
     )  # fmt: skip
     severities = {"bad": 0.0, "warn": 0.0, "note": 0.0}
     for one in view.problems:
         severities[one.severity] += 1
     yield labelled(
-        "quire_cluster_problems", "gauge", "What is wrong, as `quire explain` tells it.",
+        "quire_cluster_problems", "gauge", "The number of findings of `quire explain` by severity.",
         "severity", severities.items(),
     )  # fmt: skip
-    yield gauge("quire_cluster_locations_lost", "Racks with several bookies that are all gone.",
+    yield gauge("quire_cluster_locations_lost",
+                "The number of racks with several bookies that are all gone.",
                 len(lost_groups(view.bookies).keys() - {ALONE}))  # fmt: skip
     risk = view.risk or AtRisk()
     for name, text, value in (
-        ("lacking", "Ledgers that lack copies because bookies are gone", risk.lacking),
-        ("last_copy", "Those of them with entries of which one copy is left", risk.last_copy),
-        ("unreadable", "Those of them with entries of which none is left", risk.unreadable),
+        ("lacking", "that are under-replicated because bookies are gone", risk.lacking),
+        ("last_copy", "with entries of which only one copy is left", risk.last_copy),
+        ("unreadable", "with entries of which no copy is left", risk.unreadable),
     ):
-        yield gauge(f"quire_cluster_ledgers_{name}", f"{text}; counted so far.", value)
+        yield gauge(
+            f"quire_cluster_ledgers_{name}",
+            f"The number of ledgers {text}, as far as they are counted.",
+            value,
+        )
     lost = view.lost or LostLedgers()
     kinds = dict.fromkeys(OWNER_KINDS, 0.0) | {k: float(n) for k, n in lost.counts.items()}
     yield labelled(
         "quire_cluster_ledgers_lost", "gauge",
-        "Ledgers that streams, objects and datasets name and that do not exist; found so far.",
+        "The number of ledgers that streams, objects or datasets name and that do not exist, as "
+        "far as they are found.",
         "owner", kinds.items(),
     )  # fmt: skip
     yield gauge("quire_cluster_owners_unreadable",
-                "Streams, objects and datasets whose records cannot be read; found so far.",
+                "The number of streams, objects and datasets whose records cannot be read, as far "
+                "as they are found.",
                 lost.unreadable_count)  # fmt: skip
     skipped = view.autorecovery.get("unreadable")
     yield gauge("quire_cluster_ledgers_skipped",
-                "Ledgers whose metadata or mark the auditor's last pass could not read.",
+                "The number of ledgers whose metadata or mark the auditor's last pass could not "
+                "read.",
                 skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_off",
-                "1: an operator has switched garbage collection off for the cluster.",
+                "1 if an operator has switched garbage collection off for the cluster; otherwise "
+                "0.",
                 float(bool(view.collection.off)))  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_refusing",
-                "Bookies that collect nothing because the metadata store went back in time, or "
-                "because their mark in it could not be read.",
+                "The number of bookies that collect nothing because the metadata store went back "
+                "in time, or because their mark in it cannot be read.",
                 len(view.collection.refusing) + len(view.collection.unreadable))  # fmt: skip
-    yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
+    yield gauge("quire_cluster_ledgers_marked", "The number of ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

@@ -128,13 +128,14 @@ class MetadataReachability:
 
     def metrics(self) -> Iterable[Metric]:
         since_ms = self.since_ms
-        yield gauge("quire_metadata_reachable", "1: the metadata store answers.",
+        yield gauge("quire_metadata_reachable", "1 if the metadata store answers; otherwise 0.",
                     int(since_ms is None))  # fmt: skip
         yield gauge("quire_metadata_unreachable_since_seconds",
-                    "When it last answered, as Unix time; 0: it does.",
+                    "The Unix time in seconds of the metadata store's last answer; 0 if it "
+                    "answers.",
                     0 if since_ms is None else since_ms / 1000)  # fmt: skip
         yield counter("quire_metadata_unanswered_total",
-                      "Questions to the metadata store without an answer in time.",
+                      "The number of probes that the metadata store did not answer in time.",
                       self.failures)  # fmt: skip
 
 

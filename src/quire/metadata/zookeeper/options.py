@@ -32,15 +32,18 @@ _AUTH_BYTES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperOptions:
-    """For `open_metadata` and `quire.connect`; without it the environment counts. Raises UsageError
-    for what cannot be."""
+    """The identity of a client in ZooKeeper, and the access to the nodes that it creates.
+
+    Pass it to `quire.connect`. By default the environment is used (`QUIRE_ZOOKEEPER_AUTH_FILE`). An
+    invalid value raises UsageError.
+    """
 
     digest: str | None = field(default=None, repr=False)
-    """`user:password` for ZooKeeper's scheme "digest"; None: nobody in particular."""
+    """The identity `user:password` for ZooKeeper's scheme "digest". None means no identity."""
     acl: str | None = None
-    """Of the nodes that we create. 'creator': all rights to our identity, none to others (Java's
-    zkEnableSecurity). 'open': all rights to everyone. None: 'creator' with `digest`, else 'open'.
-    Nodes that exist are left as they are."""
+    """The access to the nodes that the client creates. 'creator' gives all rights to its identity
+    and none to others, like zkEnableSecurity in Java. 'open' gives all rights to everyone. None
+    means 'creator' with `digest`, and 'open' without it. Existing nodes are not changed."""
 
     def __post_init__(self) -> None:
         check_fields(self, UsageError)
@@ -58,16 +61,27 @@ class ZooKeeperOptions:
 
     @property
     def private(self) -> bool:
-        """Whether nodes belong to their creator alone."""
+        """Whether the nodes are accessible to their creator only."""
         return self.acl == CREATOR or (self.acl is None and self.digest is not None)
 
     @property
     def user(self) -> str | None:
+        """The user of the identity, or None."""
         return None if self.digest is None else self.digest.partition(":")[0]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> ZooKeeperOptions:
-        """What the environment says, read now. `UsageError` names the variable that is wrong."""
+        """Return the options that the environment variables give now.
+
+        Args:
+            environment: The variables. The default is the environment of the process.
+
+        Returns:
+            The options.
+
+        Raises:
+            UsageError: A variable has an invalid value. The message names it.
+        """
         values = os.environ if environment is None else environment
         digest = values.get(AUTH_VARIABLE) or None
         file = values.get(AUTH_FILE_VARIABLE)

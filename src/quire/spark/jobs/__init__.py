@@ -1,5 +1,6 @@
-"""Jobs on Spark, as functions; the command `quire pipeline` runs the same.
-`docs/guides/pipelines.md` is the guide.
+"""Jobs on Spark, as functions. The command `quire pipeline` runs the same jobs.
+
+`docs/guides/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
 
     from quire.spark.jobs import ClusterOptions, offload
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
@@ -41,7 +42,7 @@ _WHERE = {
     "ProgressCallback": "tasks",
     "silent": "tasks",
 }
-"""The module of each name; imported when the name is asked for."""
+"""The module of each name. It is imported when the name is first used."""
 
 __all__ = [
     "ClusterOptions",
@@ -62,8 +63,8 @@ __all__ = [
 
 
 class _Jobs(ModuleType):
-    """Importing a submodule sets it as an attribute of its package. Most jobs are called like the
-    module that they stand in, and the name shall mean the job, whatever was imported first."""
+    """A module whose attributes are the jobs, even after a submodule with the same name was
+    imported. (Python sets a submodule as an attribute of its package.)"""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and _WHERE.get(name) == name:

@@ -7,7 +7,8 @@ byte for byte, at the same positions.
 
 The bytes of sealed segments go through Spark's tasks, those of the segments that are being written
 through the driver, and none through the JVM. What is copied is in the copy once, whatever is
-killed: run it again, and it goes on. `docs/guides/pipelines.md` says what "the same" means.
+killed: run it again, and it goes on. What is the same in the copy is in
+`docs/guides/pipelines-replicate.md`.
 """
 
 from __future__ import annotations

@@ -54,33 +54,37 @@ class StreamReadOptions:
     """`stream`, `streams` or `streamPattern` says what is read."""
 
     metadata: str
-    """The cluster's metadata URI; default: QUIRE_METADATA of the driver's environment."""
+    """The cluster's metadata URI. The default is QUIRE_METADATA of the driver's environment."""
     namespace: str = DEFAULT_NAMESPACE
-    """Default: QUIRE_NAMESPACE of the driver's environment, else /streams."""
+    """The namespace. The default is QUIRE_NAMESPACE of the driver's environment, and then
+    /streams."""
     streams: tuple[str, ...] = ()
     pattern: str | None = None
-    """As of a shell; `*` matches `/` too."""
+    """A pattern of names, as in a shell. `*` matches `/` too."""
     password: bytes = field(default=b"", repr=False)
     start: StreamPlaces = StreamPlaces(EARLIEST)
     end: StreamPlaces = StreamPlaces(None)
-    """Before this place; None: all that is acknowledged when the query is planned."""
+    """The place before which reading ends. None: everything that is acknowledged when the query is
+    planned."""
     columns: tuple[str, ...] = COLUMNS
     pushdown: bool = False
     partition_bytes: int = PARTITION_BYTES
     min_partitions: int = 1
     fail_on_data_loss: bool = True
-    """Records that are gone are an error, and not passed over."""
+    """Whether records that are gone are an error. Otherwise they are skipped."""
     tls: TlsClientConfig | None = None
 
     # Of a streaming query:
     records_max: int | None = None
-    """In a trigger, as `bytes_max`: the smaller counts."""
+    """The largest number of records of a micro-batch. If `bytes_max` is given too, the limit that
+    is reached first counts."""
     bytes_max: int | None = None
-    """Stored bytes of the entries."""
+    """The largest number of stored bytes of a micro-batch."""
     records_min: int = 0
     trigger_delay_s: float = MAX_TRIGGER_DELAY_S
     subscription: str | None = None
-    """What the query has done is stored with each stream under this name, for whoever looks."""
+    """The name under which the positions of the query are stored with each stream, for
+    monitoring."""
 
     @classmethod
     def parse(
@@ -132,7 +136,7 @@ class TableOptions:
     table: str
     metadata: str
     namespace: str | None = None
-    """None: all namespaces of the store."""
+    """The namespace. None: all namespaces of the store."""
     password: bytes = field(default=b"", repr=False)
     tls: TlsClientConfig | None = None
 

@@ -34,9 +34,9 @@ class StreamWriteOptions:
     metadata: str
     namespace: str
     streams: tuple[str, ...]
-    """Names, or patterns (`orders-*`) of streams that are there."""
+    """The names, or patterns (`orders-*`) of existing streams."""
     stream_column: str | None = None
-    """Says of each row which of the streams it goes to."""
+    """The column with the name of the stream that a row goes to."""
     password: bytes = field(default=b"", repr=False)
     value_column: str | None = None
     txid_column: str | None = None
@@ -45,12 +45,12 @@ class StreamWriteOptions:
     token: str = field(default="", repr=False)
     """The fencing token of the streams."""
     txn_id: str | None = None
-    """Of a batch write: what was published under this id is not published again."""
+    """The id of a batch job. A job that was published under this id is not published again."""
     writer: str = ""
-    """Of a streaming query."""
+    """The identity of a streaming query's writer."""
     takeover: bool = False
     placement: str = ""
-    """As that of `WriteOptions`."""
+    """The placement of new ledgers, as in `WriteOptions`."""
     tls: TlsClientConfig | None = None
 
     @classmethod
