@@ -109,6 +109,7 @@ class ServedDirectory:
         self._leaving.update(one for one in ledger_ids if one in self.store.ledgers)
 
     def is_leaving(self, ledger_id: int) -> bool:
+        """Return whether the ledger was dropped here and its deletion may not be durable yet."""
         if self._leaving and self.store.deletions_logged:
             self._leaving.clear()
         return ledger_id in self._leaving
@@ -236,6 +237,7 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def _look_for_disputes(self) -> None:
+        """Find the ledgers that two directories have, and decide which directory is right."""
         of = self._ledgers.of
         twice: set[int] = set()
         for number, ledgers in enumerate(of):
@@ -653,6 +655,7 @@ def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
 
 
 def state_of(place: ServedDirectory) -> DirectoryState:
+    """Return the state of a directory, as its store or the error describes it."""
     if place.error is not None:
         ledgers = len(place.store.ledgers) if place.read else None
         return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)
@@ -660,6 +663,7 @@ def state_of(place: ServedDirectory) -> DirectoryState:
 
 
 def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
+    """Combine the reports of several directories into one."""
     return RecoveryReport(
         all(one.clean for one in reports),
         sum(one.segments for one in reports),

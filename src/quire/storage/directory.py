@@ -160,6 +160,7 @@ def _is_empty_directory(disk: Disk, name: str) -> bool:
 
 
 def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
+    """Record in the directory's identity that its log was begun, and return the identity."""
     if identity.log_begun:
         return identity
     identity = replace(identity, log_begun=True)

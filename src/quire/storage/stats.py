@@ -176,6 +176,7 @@ def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
 
 
 def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsage]:
+    """Return the space of each segment, oldest first."""
     vouchers = catalogue.vouchers()
     return [
         SegmentUsage(
@@ -196,6 +197,7 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
 
 
 def _why(segment: LogSegment, compactor: Compactor, vouchers: Set[int]) -> str:
+    """Return why the free space of a segment is not given back."""
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.loss:

@@ -182,6 +182,7 @@ class Collector(BackgroundJob):
     def _still_needed(
         self, segment: LogSegment, records: Sequence[StateRecord]
     ) -> list[StateRecord]:
+        """Return the records of a dead segment that must be logged again."""
         ledgers = self._catalogue.ledgers
         needed: list[StateRecord] = []
         seen: set[tuple[RecordKind, int]] = set()

@@ -68,6 +68,8 @@ class Compaction:
 
 @dataclass(slots=True)
 class _Work:
+    """A compaction that is running."""
+
     choice: Choice
     rewrite: Rewrite
     last: LogSegment
@@ -117,6 +119,7 @@ class CompactionReserve(BackgroundJob):
         self._jobs.run(self._remove, self._on_removed, urgent=True)
 
     def _make(self) -> int:
+        """Create or extend the file, and return its size. This runs on the maintenance worker."""
         disk, size = self._disk, self._wanted_bytes
         new = not disk.exists(SPARE_NAME)
         file = disk.create(SPARE_NAME) if new else disk.open(SPARE_NAME)
@@ -196,6 +199,7 @@ class Compactor(PacedJob):
         self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
 
     def resume(self, *, minor: bool, major: bool) -> None:
+        """Allow compactions of these kinds again, and begin one if it is due."""
         self._hold(resumed(self.suspended, minor=minor, major=major))
         self.tick()
 
@@ -277,6 +281,7 @@ class Compactor(PacedJob):
                 yield segment
 
     def _choose(self, ratio: float) -> Choice | None:
+        """Return the segments to compact now, or None if nothing is worth it."""
         vouchers = self._catalogue.vouchers()
         candidates = [
             candidate_of(segment)
@@ -335,6 +340,7 @@ class Compactor(PacedJob):
     # -- one compaction ---------------------------------------------------------------------------
 
     def _begin(self, choice: Choice, salvage: Salvage | None = None) -> None:
+        """Begin to compact these segments, or to rewrite a damaged one with `salvage`."""
         ledgers, segments = self._catalogue.ledgers, self._catalogue.segments
         last = segments[choice.position]
         living: dict[int, LedgerInfo] = {}
@@ -407,6 +413,7 @@ class Compactor(PacedJob):
     def _on_finished(
         self, work: _Work, result: RewriteResult | None, error: Exception | None
     ) -> None:
+        """Replace the sources by the output, which is durable, in the catalogue."""
         if result is None:
             self._give_up(work, error)
             return

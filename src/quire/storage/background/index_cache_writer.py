@@ -199,6 +199,7 @@ class CacheFile:
         self._disk.sync_directory(LOG_DIRECTORY)
 
     def discard(self) -> None:
+        """Close and remove the unfinished file."""
         self.close()
         if self._disk.exists(TEMPORARY_NAME):
             self._disk.remove(TEMPORARY_NAME)

@@ -308,6 +308,7 @@ class Quarantine(BackgroundJob):
         left: dict[int, list[Range]] | None,
         error: Exception | None,
     ) -> None:
+        """Update a record after its damaged entries were compared with newer segments."""
         number = record.number
         same = self.records.get(number) is record
         if left is not None and same and self._catalogue.segments.get(number) is segment:

@@ -57,9 +57,11 @@ class SegmentDamage:
 
     @property
     def entries(self) -> int:
+        """The number of missing entries that are named."""
         return sum(map(count, self.ledgers.values()))
 
     def describe(self) -> str:
+        """Return the damage in words, for messages and reports."""
         parts = []
         if self.blocks:
             blocks = count(self.blocks)

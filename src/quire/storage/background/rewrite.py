@@ -90,6 +90,8 @@ class RewriteSource:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
+    """The result of copying segments: the new file's footer, and what was copied."""
+
     sealed: Sealed
     groups_at: int
     end: int
@@ -256,6 +258,7 @@ class Rewrite:
     # -- what to copy -------------------------------------------------------------------------
 
     def _look(self, source: RewriteSource) -> tuple[SegmentHeader, list[StateRecord]]:
+        """Read the header and the index of a source, and list what to copy of it."""
         trailer = source.trailer
         file = self._disk.open(segment_name(source.number))
         one = _Open(source, file, ())
@@ -348,6 +351,7 @@ class Rewrite:
         return runs, buffers, size
 
     def _frames(self, extent: _SourceExtent) -> memoryview:
+        """Return the frames of an extent, after all checks."""
         one, size = extent.origin, extent.size_bytes
         low = extent.offset - extent.offset % BLOCK_BYTES
         high = -(-(extent.offset + size) // BLOCK_BYTES) * BLOCK_BYTES

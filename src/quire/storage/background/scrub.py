@@ -90,6 +90,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
+        """Whether the scrub has found no damage."""
         return not self.blocks and not self.header and not self.index
 
 
@@ -152,6 +153,7 @@ class SegmentScrub:
         return size
 
     def _footer(self, trailer: Trailer) -> int:
+        """Check the footer, and return its size."""
         self._expected = None
         self._uncache(trailer.footer_at, trailer.file_bytes)
         try:
@@ -202,6 +204,7 @@ class SegmentScrub:
     # -- groups -------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[int]:
+        """Check all groups, and yield the number of bytes after each step."""
         at, end = self._target.groups_at, self._target.end
         while at < end:
             header = self._header_at(at)

@@ -105,6 +105,7 @@ class Scrubber(PacedJob):
     # -- what is next ---------------------------------------------------------------------------
 
     def _next(self) -> None:
+        """Begin to check the next segment that is due."""
         now_s = self._monotonic()
         for number in list(self._suspects):
             last_s = self._looked_s.get(number)
@@ -224,6 +225,7 @@ class Scrubber(PacedJob):
         self._look_at(error)
 
     def cancel(self) -> None:
+        """Begin nothing new, and release the file that a waiting scrub has open."""
         if self._timer is not None and self._at_work is not None:
             self._files.give_back(self._at_work)  # A queued job does this at its end.
             self._at_work = None

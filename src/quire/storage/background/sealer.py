@@ -121,6 +121,7 @@ class Sealer(BackgroundJob):
             self._on_taken_over(segment)
 
     def _on_taken_over(self, segment: LogSegment) -> None:
+        """Drop the segment's index from memory, after all ledgers were handed over."""
         self._under_way.discard(segment.number)
         infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():

@@ -35,6 +35,7 @@ class Suspension:
     """The calendar time of the suspension."""
 
     def describe(self) -> str:
+        """Return the suspension in words, for messages and reports."""
         which = "compaction" if self.minor and self.major else self._kind + " compaction"
         since = datetime.fromtimestamp(self.since_ms // 1000, UTC)
         return f"{which} is suspended by {self.by} since {since:%Y-%m-%dT%H:%M:%SZ}"

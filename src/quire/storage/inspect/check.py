@@ -136,6 +136,7 @@ def _check(
 
 
 def _sentences(found: Findings) -> Iterator[str]:
+    """Yield the findings of a scrub in words."""
     if found.header:
         yield "its header does not match its checksum"
     if found.index:
@@ -156,6 +157,7 @@ def _sentences(found: Findings) -> Iterator[str]:
 
 
 def words_of(spans: Sequence[Range]) -> str:
+    """Return ranges of entries in words, shortened if there are many."""
     some = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
     more = ", ..." if len(some) > NAMED_MAX else ""
     return f"entries {', '.join(some[:NAMED_MAX])}{more}"

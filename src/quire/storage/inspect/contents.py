@@ -49,6 +49,7 @@ class SegmentDescription:
 
     @property
     def groups_at(self) -> int:
+        """The offset of the first group, as far as it is known."""
         if self.header is not None:
             return self.header.size_bytes
         return 0 if self.trailer is None else self.trailer.groups_at
@@ -333,6 +334,7 @@ class LedgerDescription:
 
     @property
     def entries(self) -> list[Range]:
+        """The ranges of entries in all segments together."""
         return merged(span for part in self.parts for run in part.runs for span in run.entries())
 
     @property

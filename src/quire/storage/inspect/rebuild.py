@@ -32,6 +32,8 @@ from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 
 
 class RebuildOutcome(enum.StrEnum):
+    """The outcome for one segment."""
+
     GOOD = "good"
     """The index is correct and was not changed."""
     REBUILT = "rebuilt"

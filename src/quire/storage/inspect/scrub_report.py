@@ -45,6 +45,7 @@ class SegmentScrubbed:
 
     @property
     def clean(self) -> bool:
+        """Whether nothing is damaged or lost."""
         return not (self.blocks or self.header or self.index or self.lost_groups)
 
     @property

@@ -129,6 +129,8 @@ def look(disk: Disk, config: StorageConfig) -> SpaceReport:
 
 
 class _Look:
+    """One look at a log, from which the report is made."""
+
     def __init__(
         self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: RecoveredLog
     ) -> None:
@@ -219,6 +221,7 @@ class _Look:
         )
 
     def _why(self, segment: LogSegment) -> str:
+        """Return why the free space of a sealed segment is not given back."""
         if segment.number in self._vouchers:
             return VOUCHES
         if not segment.live_ledgers:

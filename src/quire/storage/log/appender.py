@@ -35,10 +35,14 @@ limits the delay for a batch that joins them to the time that it takes to write 
 
 
 class TimerHandle(Protocol):
+    """A timer that can be cancelled, like the event loop's `TimerHandle`."""
+
     def cancel(self) -> None: ...
 
 
 class Schedule(Protocol):
+    """A function that schedules a callback."""
+
     def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
         """Call `callback` after `delay` seconds, like the event loop's `call_later`."""
         ...
@@ -169,6 +173,7 @@ class Appender:
             raise DiskFullError(f"the log is full: {self._preallocated.error}")
 
     def _roll(self, old: LogSegment, cost: int) -> LogSegment:
+        """Return a segment with space for a batch, and close the old one if it is another."""
         preallocated = self._preallocated
         # Keep one block for the end mark, in case this becomes the last group of the segment.
         header = segment_header_size(len(self._catalogue.segments) + 1)
@@ -282,6 +287,7 @@ class Appender:
         self._arm()
 
     def barrier(self, done: Done) -> None:
+        """Call `done` when everything appended so far is durable, or has failed."""
         if self.failed is None and self._pending:
             try:
                 self._submit_records((), None)
@@ -297,6 +303,7 @@ class Appender:
     # -- completion -------------------------------------------------------------------------------
 
     def on_written(self, group: WrittenGroup) -> None:
+        """Complete the batches of a group that was written and synced."""
         segment = group.segment
         segment.end = group.end
         segment.end_group = self.end_group = group.number + 1
@@ -338,6 +345,7 @@ class Appender:
 
     @property
     def full(self) -> bool:
+        """Whether callers should receive no more adds until `on_drained` is called."""
         return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
 
     def on_prepared(self) -> None:
@@ -376,6 +384,7 @@ class Appender:
     # -- the end mark -----------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Begin to write end marks and pending records, once the log's worker runs."""
         if self._unmarked or self._pending:
             self._arm()
 
@@ -416,4 +425,5 @@ class Appender:
 
     @property
     def drained(self) -> bool:
+        """Whether everything that was appended is durable."""
         return self._completed == self._sequence and not self._pending

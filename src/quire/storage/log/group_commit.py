@@ -119,6 +119,7 @@ class LogWriter:
         self._worker.start(self.step)
 
     def submit(self, batch: LogBatch, segment: LogSegment) -> None:
+        """Queue a batch for the next group of its segment."""
         self._waiting.append((batch, segment))
         self._worker.wake()
 
@@ -139,6 +140,7 @@ class LogWriter:
     # -- on the worker ----------------------------------------------------------------------------
 
     def step(self) -> None:
+        """Write groups until no batch waits, or something has failed."""
         while not self._stopped:
             if self._halt is not None:
                 self._stopped = True

@@ -53,6 +53,7 @@ class JobQueue:
         self._worker.wake()
 
     def step(self) -> None:
+        """Run the next job. After `draining` is set, run all of them."""
         while self._urgent or self._jobs:
             job = self._urgent.popleft() if self._urgent else self._jobs.popleft()
             try:

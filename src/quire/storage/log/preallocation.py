@@ -30,6 +30,7 @@ NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def is_full(error: Exception) -> bool:
+    """Return whether the error means that the disk, or the user's quota, is full."""
     return isinstance(error, OSError) and error.errno in FULL_DISK
 
 
@@ -132,6 +133,7 @@ class PreallocatedSegments:
         return self._ready[0].capacity if self._ready else 0
 
     def take(self) -> LogSegment:
+        """Return the next segment, and begin to prepare another one."""
         segment = self._ready.pop(0)
         self.ensure()
         return segment

@@ -25,6 +25,7 @@ class ByteCache:
         return len(self._values)
 
     def get(self, key: Hashable) -> Any:
+        """Return the value, or None if it is not cached."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -32,6 +33,7 @@ class ByteCache:
         return found[0]
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
+        """Add a value, and remove the least recently used ones if the cache is too large."""
         self.discard(key)
         size_bytes += ENTRY_OVERHEAD_BYTES
         self._values[key] = (value, size_bytes)

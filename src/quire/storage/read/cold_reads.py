@@ -116,6 +116,7 @@ class _Read:
         """The number of extents in `fetched` that are not used yet."""
 
     def took_a_piece(self) -> None:
+        """Note that one of the fetched extents was used."""
         self.scattered -= 1
         if self.scattered <= 0:
             self.fetched = {}  # Everything that was fetched is used up.

@@ -47,6 +47,7 @@ class BlockExtent(NamedTuple):
 
     @property
     def end(self) -> int:
+        """The offset of the first block after the extent."""
         return aligned(self.runs[-1][1])
 
     @property

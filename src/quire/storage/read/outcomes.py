@@ -39,4 +39,5 @@ class WouldBlock(Exception):
 
     @property
     def key(self) -> tuple[LogSegment, int, int]:
+        """The key under which the fetched extent is stored."""
         return self.segment, self.offset, self.size

@@ -169,6 +169,7 @@ class ReadAhead:
                 extent.cached, extent.until = False, follow.begin(extent)
 
     def is_followed(self, ledger_id: int, segment: LogSegment) -> bool:
+        """Return whether the ledger has a reader in this segment that is followed."""
         follow = self._follows.get(ledger_id)
         return follow is not None and (
             follow.waited_in is segment or any(one.segment is segment for one in follow.extents)
@@ -229,6 +230,7 @@ class ReadAhead:
         self._advance(follow)
 
     def _advance(self, follow: _Follow) -> None:
+        """Read ahead the next range that is not asked for yet, if a call is allowed now."""
         if not self._may_call(follow, "entries"):
             return
         left = AHEAD_BYTES

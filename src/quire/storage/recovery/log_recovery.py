@@ -134,6 +134,7 @@ class RecoveredLog:
 
     @property
     def rewritten_group(self) -> int | None:
+        """The number of the group that is written again. None if there is none or it is empty."""
         if self.tail is None or not (self.tail.group.table.runs or self.tail.group.table.records):
             return None
         return self.tail.group.header.number
@@ -220,6 +221,7 @@ class LogRecovery:
             return self._look_once()
 
     def _look_once(self) -> RecoveredLog:
+        """Read the log, with the index cache if it can be used."""
         if self._use_cache:
             try:
                 self._cache = open_cache(self._disk, self._id)

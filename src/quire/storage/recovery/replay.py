@@ -221,6 +221,7 @@ class Replayer:
         self.sequence = 0
 
     def sealed(self, number: int, loaded: Loaded) -> None:
+        """Add a segment with a footer to the catalogue."""
         trailer = loaded.trailer
         segment = LogSegment(number, None, trailer.file_bytes)
         segment.seal(trailer, mentioned(loaded.summary.ledger_ids, loaded.records))
@@ -231,6 +232,7 @@ class Replayer:
         self.catalogue.index_sealed(loaded.summary, segment)
 
     def unsealed(self, found: UnsealedSegment, groups: Sequence[ScannedGroup], lost: int) -> None:
+        """Add a segment without a valid footer to the catalogue, from its groups."""
         number = found.number
         segment = LogSegment(number, found.file, found.file.size())
         segment.state = SegmentState.CLOSED
@@ -336,6 +338,7 @@ def _checked(segment: LogSegment, file: File, at: int, size: int) -> bytes:
 
 
 def runs_of(group: ScannedGroup) -> list[Run]:
+    """Return the runs that a group's table describes."""
     return [
         Run(row.ledger_id, row.first, row.count, row.offset, row.frame_size, row.sizes, row.ids)
         for row in group.table.runs

@@ -49,10 +49,12 @@ class Run:
 
     @property
     def last(self) -> int:
+        """The last entry id."""
         return self.first + self.count - 1 if self.ids is None else self.ids[-1]
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 

@@ -48,6 +48,7 @@ class Catalogue:
     # -- ledgers ----------------------------------------------------------------------------------
 
     def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
+        """Add a ledger. `touched` is the segment in which it is mentioned."""
         info = LedgerInfo(ledger_id, self._shared(master_key), touched)
         self.ledgers[ledger_id] = info
         return info
@@ -99,6 +100,7 @@ class Catalogue:
                 info.last_entry_id = entry
 
     def new_part(self, info: LedgerInfo, segment: LogSegment, first: int) -> LedgerPart:
+        """Add an empty part of the ledger to a segment that is not sealed."""
         part = LedgerPart(segment, info.ledger_id, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1

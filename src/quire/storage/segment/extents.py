@@ -34,6 +34,7 @@ class FrameExtent:
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
     @property
@@ -47,6 +48,7 @@ class FrameExtent:
         return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
 
     def entries(self) -> list[Range]:
+        """Return the ids of all frames."""
         return self.entries_at(0, self.count)
 
     def entries_at(self, start: int, stop: int) -> list[Range]:
@@ -90,6 +92,7 @@ def of_rows(ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
 
 
 def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
+    """Return one extent of a ledger from its rows in a footer."""
     count, frame_size = rows.counts[row], rows.frame_sizes[row]
     sizes_at, ids_at = rows.sizes_at[row], rows.ids_at[row]
     return FrameExtent(

@@ -127,6 +127,7 @@ def load_records(file: Readable, trailer: Trailer) -> list[StateRecord]:
 
 
 def read(file: Readable, offset: int, size: int) -> bytes:
+    """Read bytes of a file, waiting for the device. At the end of the file there are fewer."""
     data = file.read(offset, size)
     return b"" if data is None else bytes(data)
 

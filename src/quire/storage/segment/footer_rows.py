@@ -49,6 +49,7 @@ class FooterRows:
 
     @property
     def summary(self) -> Summary:
+        """The summary of all ledgers added so far."""
         return Summary(*self._columns)
 
     def add(self, ledgers: Iterable[Described]) -> None:
@@ -64,6 +65,7 @@ class FooterRows:
                         self._add_one(one)
 
     def _came_in_turn(self, described: Described) -> bool:
+        """Return whether all entries of the ledger are interleaved with those of other ledgers."""
         part = described[1]
         return self._frame_size > 0 and part.listed is None and 0 < len(part.rows) <= PLAIN_ROWS_MAX
 
@@ -116,6 +118,7 @@ class FooterRows:
         encoded: Sequence[bytes],
         counts: Iterable[int],
     ) -> None:
+        """Add encoded ledgers to the summary and the rows."""
         lengths = list(map(len, encoded))
         *places, end = accumulate(lengths, initial=self._rows_bytes)
         known = (ledger_ids, firsts, lasts, last_add_confirmeds, size_bytes, spans)
@@ -158,6 +161,7 @@ def _arrived(run: Run) -> tuple[int, int]:
 
 
 def _any(part: LedgerPart) -> _Rows | None:
+    """Encode any ledger, or return None if it has no runs."""
     runs, span = part.runs, part.span
     if not runs:
         return None

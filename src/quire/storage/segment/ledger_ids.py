@@ -33,6 +33,7 @@ class LedgerIdSet:
 
     @property
     def base(self) -> int:
+        """The smallest id, or 0 if the ids do not fit into four bytes each."""
         return self._base
 
     @property

@@ -34,6 +34,7 @@ _NARROW_MAX = 0xFFFF
 
 
 def count(packed: bytes) -> int:
+    """Return the number of rows."""
     if not packed:
         return 0
     width = _NARROW.size if packed[0] == _IS_NARROW else _WIDE.size
@@ -41,6 +42,7 @@ def count(packed: bytes) -> int:
 
 
 def row_at(packed: bytes, index: int) -> Row:
+    """Return the row with this index."""
     kind, base_number, base_first = _HEAD.unpack_from(packed)
     if kind == _IS_WIDE:
         return _WIDE.unpack_from(packed, _HEAD.size + index * _WIDE.size)
@@ -50,6 +52,7 @@ def row_at(packed: bytes, index: int) -> Row:
 
 
 def unpack(packed: bytes) -> list[Row]:
+    """Return all rows."""
     if not packed:
         return []
     kind, base_number, base_first = _HEAD.unpack_from(packed)
@@ -126,6 +129,7 @@ def index_of(packed: bytes, number: int) -> int | None:
 
 
 def without(packed: bytes, index: int) -> bytes:
+    """Return the rows without the one with this index."""
     rows = unpack(packed)
     del rows[index]
     return pack(rows)

@@ -35,10 +35,13 @@ SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
 
 
 def segment_name(number: int) -> str:
+    """Return the name of a segment's file in the data directory."""
     return f"{LOG_DIRECTORY}/{number:016x}.seg"
 
 
 class SegmentState(enum.Enum):
+    """The state of a segment; see the module's docstring."""
+
     PREPARED = enum.auto()
     CURRENT = enum.auto()
     CLOSED = enum.auto()
@@ -62,6 +65,7 @@ class EntryLocation:
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
@@ -178,6 +182,7 @@ class LedgerPart:
         return self.entries
 
     def run_of(self, entry_id: int, row: int) -> Run:
+        """Return the run for an interleaved entry with this row number."""
         batch, offset, size = self.columnar.find(row)
         run = Run(self.ledger_id, entry_id, 1, offset, size)
         run.batch = batch
@@ -275,6 +280,7 @@ class LedgerPart:
                 yield place
 
     def _place(self, run: Run, entry_id: int, stop: int) -> EntryLocation | None:
+        """Return the location of the entry in this run, or None if the run does not have it."""
         ids = run.ids
         if ids is None:
             index = entry_id - run.first
@@ -438,6 +444,7 @@ class LogSegment:
         self.first_group, self.end_group = trailer.first_group, trailer.end_group
 
     def fits(self, cost: int) -> bool:
+        """Return whether a batch with this cost fits into the preallocated file."""
         return self.end + self.reserved + cost <= self.capacity
 
     def mentions_ledger(self, ledger_id: int) -> bool:
@@ -501,6 +508,7 @@ class LedgerInfo:
         return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
 
     def add_sealed(self, number: int, first: int, last: int, size_bytes: int) -> None:
+        """Add the row of a sealed segment."""
         self.sealed, fits = sealed_rows.add(self.sealed, number, first, last, size_bytes)
         self.ordered = self.ordered and fits
 
@@ -522,6 +530,7 @@ class LedgerInfo:
 
     @property
     def sealed_count(self) -> int:
+        """The number of sealed segments that have entries of the ledger."""
         return sealed_rows.count(self.sealed)
 
     @property
@@ -531,6 +540,7 @@ class LedgerInfo:
         return sealed + sum(part.size_bytes for part in self.open_parts)
 
     def lives_in(self, number: int) -> bool:
+        """Return whether this sealed segment has entries of the ledger."""
         return sealed_rows.index_of(self.sealed, number) is not None
 
     def drop_part(self, part: LedgerPart) -> None:
