@@ -89,12 +89,12 @@ class Appender:
         self._resting_bytes = 0
         self._patience: TimerHandle | None = None
         self._in_company = False
-        """Whether a writer's add has arrived since a patient batch last waited in vain. If not,
+        """Whether a writer's add has arrived since a patient batch last waited for nothing. If not,
         patient batches do not wait."""
         self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
-        """Whether the last group is anything else than an end mark."""
+        """Whether the last group is anything other than an end mark."""
         self._was_full = False
         self._stalled = False
         """Whether the log waits for a preallocated segment."""

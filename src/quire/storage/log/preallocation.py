@@ -9,8 +9,8 @@ Free space near a threshold goes up and down with every segment. So adds are ref
 than `min_free_bytes` are free, or a segment cannot be prepared. They are accepted again when
 `free_bytes_to_resume` are free, and `read_only_dwell_s` have passed.
 
-A file with some number proves that all segments with lower numbers were begun. So a start treats a
-missing segment before a preallocated file as a loss.
+A segment file proves that all segments with lower numbers were begun. So a start treats a missing
+segment before a preallocated file as a loss.
 """
 
 from __future__ import annotations
