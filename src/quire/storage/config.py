@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 SEGMENT_BYTES_LEAST = 64 * MIB
 SEGMENT_BYTES_MOST = 256 * MIB
 SEGMENTS_OF_DISK = 1024
-"""Segments have this share of the disk, if that is between the two sizes above."""
+"""The number of segments that would fill a disk, if their size is between the two limits above."""
 
 
 def segment_bytes_of(disk_bytes: int) -> int:
@@ -101,8 +101,13 @@ class StorageConfig:
         if self.segment_bytes < smallest or self.reserve_bytes < smallest:
             raise ValueError(f"segment_bytes and reserve_bytes must be {smallest} or more")
         if min(self.max_runs_per_segment, self.max_group_bytes, self.max_queued_bytes) < 1:
-            raise ValueError("limits must be positive")
+            raise ValueError(
+                "max_runs_per_segment, max_group_bytes and max_queued_bytes must be positive"
+            )
         if self.free_bytes_to_resume < self.min_free_bytes:
             raise ValueError("writable_free_bytes must not be less than min_free_bytes")
         if self.max_open_files < 1 or self.seal_idle_s <= 0 or self.footer_cache_bytes < 0:
-            raise ValueError("limits must be positive")
+            raise ValueError(
+                "max_open_files and seal_idle_s must be positive, and footer_cache_bytes must not "
+                "be negative"
+            )

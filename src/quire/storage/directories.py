@@ -151,8 +151,8 @@ class LedgerDirectories(StoreEvents):
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
-        """The ledgers to drop from each directory at its start. It has lost their deletion, because
-        another directory has them as well."""
+        """The ledgers to drop from each directory at its start. Another directory has them as well,
+        so this one has lost their deletion."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)

@@ -54,8 +54,9 @@ class Identity:
             directory_id = b""
         if fields.get("format") != IDENTITY_FORMAT or len(directory_id) != ID_BYTES:
             raise StorageError(
-                f"{path}/{IDENTITY_NAME} cannot be understood",
-                remedy="Do not start a bookie on it: restore the file, or replace the bookie",
+                f"{path}/{IDENTITY_NAME} is damaged, or its format is unknown",
+                remedy="Do not start a bookie on this directory. Restore the file, or replace the "
+                "bookie",
             )
         return cls(directory_id, fields.get("log") == "begun")
 

@@ -85,7 +85,7 @@ class StorageStats:
     compaction_reserve_bytes: int
     """The space that is preallocated for the next compaction."""
     last_error: str
-    """Why the last removal, seal or compaction that failed has failed, or "" if one has succeeded
+    """The error of the last removal, seal or compaction that failed, or "" if one has succeeded
     since."""
     damaged_reads: int
     """The number of copies of entries that reads have found damaged."""

@@ -54,7 +54,7 @@ def test_a_directory_with_something_else_is_refused(name: str) -> None:
 def test_an_identity_that_cannot_be_understood_is_refused(text: str) -> None:
     disk = sim_disk()
     write_small_file(disk, IDENTITY_NAME, text.encode("latin-1"))
-    with pytest.raises(StorageError, match="cannot be understood"):
+    with pytest.raises(StorageError, match="is damaged, or its format is unknown"):
         ensure_directory(disk, random.Random(1).randbytes)
 
 

@@ -75,7 +75,7 @@ class FileDescription:
 _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
-    "current/INCARNATION": "how often the directory was started",
+    "current/INCARNATION": "how many times the directory was started",
     "current/SCRUB": "progress of the scrub",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",

@@ -4,8 +4,8 @@ The states of a segment:
 
 - PREPARED: preallocated and unused.
 - CURRENT: the segment that is appended to.
-- CLOSED: it takes no more batches, but some may still be in flight. A damaged segment stays in this
-  state, so that nothing overwrites what is left of it.
+- CLOSED: it takes no more batches, but some may still be in flight. A segment that has lost groups
+  stays in this state until the loss is repaired, so that no footer overwrites what is left of them.
 - SEALED: it has a footer, which is its index on disk.
 - RETIRED: it is about to be removed, or a compaction has replaced its file. For the new file there
   is a new object, which is SEALED.
@@ -365,7 +365,8 @@ class LogSegment:
     def __init__(self, number: int, file: File | None, capacity: int) -> None:
         self.number = number
         self.generation = 0
-        """How often a compaction has replaced the file since the process was started."""
+        """The number of times that a compaction has replaced the file since the process was
+        started."""
         self.file = file
         """The open file, or None. Files of sealed segments are closed while nobody reads them."""
         self.capacity = capacity
