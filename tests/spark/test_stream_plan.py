@@ -95,7 +95,7 @@ def test_places(text: str, place: object) -> None:
         ({"streams": "a,,b"}, "it is empty"),
         (
             {"stream": "a", "start": "monday"},
-            "'start': 'monday' is no place in a stream: give earl",
+            "'start': 'monday' is not a place in a stream. Use earl",
         ),
         ({"stream": "a", "start": '{"b": "latest"}'}, "'b' is none of the streams"),
         ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is no text"),
