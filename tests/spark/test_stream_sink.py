@@ -152,7 +152,7 @@ def test_what_names_the_writer(
         run(numbers(100), "b", name="orders")
     run(numbers(100), "c")
     shutil.copytree(tmp_path / "c", tmp_path / "moved")
-    with pytest.raises(PySparkException, match="Keep the name of the writer as it was"):
+    with pytest.raises(PySparkException, match="Keep the former name of the writer"):
         run(numbers(200), "moved")
     shutil.rmtree(tmp_path / "c")
     with pytest.raises(PySparkException, match="has published up to batch 0 of query"):

@@ -231,7 +231,7 @@ class ObjectReader(ContextHandle[AsyncObjectReader]):
 
     @property
     def info(self) -> ObjectInfo:
-        """What is known of this version."""
+        """The name, size, digest and metadata of this version."""
         return self._opened.info
 
     def read(self, first_byte: int = 0, size: int | None = None) -> Iterator[bytes]:

@@ -236,7 +236,7 @@ class Namespace:
             raise StreamQuotaError(
                 f"namespace {self.path} already has the {limit} streams that streams_max allows: "
                 f"stream {name} was not created",
-                remedy="Raise streams_max, or delete a stream that nobody needs",
+                remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
         settings = current_names(settings or {})
         encoded = encode_settings(settings)

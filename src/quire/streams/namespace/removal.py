@@ -36,7 +36,7 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
         raise MetadataUnavailableError(
             f"stream {metadata.paths.name} was not deleted completely: other clients keep opening "
             "it for writing",
-            remedy="Stop its writers, and delete it again",
+            remedy="Stop its writers, and try again",
         )
     if not await metadata.exists():
         await metadata.tree.delete_tree(metadata.paths.root)

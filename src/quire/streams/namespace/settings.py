@@ -60,7 +60,7 @@ class StreamSettings:
     compression: str = "none"
     """The compression of entries: "none" or "lz4"."""
     txids: str = "time"
-    """Who assigns the transaction ids: "time" or "given".
+    """The source of the transaction ids: "time" or "given".
 
     With "time", the writer assigns the current time in milliseconds, and never less than the txid
     of the record before. With "given", the application passes a txid with each record, and entries

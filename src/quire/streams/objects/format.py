@@ -55,7 +55,7 @@ _SHA256_DIGITS = 64
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What is known of an object without reading it."""
+    """The name, size, digest and metadata of one version of an object."""
 
     name: str
     """The name of the object."""

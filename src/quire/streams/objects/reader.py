@@ -31,7 +31,7 @@ class ObjectReader:
     """
 
     info: ObjectInfo
-    """What is known of this version."""
+    """The name, size, digest and metadata of this version."""
 
     def __init__(self, info: ObjectInfo, ledger: LedgerReader) -> None:
         self.info = info
