@@ -166,7 +166,7 @@ def test_what_names_the_writer(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"txnId": 1}, "option 'txnId' is of no use for writing streams from a query"),
+        ({"txnId": 1}, "option 'txnId' cannot be used for writing streams from a query"),
         ({"writerid_": 1}, "unknown option 'writerid_' for writing streams from a query. Did you"),
         ({"stream": "nowhere"}, "With the option 'createStream' it is made"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),

@@ -13,50 +13,56 @@
     frame.writeStream.format("quire").option("stream", "orders").option("writerId", "me").start()
     spark.read.format("quire").option("table", "segments").load()
 
-`docs/guides/spark.md` is the guide for streams and tables. What follows is about ledgers and
-datasets.
+`docs/guides/spark.md` is the guide for streams and tables. The rest of this text is about ledgers
+and datasets.
 
-The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
-driver when Spark starts. Passwords (`password`; default: QUIRE_PASSWORD of the driver, which no
-statement of SQL and no script shows) are not shown in plans, messages or logs. `tlsCa`,
-`tlsCert` and `tlsKey` (files on every machine that runs tasks; defaults: QUIRE_TLS_CA,
-QUIRE_TLS_CERT, QUIRE_TLS_KEY of the driver) secure the connections to bookies.
+The option `metadata` selects the cluster. Its default is QUIRE_METADATA in the environment of the
+driver when Spark starts. The default of `password` is QUIRE_PASSWORD in the same environment, so
+that no SQL statement and no script needs to contain it. Passwords do not appear in plans, messages
+or logs. `tlsCa`, `tlsCert` and `tlsKey` secure the connections to bookies. They are files on every
+machine that runs tasks, and their defaults are QUIRE_TLS_CA, QUIRE_TLS_CERT and QUIRE_TLS_KEY of
+the driver.
 
-**Reading.** Columns `ledger_id`, `entry_id`, `length` (payload bytes of the entry) and `value`.
-`dataset`, `ledger` or `ledgers` says what to read. A dataset is read as it is when the query is
-planned. Reading by ledger id goes past publication: it also shows what failed attempts left. Of a
-ledger that is still open, what is acknowledged now is read; with `recover` (false) it is fenced and
-closed first.
+**Reading.** The columns are `ledger_id`, `entry_id`, `length` (the payload bytes of the entry) and
+`value`. The option `dataset`, `ledger` or `ledgers` selects what to read. A dataset is read as it
+is when the query is planned. Reading by ledger id ignores publication, so it also shows what failed
+attempts left. Of an open ledger, the query reads what is acknowledged now. With `recover` (default
+false) the ledger is fenced and closed first.
 
-Spark does not tell a Python source which columns a query needs. Say it with `columns`
-("ledger_id,entry_id"), with `value` = false, or with `.schema("entry_id long")`. What that saves:
-without `value` the payloads still come from the bookies (the protocol has no other read) and are
-checked, they only do not go on to the JVM; without `length` as well no bookie is asked, the rows
-are made from the metadata.
+Spark does not tell a Python source which columns a query needs. Select them with `columns`
+("ledger_id,entry_id"), with `value` = false, or with `.schema("entry_id long")`. Without `value`
+the payloads still come from the bookies, because the protocol has no other read, and are checked.
+They only do not go to the JVM. Without `length` as well, no bookie is asked: the rows are made from
+the metadata.
 
-Tasks: at most `partitionBytes` (64m) and `partitionEntries`, at least `minPartitions`; several
-tasks share a large ledger, small ledgers share a task. With `pushdown` (false) comparisons of
-`ledger_id` and `entry_id` with constants choose what is read.
+A task reads at most `partitionBytes` (default 64m) and `partitionEntries`, and there are at least
+`minPartitions` tasks. Several tasks share a large ledger, and small ledgers share a task. With
+`pushdown` (default false) comparisons of `ledger_id` and `entry_id` with constants reduce what is
+read.
 
-**Writing.** One entry per row: the column `value` (binary or string), or the only column, or
-`valueColumn`; of several columns none is left out silently. Each task writes one ledger (`ensemble`
-3, `writeQuorum` 3, `ackQuorum` 2, `digest` crc32c, `placement` as `--placement` of the commands has
-it); rows of a partition keep their order. The commit publishes all of them at once as `dataset`:
-mode `append` adds; mode `overwrite` replaces the set and then deletes the ledgers that were in it
-(queries that still read them fail and say so). A job that fails publishes nothing.
+**Writing.** Each row becomes one entry. Its payload is the column `valueColumn`, else the column
+`value` (binary or string), else the only column. No further column is dropped silently. Each task
+writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest` crc32c, and `placement` in
+the form of `--placement` of the commands). The rows of a partition keep their order. The commit
+publishes all ledgers at once as `dataset`. Mode `append` adds them. Mode `overwrite` replaces the
+dataset and then deletes its former ledgers, so that queries which still read them fail with an
+error. A job that fails publishes nothing.
 
-With `txnId` a write is idempotent, across restarts of the driver too: a dataset remembers its
-newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks
-and drivers leave behind.
+With `txnId` a write is idempotent, even if the driver restarts: a dataset remembers its newest
+1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes the ledgers that killed
+tasks and drivers leave behind.
 
-**Limits of Spark 4.3.** It plans a DataFrame (or view) of a Python source once, for its first
-query: load it again to see what came later. With `pushdown` that plan has only what the query's
-filters leave, and the next query on the same DataFrame, or the other side of a self-join, gets no
-more: set it only on a DataFrame that serves one query. A table (`CREATE TABLE ... USING quire`)
-does not hand its options to a Python source: use `CREATE TEMPORARY VIEW`. Writing finds a Python
-format only in a thread in which the session is active, such as the one that made it; other threads
-get DATA_SOURCE_NOT_FOUND unless they call
-`spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)` first.
+**Limits of Spark 4.3.**
+
+- Spark plans a DataFrame (or view) of a Python source once, for its first query. Load it again to
+  see what came later. With `pushdown` that plan has only what the filters of the first query leave.
+  The next query on the same DataFrame, or the other side of a self-join, gets no more. Set
+  `pushdown` only on a DataFrame that serves one query.
+- A table (`CREATE TABLE ... USING quire`) does not pass its options to a Python source. Use `CREATE
+  TEMPORARY VIEW` instead.
+- Writing finds a Python format only in a thread in which the session is active, such as the one
+  that created it. Other threads get DATA_SOURCE_NOT_FOUND unless they call
+  `spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)` first.
 """
 
 from quire.spark.session import configure, lag_listener, local_session, register, sweep_orphans
