@@ -45,7 +45,7 @@ class DirectoryAccess(Protocol):
         ...
 
     def look(self, path: str) -> Disk | None:
-        """Return the same for reading only, whether it can be locked or not."""
+        """Return what is at this path, for reading only. It need not be possible to lock it."""
         ...
 
 
@@ -69,8 +69,8 @@ class DirectoryReplacement:
     ) -> None:
         """Carry out the replacement as `replace_directory` does, which documents the errors.
 
-        It may be interrupted anywhere; it is then found and carried out again. It does nothing if
-        `disk` is None.
+        It may be interrupted anywhere. The same command then finds and completes it. It does
+        nothing if `disk` is None.
         """
         if self.disk is not None:
             await replace_directory(
@@ -185,7 +185,7 @@ class DirectoryRemoval:
     async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:
         """Carry out the removal as `remove_directory` does, which documents the errors.
 
-        It may be interrupted anywhere; it is then found and carried out again.
+        It may be interrupted anywhere. The same command then finds and completes it.
         """
         await remove_directory(metadata, self.holder, self.path, self.others, self.ids, now_ms)
 

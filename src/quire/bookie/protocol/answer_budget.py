@@ -219,7 +219,7 @@ class AnswerBudget:
             self._notice_turn()
 
     def one_waits(self, account: Account) -> None:
-        """Count a request of this connection that begins to wait, for room or for news.
+        """Count a request of this connection that begins to wait, for room or for a new LAC.
 
         If too many begin to wait in one event-loop iteration, the connection is read again in a
         later one.

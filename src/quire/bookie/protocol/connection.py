@@ -40,7 +40,7 @@ OWN_REASONS = frozenset(("answers", "client"))
 receiving little."""
 
 MAX_POLLS = 4_096
-"""The number of requests of one connection that may wait for news: its share of
+"""The number of requests of one connection that may wait for a new LAC. This is its share of
 `max_long_polls`."""
 JOINED_MAX_BYTES = 256 * 1024
 """The number of bytes of answers that are joined into one write. Larger answers are not copied."""
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self.out: list[Buffer] = []
         """The answers to be sent at the end of this event-loop iteration."""
         self.polls: dict[PollTarget, LongPoll] = {}
-        """The long polls of the requests that wait for news."""
+        """The long polls of the requests that wait for a new LAC."""
         self._transport: asyncio.Transport | None = None
         self._max_frame_bytes = service.config.max_frame_bytes
         self._frames = FrameBuffer(self._max_frame_bytes)
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._only_v2 = False
         self._paused_for: set[str] = set()
         self.account = Account(self)
-        """The memory that the answers of this connection take."""
+        """The memory that the answers of this connection use."""
         self.opened_s = self.heard_s = 0.0
         self.partial_bytes = 0
         self.partial_since_s = 0.0
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         """The answer to START_TLS, from the request until the handshake is done. Nothing else may
         be received or sent meanwhile."""
         self._served = True
-        """Whether requests get more than a refusal."""
+        """Whether requests are served. If not, they are refused."""
         self._told_refusal = False
 
     # -- asyncio ------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for news."""
+        """Whether one more of its requests may wait for a new LAC."""
         return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:

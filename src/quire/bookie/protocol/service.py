@@ -49,11 +49,11 @@ class ClientConnection(Limited, AnswerSink, Protocol):
 
     service: BookieService
     account: Account
-    """The memory that the answers of this connection take."""
+    """The memory that the answers of this connection use."""
     out: list[Buffer]
     """The answers to be sent at the end of this event-loop iteration."""
     polls: dict[PollTarget, LongPoll]
-    """The requests of this connection that wait for news."""
+    """The requests of this connection that wait for a new LAC."""
     secured: bool
 
     @property
@@ -63,7 +63,7 @@ class ClientConnection(Limited, AnswerSink, Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether one more of its requests may wait for news."""
+        """Whether one more of its requests may wait for a new LAC."""
         ...
 
     def wait(self, request: PendingRead, previous_lac: int, timeout_s: float) -> None:
@@ -143,7 +143,7 @@ class Counters:
     add_bytes: int = 0
     add_batches: int = 0
     copies: int = 0
-    """The number of those entries that replication brought."""
+    """The number of these entries that were replicated from other bookies."""
     adds_refused: int = 0
     reads: int = 0
     reads_from_disk: int = 0
@@ -196,7 +196,7 @@ class BookieService:
     ) -> None:
         self.store = store
         self.loading_store: LoadingStore | None = None
-        """The same object as `store` while the log is being loaded. None after that."""
+        """A reference to `store` while the log is being loaded. None after that."""
         self.config = config
         self.clock = clock
         self.log = log

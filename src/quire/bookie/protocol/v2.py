@@ -131,7 +131,7 @@ class RequestsV2:
     ) -> None:
         """Take adds with one key and the same flags (their prefixes are equal).
 
-        They belong to one ledger, or to several ledgers in turn.
+        They belong to one ledger, or to several ledgers that alternate.
         """
         prefix = prefixes[0]
         word, key = int.from_bytes(prefix[4:8], "big"), prefix[8:]
@@ -164,7 +164,7 @@ class RequestsV2:
         at: int,
         size: int,
     ) -> None:
-        """Take adds whose ledgers take turns."""
+        """Take adds whose ledgers alternate."""
         refused = self._batcher.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
         start = 0
         for row, code in refused:
@@ -213,7 +213,7 @@ class RequestsV2:
         return [self._view[start:stop] for start, stop in spans]
 
     def submit(self, version: int = 2) -> None:
-        """Hand the adds accepted so far to the store."""
+        """Pass the adds accepted so far to the store."""
         if self._batcher.empty:
             return
         buffers = [*self._carried, *self._take_spans()]
