@@ -224,7 +224,8 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     left = f", and {last} {have} entries with only one copy left" if last else ""
     lack = "lacks" if lacking == 1 else "lack"
     least = "" if risk.whole else "at least "
-    return f"{least}{lacking} of {counted(risk.ledgers, 'ledger')} {lack} the copies there{left}"
+    of = f"{lacking} of {counted(risk.ledgers, 'ledger')}"
+    return f"{least}{of} {lack} the copies stored there{left}"
 
 
 def _count(number: int, risk: AtRisk) -> str:
