@@ -397,10 +397,13 @@ def test_checkpoints_of_something_else(
     running.until(10)
     remedy = "or another checkpoint location"
     for options, message in (
-        ({"stream": f"{name}-2"}, f"belongs to a query on {name}: this one does not read {name}"),
+        (
+            {"stream": f"{name}-2"},
+            f"belongs to a query on {name}, but this query does not read {name}",
+        ),
         (
             {"stream": name, "namespace": "/spark/others"},
-            "belongs to streams of namespace /spark/tests, the query reads /spark/others",
+            "belongs to streams of namespace /spark/tests, but the query reads /spark/others",
         ),
     ):
         running.restart(uri, **options)
@@ -412,7 +415,7 @@ def test_checkpoints_of_something_else(
     running.restart()
     for offset, message in (
         ({"v": 7}, "offsets of version 7"),
-        ({"topic": 3}, "offsets of something else"),
+        ({"topic": 3}, "offsets of another source"),
         ({**running.offset, "cluster": "x"}, "belongs to cluster x"),
     ):
         with pytest.raises(UsageError, match=message):
