@@ -1,9 +1,10 @@
-"""Jobs on Spark, as functions; the command `quire pipeline` runs the same.
-`docs/guides/pipelines.md` is the guide.
+"""Jobs on Spark as functions. The command `quire pipeline` runs the same jobs.
 
     from quire.spark.jobs import ClusterOptions, offload
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
     result = offload(spark, cluster, "/shop", "orders", "/archive")
+
+`docs/guides/pipelines.md` is the guide.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _WHERE = {
     "ProgressCallback": "tasks",
     "silent": "tasks",
 }
-"""The module of each name; imported when the name is asked for."""
+"""The module of each name, which is imported when the name is used."""
 
 __all__ = [
     "ClusterOptions",
@@ -62,8 +63,11 @@ __all__ = [
 
 
 class _Jobs(ModuleType):
-    """Importing a submodule sets it as an attribute of its package. Most jobs are called like the
-    module that they stand in, and the name shall mean the job, whatever was imported first."""
+    """A package whose names refer to the jobs, whatever was imported first.
+
+    Importing a submodule sets it as an attribute of its package, and most jobs have the name of
+    their module.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and _WHERE.get(name) == name:
