@@ -344,7 +344,7 @@ class CompactSource:
 
 @dataclass(frozen=True, slots=True)
 class CompactSpan:
-    """What a run reads."""
+    """The part of the stream that a run reads."""
 
     start: DLSN
     end: StreamOffset
@@ -555,7 +555,7 @@ def _jobs(source: CompactSource, target: str) -> list[tuple[str, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class CompactPreview:
-    """What a run would read."""
+    """The part of the stream that a run would read."""
 
     stream: str
     """The name of the stream."""

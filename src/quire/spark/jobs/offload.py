@@ -138,7 +138,7 @@ class OffloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamPreview:
-    """What `offload` would do with one stream."""
+    """The work that `offload` would do for one stream."""
 
     stream: str
     """The name of the stream."""
@@ -184,7 +184,7 @@ def preview_of(
 
 @dataclass(frozen=True, slots=True)
 class StreamOffload:
-    """What was done with one stream."""
+    """The work that was done for one stream."""
 
     stream: str
     """The name of the stream."""

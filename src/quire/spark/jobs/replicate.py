@@ -75,7 +75,7 @@ A continuous run follows all streams at once.
 
 @dataclass(frozen=True, slots=True)
 class StreamReplica:
-    """What a run has done for one stream, and what is left."""
+    """The work that a run has done for one stream, and the lag that is left."""
 
     stream: str
     """The name of the stream."""
@@ -464,7 +464,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPreview:
-    """What a run would do for one stream."""
+    """The work that a run would do for one stream."""
 
     stream: str
     """The name of the stream."""
@@ -486,7 +486,7 @@ class ReplicaPreview:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatePreview:
-    """What a run of `replicate` would do."""
+    """The work that a run of `replicate` would do."""
 
     namespace: str
     """The namespace in the source."""

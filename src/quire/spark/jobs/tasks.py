@@ -33,13 +33,17 @@ POLL_S = 0.2
 
 
 class ProgressCallback(Protocol):
-    """A function that receives the progress of a job, from any thread.
+    """A function that receives the progress of a job, from any thread."""
 
-    Its arguments are what is being done, the number of units that are done, and their total, or
-    None if that is unknown.
-    """
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Report the progress.
 
-    def __call__(self, what: str, done: int, total: int | None) -> None: ...
+        Args:
+            what: What is being done.
+            done: The number of units that are done.
+            total: The number of units in total, or None if it is unknown.
+        """
+        ...
 
 
 def silent(what: str, done: int, total: int | None) -> None:

@@ -41,7 +41,7 @@ logger = logging.getLogger("quire.spark")
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote. `ledger_id` is None if it had no rows."""
+    """The ledger that a task wrote. `ledger_id` is None if the task had no rows."""
 
     partition: int
     attempt: int

@@ -33,7 +33,7 @@ from quire.streams import EARLIEST, Namespace
 from quire.streams.namespace.namespace import open_namespace
 
 POLL_S = 1.0
-"""Seconds that an idle query waits for news before Spark is told that there is none."""
+"""Seconds that an idle query waits for news before it tells Spark that there is none."""
 DISCOVERY_INTERVAL_S = 10.0
 """Seconds between two searches for new streams that match a pattern."""
 

@@ -169,7 +169,7 @@ async def make_sure(streams: Namespace, name: str, create: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote."""
+    """The ledgers that a task wrote."""
 
     partition: int
     attempt: int

@@ -1,4 +1,4 @@
-"""What the driver knows of one stream: its segments, its end, and the amount between two places.
+"""The driver's view of one stream: its segments, its end, and the amount between two places.
 
 As little as possible is read. The metadata tells everything about completed segments. The last
 acknowledged entry tells it for the segment in progress. Entries in the middle are read only to find

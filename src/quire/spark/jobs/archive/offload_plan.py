@@ -33,7 +33,7 @@ class OffloadStep:
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
-    """What a run copies."""
+    """The segments that a run copies, in steps."""
 
     start: DLSN
     """The position at which the history begins, if there is none yet."""
