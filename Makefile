@@ -7,13 +7,13 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist scripts/make-blocking scripts/release
 
 SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
+.PHONY: proto blocking help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check release lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -110,6 +110,9 @@ dist: $(STAMP) ## wheel and sdist, in dist/
 
 dist-check: $(STAMP) ## the same, installed into an empty environment, with a cluster run from there
 	@$(BIN)/python scripts/check-dist
+
+release: $(STAMP) ## check that this commit can be released, build it, and say what to publish
+	@$(BIN)/python scripts/release
 
 lock: ## remake the locks in requirements/ (ARGS=--upgrade for the newest versions)
 	@scripts/lock $(ARGS)

@@ -1,5 +1,8 @@
-"""What mkdocs is given besides docs/: the documents at the top of the repository, the files that
-pages link to, and the reference, which is made from the code. mkdocs calls the `on_*` functions."""
+"""The hooks of mkdocs that make the site complete.
+
+They add the documents at the top of the repository, the files that pages link to, and the parts of
+the reference that are made from the code. mkdocs calls the functions `on_*`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ TOP = {
     "ARCHITECTURE.md": "ARCHITECTURE.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
+    "SECURITY.md": "SECURITY.md",
+    "CODE_OF_CONDUCT.md": "CODE_OF_CONDUCT.md",
 }
 CODECS = ROOT / "src" / "quire" / "codec"
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -32,16 +37,28 @@ LOADED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?((?:https?:)?//[^\"'\s>]+)"
     r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preload|preconnect))[^>]*\bhref=[\"']?((?:https?:)?//[^\"'\s>]+)"
 )
+INHERITED = "    options:\n      inherited_members: true"
+"""Handles inherit most of their methods from classes that are not public."""
+COLUMNS = 76
+"""The width of a line of help that a page shows without scrolling."""
 FENCED = re.compile(r"^( *)(```).*?^ *\2[^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 MODULES = {
-    "python": ("Python", "quire", "What programs import from `quire`.", ("quire.errors",)),
-    "blocking": ("Python without await", "quire.blocking", "The names of `quire.blocking`.", ()),
-    "streams": ("Streams in Python", "quire.streams", "What is in `quire.streams`.", ()),
-    "spark": ("Spark in Python", "quire.spark", "What is in `quire.spark`.", ()),
-    "testing": ("Testing", "quire.testing", "For tests of programs that use Quire.", ()),
+    "python": (
+        "quire",
+        "quire",
+        "Programs import these names from `quire`.",
+        ("quire.errors", "quire.blocking"),
+    ),
+    "blocking": ("quire.blocking", "quire.blocking", "The API without `await`.", ()),
+    "streams": ("quire.streams", "quire.streams", "Streams, positions and objects.", ()),
+    "spark": ("quire.spark", "quire.spark", "Helpers for sessions of Spark.", ()),
+    "testing": ("quire.testing", "quire.testing", "For tests of programs that use Quire.", ()),
 }
-"""Reference page -> its title, its package, a first line, and what has a page of its own."""
+"""For each page of the reference: title, package, first line, and names with another page."""
+
+FIRST = ("connect", "Client", "LedgerWriter", "LedgerReader", "CallerIdWriter", "Entry", "EntryRun")
+"""The names that a reader looks for first. The others follow in the order of `__all__`."""
 
 
 class ListsAsOnGitHub(Extension):
@@ -88,7 +105,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page(f"reference/{name}.md", "\n".join(module_page(title, package, words, apart)))
     page(
         "reference/errors.md",
-        "# Errors\n\n::: quire.errors\n    options:\n      show_root_heading: false\n"
+        "# quire.errors\n\n::: quire.errors\n    options:\n      show_root_heading: false\n"
         "      show_root_toc_entry: false\n",
     )
     page("reference/options.md", "\n".join(options_page()))
@@ -97,7 +114,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links as they are right in the repository -> as they are right in the site."""
+    """Change links that are right in the repository into links that are right in the site."""
     name = page.file.src_uri
     if name == "README.md":  # the landing page has the whole width
         page.meta["hide"] = ["navigation", "toc"]
@@ -134,7 +151,7 @@ def relative(target: str, page: str) -> str:
 
 
 def linked_files() -> Iterator[Path]:
-    """Files of the repository that are no page, and that some page links to."""
+    """Return the files of the repository that a page links to and that are not pages."""
     pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in TOP)]
     found = {
         (page.parent / target).resolve()
@@ -156,7 +173,7 @@ def listing(directory: Path) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """The site works without a network: nothing that a page loads is elsewhere."""
+    """Fail if a page loads anything from elsewhere: the site must work without a network."""
     for page in sorted(Path(config.site_dir).rglob("*.html")):
         elsewhere = LOADED.findall(page.read_text(encoding="utf-8"))
         if elsewhere:
@@ -167,33 +184,34 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def module_page(title: str, package: str, words: str, apart: tuple[str, ...]) -> Iterator[str]:
-    """Each public name of a package, with the docstring that it has in the code."""
+    """Return a page with each public name of a package and its docstring."""
     tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text())
     yield from (f"# {title}", "", words, "")
     for name in public_names(tree):
         if f"{package}.{name}" not in apart:
-            yield from (f"::: {package}.{name}", "")
+            yield from (f"::: {package}.{name}", INHERITED, "")
 
 
 def public_names(tree: ast.Module) -> list[str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
-            return list(ast.literal_eval(node.value))
+            names = list(ast.literal_eval(node.value))
+            first = [name for name in FIRST if name in names]
+            return first + [name for name in names if name not in first]
     raise SystemExit("a package of the reference has no __all__")
 
 
 def options_page() -> Iterator[str]:
-    """The help of every command, as `--help` prints it."""
+    """Return a page with the help of every command, as `--help` prints it."""
     yield "# Every option"
     yield ""
-    yield "What `quire COMMAND --help` prints. [Commands](commands.md) says what they are for."
+    yield "This is what `quire COMMAND --help` prints. [Commands](commands.md) says what it does."
     for path, context in commands(click.Context(cli, info_name="quire")):
         yield from ("", f"## {path}", "", "```text", context.get_help(), "```")
 
 
 def commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
-    context.max_content_width = 100
-    context.terminal_width = 100
+    context.max_content_width = context.terminal_width = COLUMNS
     command = context.command
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -205,7 +223,7 @@ def commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def formats_page() -> Iterator[str]:
-    """The byte tables, which stand in the modules that implement them."""
+    """Return a page with the byte tables from the modules that implement them."""
     yield "# Every byte"
     yield ""
     yield (

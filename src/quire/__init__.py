@@ -66,7 +66,7 @@ else:
     )
     __getattr__ = former_names(__name__, {"Suspect": "UnhealthyBookie"}, _present)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BookieConfig",

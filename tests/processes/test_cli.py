@@ -224,7 +224,7 @@ def test_a_killed_writer_is_recovered(quire: Quire) -> None:
         type_until_seen(quire, writer, ledger_id, b"one\n" + b"two\n" * 10_000)
         read = quire("ledger", "read", ledger_id)
         acknowledged, last = read.ok(), len(read.out.splitlines()) - 1
-        assert f"ledger {ledger_id} is open: entry {last} is the last that is known" in read.err
+        assert f"ledger {ledger_id} is open: entry {last} is the last one known" in read.err
         bounded = quire("ledger", "read", ledger_id, "--last", "0")
         assert (bounded.ok(), bounded.err) == (b"one\n", "")
         writer.process.kill()

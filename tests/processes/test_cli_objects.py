@@ -115,7 +115,7 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
     assert quire("object", "delete", "ä", "--bucket", "own").ok() == b""
     assert str(second) not in ledgers(quire)
     done = quire("object", "delete", "ä", "--bucket", "own")
-    assert (done.ok(), done.err) == (b"", "object ä: there is none\n")
+    assert (done.ok(), done.err) == (b"", "object ä does not exist\n")
     for verb in ("get", "show"):
         quire("object", verb, "ä", "--bucket", "own").fails(1, "'ä' does not exist", "'own'")
     assert names() == ["a/1", "a/2", "file"]
@@ -136,7 +136,7 @@ def test_a_failed_get_leaves_the_file_as_it_was(quire: Quire, tmp_path: Path) ->
     assert (tmp_path / "link").is_symlink()
     quire("object", "get", "good", "-o", "/dev/null").ok()
     assert Path("/dev/null").is_char_device()
-    quire("object", "get", "good", "-o", "none/there").fails(2, "no directory")
+    quire("object", "get", "good", "-o", "none/there").fails(2, "does not exist")
 
 
 def test_files_that_cannot_be_read(quire: Quire, tmp_path: Path) -> None:

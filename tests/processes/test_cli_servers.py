@@ -305,7 +305,7 @@ def test_a_signal_while_the_cluster_starts(tmp_path: Path) -> None:
         while not (below := descendants(local.pid)):
             assert local.process.poll() is None
         done = local.end(signal.SIGINT)
-        assert (done.status, done.err) == (0, "stopped before it served\n")
+        assert (done.status, done.err) == (0, "stopped before the cluster was ready\n")
         assert not any(map(is_running, below))
 
 
@@ -341,7 +341,7 @@ def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
         quire("bookie", "decommission", f"127.0.0.1:{port}").ok()
         while "ended" not in (line := local.error_line()):
             assert line
-        assert line.startswith(f"bookie 127.0.0.1:{port} ended in order: it was stopped or")
+        assert line.startswith(f"bookie 127.0.0.1:{port} ended cleanly: it was stopped or")
         assert local.end(signal.SIGTERM).status == 0
 
 

@@ -101,7 +101,7 @@ def test_metadata_kept_and_restored(
     with client.open_ledger(ledger_id, password=b"secret") as reader:
         assert [bytes(entry.payload) for entry in reader.read()] == SENT
     (tmp_path / "kept").write_bytes(b"nonsense")
-    assert "no metadata" in run(cluster, *restore, "-update").stderr
+    assert "is not the metadata of a ledger" in run(cluster, *restore, "-update").stderr
 
 
 def test_entries(cluster: LocalCluster, ledger_id: int) -> None:
@@ -173,16 +173,16 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     assert run(cluster, "recover", "-f", lost).exit_code != 0  # it lives
     bookie.stop()
     plan = said(cluster, "recover", "-dr", "-l", name, lost)
-    assert f"1 ledger names {lost}: 5 entries" in plan
+    assert f"1 ledger has replicas on {lost}: 5 entries" in plan
     (spare,) = {one.id for one in cluster.bookies} - {
         *client.ledger_metadata(ledger_id).segments[0].ensemble
     }
     rename = ("updateBookieInLedger", "-sb", lost, "-db", spare)
     result = run(cluster, *rename, "--dry-run")
-    assert f"ledger {name} is left as it is: {spare} has nothing of it" in result.stderr
+    assert f"ledger {name} is not changed: {spare} has no entries of it" in result.stderr
     assert result.exit_code == 1
     assert run(cluster, *rename, "-l", "1").exit_code == 1
     assert lost in client.ledger_metadata(ledger_id).segments[0].ensemble
     done = said(cluster, "recover", "-force", "-ledger", name, lost)
-    assert "1 of 1 ledger does not name" in done
+    assert "1 of 1 ledger no longer uses" in done
     assert spare in client.ledger_metadata(ledger_id).segments[0].ensemble

@@ -444,7 +444,7 @@ def test_the_end_of_a_stream(quire: Quire) -> None:
         assert (planned.ok(), f"would be {what}" in planned.err) == (b"", True)
     assert show(quire, "a")["ended"] is False
     done = quire("stream", "end", "a")
-    assert (done.ok(), done.err) == (b"", "stream a ended behind 1 record\n")
+    assert (done.ok(), done.err) == (b"", "stream a ended after 1 record\n")
     quire("stream", "write", "a", stdin=b"two\n").fails(1, "stream a was ended")
     assert read(quire, "a", "--follow") == [b"one"]
     assert show(quire, "a")["ended"] is True

@@ -303,7 +303,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     assert wait_for(lambda: elsewhere(other))[::2] == (leaving, 0)
     assert http.get("/api/v1/quire/work")["elsewhere"] == []  # it is its own
     run = Quire(cluster.uri)
-    assert f"runs: decommission {leaving}, by http.".encode() in run("explain").ok()
+    assert f"running: decommission {leaving}, by http.".encode() in run("explain").ok()
     assert leaving.encode() in run("cluster", "pause").ok()
     run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))

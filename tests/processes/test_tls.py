@@ -301,7 +301,7 @@ def test_commands(secured: Secured, tmp_path: Path) -> None:
         1, "does not belong to the certificate"
     )
     del run.environment["QUIRE_TLS_CA"]
-    run("ledger", "read", ledger).fails(2, "need --tls-ca")
+    run("ledger", "read", ledger).fails(2, "require --tls-ca")
 
 
 def test_a_bookie_that_cannot_use_its_files_does_not_start(
@@ -318,9 +318,9 @@ def test_a_bookie_that_cannot_use_its_files_does_not_start(
             1,
             "does not belong to the certificate",
         ),
-        (["--tls-only"], 2, "--tls-only needs --tls-cert"),
-        (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "needs --tls-ca"),
-        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "needs --tls-ca"),
+        (["--tls-only"], 2, "--tls-only requires --tls-cert"),
+        (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "requires --tls-ca"),
+        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "requires --tls-ca"),
     ]:
         run(*start, *options).fails(status, named)
     assert not (tmp_path / "metadata.db").exists()

@@ -78,7 +78,7 @@ def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
         done = await recover_bookie(operator, locks, lost, options=options)
         assert not done.open
         [left] = done.failed
-        assert left.why.startswith("it could not be fenced and closed: ")
+        assert left.why.startswith("the ledger could not be fenced and closed: ")
         assert f"ledger {ledger_id}" in left.why
         await operator.close()
 
@@ -92,7 +92,7 @@ def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -
         lost = bookie_id("bookie-1")
         ids = await filled(client, lost)
         locks = locks_of(world, client)
-        with pytest.raises(UsageError, match="is alive"):
+        with pytest.raises(UsageError, match="is running"):
             await recover_bookie(client, locks, lost)
         world.crash("bookie-1")
         before = await names(client, lost)
@@ -207,7 +207,7 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
         # It does not come back on what it has.
         with pytest.raises(Exception, match="does not know"):
             await world.start(name_of(leaving))
-        with pytest.raises(UsageError, match="is known"):
+        with pytest.raises(UsageError, match="is not known"):
             await retire(world, operator, leaving)
         await client.close()
         await operator.close()
@@ -275,7 +275,7 @@ def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
         leaving = bookie_id("bookie-0")
         await filled(client, leaving)
         before = await names(client, leaving)
-        with pytest.raises(JobError, match="goes on taking entries") as caught:
+        with pytest.raises(JobError, match="still accepts entries") as caught:
             await retire(world, client, leaving)
         assert "read-only" in str(caught.value)
         assert await read_order(client.metadata, leaving) is None
@@ -553,7 +553,7 @@ def test_a_ledger_is_explained() -> None:
             if replica.registered != "gone":
                 world.crash(name_of(replica.bookie))
         nothing = await explain_ledger(client, ledger_id)
-        assert "bring back" in nothing.verdict.sentence
+        assert "Start bookie-0:3181" in nothing.verdict.sentence
         assert nothing.segments[0].copies_min == 0
         await client.close()
 
@@ -590,7 +590,7 @@ def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
         world.crash(name_of(lost))
         found = await explain_ledger(client, writer.ledger_id)
         assert (found.state, found.spare) == ("OPEN", 0)
-        assert "start another one" in found.verdict.sentence
+        assert "Start another bookie" in found.verdict.sentence
         assert asdict(found)["segments"][0]["closed"] is False
         await client.close()
 

@@ -73,12 +73,12 @@ async def an_audit(world: World, client: Client, ledger_id: int, lags: bool) -> 
 
 async def an_explanation(world: World, client: Client, ledger_id: int, lags: bool) -> None:
     said = (await explain_ledger(client, ledger_id)).verdict.sentence
-    assert said.startswith("Nothing is wrong" if lags else "Nothing is lost: every entry is on")
+    assert said.startswith("Nothing is wrong" if lags else "No entry is lost: every entry is on")
 
 
 async def a_deep_explanation(world: World, client: Client, ledger_id: int, lags: bool) -> None:
     said = (await explain_ledger(client, ledger_id, deep=True)).verdict.sentence
-    assert said.startswith("Nothing is wrong" if lags else "Nothing is lost: every entry is on")
+    assert said.startswith("Nothing is wrong" if lags else "No entry is lost: every entry is on")
 
 
 Look = Callable[[World, Client, int, bool], Awaitable[Any]]

@@ -252,7 +252,7 @@ def test_an_entry_without_a_good_replica_fails_its_ledger_and_changes_nothing() 
         lost = before.segments[0].ensemble[0]
         done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
         assert done.work is LedgerOutcome.FAILED
-        assert "no replica gives entry 0" in done.reason
+        assert "no replica of entry 0" in done.reason
         assert await client.ledger_metadata(writer.ledger_id) == before
         await client.close()
 

@@ -302,7 +302,7 @@ def test_commands(
 
     status, out, err = quire("history", name)
     assert (status, err) == (0, "")
-    assert "nothing is offloaded" in out
+    assert "no records are offloaded" in out
     status, out, _ = quire("offload", name, "--truncate", "--json")
     assert status == 0
     result = json.loads(out)
@@ -320,14 +320,14 @@ def test_commands(
     assert quire("history", name, "--output", str(output))[0] == 0
     assert spark.read.parquet(str(output)).count() == 340
     assert quire("history", name, "--check")[:2] == (
-        0, f"stream {name}: all files are as they were written\n"
+        0, f"stream {name}: all files are intact\n"
     )  # fmt: skip
     # And what goes wrong, in one line each.
     for arguments, status, message in (
         (["offload", "absent"], 1, "stream absent does not exist"),
         (["offload", name, "--larger-than", "much"], 2, "'much' is not a size"),
         (["history", "absent"], 1, "stream absent does not exist"),
-        (["history", name, "--check", "--from", "seq:1"], 2, "--from and --to are for"),
+        (["history", name, "--check", "--from", "seq:1"], 2, "--from and --to require"),
         (["history", name, "--output", str(output)], 1, "already exists"),
     ):
         found = quire(*arguments)

@@ -77,7 +77,7 @@ def test_the_command_ingests_files_once(
 
     status, out, _ = pipeline(*given)
     assert status == 0
-    assert out.startswith("nothing appended: files has had this batch before")
+    assert out.startswith("nothing appended: files has this batch already")
     assert len(values(cluster.uri, stream="files")) == 100
 
     status, out, _ = pipeline(*given, "--again")
@@ -102,7 +102,7 @@ def test_the_command_reads_tables(
 WRONG = {
     "no stream": (["a.csv"], 2, "no option selects the stream to write"),
     "no file": (["no.csv", "--stream", "s"], 1, "PATH_NOT_FOUND"),
-    "no source": (["--stream", "s"], 2, "what is to be ingested?"),
+    "no source": (["--stream", "s"], 2, "give either PATH"),
     "no such stream": (["a.csv", "--stream", "filles"], 1, "stream filles does not exist"),
     "no such column": (["a.csv", "--stream", "s", "--value-column", "nam"], 2, "mean 'name'"),
     "no format": (["a.dat", "--stream", "s"], 2, "cannot be determined from their names"),

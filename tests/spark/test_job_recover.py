@@ -68,7 +68,7 @@ def test_a_bookie_killed_for_good(
         writer.append(payload(orphan, 120, SIZE))  # it tells that those before are acknowledged
     entries[orphan] = 121
     lost = ensemble(client, orphan)[1]
-    with pytest.raises(UsageError, match="is alive"):
+    with pytest.raises(UsageError, match="is running"):
         recover(spark, options, lost)
     kill_for_good(cluster, client, lost)
     concerned = [ledger for ledger in entries if names(client, ledger, lost)]

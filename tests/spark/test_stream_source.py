@@ -643,7 +643,7 @@ def test_one_clear_error_from_spark(
         return message_of(caught.value)
 
     other = read_stream(stream=f"{name}-2").load()
-    assert f"belongs to a query on {name}: this one" in error_of(other, tmp_path)
+    assert f"belongs to a query on {name}, but this query" in error_of(other, tmp_path)
     given = read_stream(stream=name, strat="latest").schema("value binary").load()
     assert "Did you mean 'start'?" in error_of(given, tmp_path / "2")
     with pytest.raises(PySparkException, match="unknown option 'strat' for reading streams"):

@@ -117,7 +117,7 @@ def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save:
     assert [r.txid for r in streams.open_reader(stream)][-10:] == list(range(3_000, 3_010))
     with pytest.raises(PySparkException, match="txid 0 after txid 3009"):
         save(frame)
-    with pytest.raises(PySparkException, match="the txids of a batch fall"):
+    with pytest.raises(PySparkException, match="the txids of a batch decrease"):
         save(spark.range(9_000, 8_000, -1, 1).selectExpr("string(id) AS value", "id AS txid"))
     with pytest.raises(PySparkException, match="but no column has them"):
         save(numbers(spark, 0, 10, 1))
@@ -190,7 +190,7 @@ def test_a_column_says_which_stream(
         ({"orderBy": "valeu"}, "there is no column 'valeu'. Did you mean 'value'?"),
         ({"txidColumn": "value"}, "column 'value' is string, not a whole number"),
         ({"streams": "a"}, "options 'streams' and 'streamColumn' must be set together"),
-        ({"streams": "zzz*", "streamColumn": "value"}, "stands for 0 streams"),
+        ({"streams": "zzz*", "streamColumn": "value"}, "selects 0 streams"),
         ({"stream": "test_one_clear_messag"}, "The option 'createStream' creates it"),
         ({"stream": "a//b"}, "'a//b' cannot be the name of a stream"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),

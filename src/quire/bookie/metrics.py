@@ -1,5 +1,8 @@
-"""A bookie's numbers: under Apache's names what its dashboards ask for, and under ours all there
-is. Collected when somebody asks; the bookie keeps plain integers, and histograms a batch at a time.
+"""The metrics of a bookie.
+
+Metrics with Apache's names serve dashboards for Apache BookKeeper; metrics that begin with `quire_`
+cover everything. They are collected on request. The bookie itself counts plain integers, and
+updates its histograms once for each batch.
 """
 
 from __future__ import annotations
@@ -17,80 +20,91 @@ if TYPE_CHECKING:
     from quire.bookie.server import Bookie
 
 COUNTED = {
-    "connections": "Connections of clients that were made",
-    "adds": "Entries that were accepted",
-    "add_bytes": "Bytes of their frames",
-    "add_batches": "Batches they came in",
-    "copies": "Of these, entries that replication has brought: the histograms leave them out",
-    "adds_refused": "Runs of adds that were refused: fenced, read-only, a wrong key",
-    "reads": "Read requests",
-    "read_bytes": "Bytes of entries that were read",
-    "reads_from_disk": "Read requests that had to wait for the device",
-    "reads_failed": "Reads that met damage, or a disk that failed",
-    "reads_missing": "Reads of what is not here",
-    "fences": "Requests to fence a ledger",
-    "long_polls": "Tailing readers that had to wait",
-    "forces": "Requests to make deferred adds durable",
-    "holds": "Times a connection was paused because too much was queued for the disk",
-    "tls_connections": "Connections that were secured",
-    "tls_failures": "TLS handshakes that failed or took too long",
-    "tls_refusals": "Secured connections without an authorised role",
-    "requests_refused": "Requests in clear text, or from nobody who is authorised",
+    "connections": "The number of connections that clients made",
+    "adds": "The number of entries that were accepted",
+    "add_bytes": "The bytes of the requests of accepted entries",
+    "add_batches": "The number of batches in which the accepted entries arrived",
+    "copies": "The number of accepted entries that were replicated from other bookies; the "
+    "histograms do not include them",
+    "adds_refused": "The number of runs of adds that were refused because the ledger is fenced, "
+    "the bookie is read-only, or the key is wrong",
+    "reads": "The number of read requests",
+    "read_bytes": "The bytes of entries that were read",
+    "reads_from_disk": "The number of read requests that waited for the disk",
+    "reads_failed": "The number of reads that failed because of damage or of a failed disk",
+    "reads_missing": "The number of reads of entries that this bookie does not have",
+    "fences": "The number of requests to fence a ledger",
+    "long_polls": "The number of tailing reads that had to wait",
+    "forces": "The number of requests to make deferred adds durable",
+    "holds": "The number of times a connection was paused because too many bytes were queued for "
+    "the disk",
+    "tls_connections": "The number of connections that were secured with TLS",
+    "tls_failures": "The number of TLS handshakes that failed or took too long",
+    "tls_refusals": "The number of TLS connections that were refused because the client has no "
+    "authorised role",
+    "requests_refused": "The number of requests that were refused because they were not encrypted "
+    "or the client was not authorised",
 }
-"""`bookie.service.Counters`: each becomes quire_bookie_NAME_total."""
+"""The help of each field of `bookie.service.Counters`, which becomes quire_bookie_NAME_total."""
 
 SINCE_START = {
-    "groups": "Groups that the log has written, each with one sync",
-    "batches": "Batches in them",
-    "bytes_written": "Bytes of frames in them",
-    "log_given_back_bytes": "Bytes of the log that the system's cache was told to give back",
-    "segments_removed": "Segments that were removed",
-    "compactions": "Compactions that came to their end",
-    "compactions_major": "Those of them that looked for segments below the major ratio",
-    "compaction_copied_bytes": "Bytes of frames that compactions copied",
-    "compaction_written_bytes": "Bytes that compactions wrote",
-    "compaction_freed_bytes": "Bytes that compactions gave back",
-    "scrubbed_bytes": "Bytes that the scrub has read",
-    "scrubbed_segments": "Segments that it has been through",
-    "scrub_rounds": "Times it has been through all of them",
-    "damaged_reads": "Copies of entries that reads found damaged",
-    "catch_up_waited_seconds": "Seconds that large reads have waited for adds",
-    "index_caches_written": "Index caches that were written",
+    "groups": "The number of groups that the log has written, each with one sync",
+    "batches": "The number of batches in the groups that the log has written",
+    "bytes_written": "The bytes of entries in the groups that the log has written",
+    "log_given_back_bytes": "The bytes of the log that were released from the system's page cache",
+    "segments_removed": "The number of segments that were removed",
+    "compactions": "The number of compactions that were completed",
+    "compactions_major": "The number of completed compactions that used the major ratio",
+    "compaction_copied_bytes": "The bytes of entries that compactions copied",
+    "compaction_written_bytes": "The bytes that compactions wrote",
+    "compaction_freed_bytes": "The bytes that compactions freed",
+    "scrubbed_bytes": "The bytes that the scrub has read",
+    "scrubbed_segments": "The number of segments that the scrub has checked",
+    "scrub_rounds": "The number of times the scrub has checked all segments",
+    "damaged_reads": "The number of damaged copies of entries that reads found",
+    "catch_up_waited_seconds": "Seconds that large reads waited so that adds could go first",
+    "index_caches_written": "The number of index caches that were written",
 }
-"""Fields of `StorageStats` that count: each becomes quire_storage_NAME_total."""
+"""The help of each counter in `StorageStats`, which becomes quire_storage_NAME_total."""
 
 NOW = {
-    "ledgers": "Ledgers with a state here",
-    "segments": "Segments of the log",
-    "sealed_segments": "Those that are sealed",
-    "segment_bytes": "Bytes of all segment files, preallocated parts included",
-    "sealed_bytes": "Bytes of the files of sealed segments",
-    "live_bytes": "Bytes of frames of ledgers that are not deleted",
-    "runs_in_memory": "Runs of the index of segments that are not sealed",
-    "queued_bytes": "Bytes received and not yet durable",
-    "segments_to_seal": "Segments that wait to be sealed",
-    "compaction_reserve_bytes": "Bytes preallocated for the next compaction",
-    "footer_cache_bytes": "Bytes of the index that are kept in memory",
-    "open_files": "Segment files that are open",
-    "tombstones": "Deleted ledgers that are still refused",
-    "negatives_unknown": "1: something was lost, so that absence is answered as unknown",
-    "writable": "1: there is room for adds",
-    "damaged_segments": "Segments that are known to have damage",
-    "damaged_ledgers": "Ledgers that are known to lack entries by it",
+    "ledgers": "The number of ledgers on this bookie",
+    "segments": "The number of segments of the log",
+    "sealed_segments": "The number of sealed segments",
+    "segment_bytes": "The bytes of all segment files, including preallocated space",
+    "sealed_bytes": "The bytes of the files of sealed segments",
+    "live_bytes": "The bytes of entries of ledgers that are not deleted",
+    "runs_in_memory": "The number of index runs of segments that are not sealed",
+    "queued_bytes": "The bytes of entries that were received and are not durable yet",
+    "segments_to_seal": "The number of segments that wait to be sealed",
+    "compaction_reserve_bytes": "The bytes that are preallocated for the next compaction",
+    "footer_cache_bytes": "The bytes of the index that are kept in memory",
+    "open_files": "The number of open segment files",
+    "tombstones": "The number of deleted ledgers whose adds are still refused",
+    "negatives_unknown": "1 if entries were lost, so that a missing entry is reported as unknown; "
+    "otherwise 0",
+    "writable": "1 if there is space for adds; otherwise 0",
+    "damaged_segments": "The number of segments with known damage",
+    "damaged_ledgers": "The number of ledgers that lack entries because of known damage",
 }
-"""The other fields that are numbers: each becomes quire_storage_NAME."""
+"""The help of each other number in `StorageStats`, which becomes quire_storage_NAME."""
 
 
 def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
-    """All of them. `now_s`: the bookie's monotonic clock. Asks the system for the disks' space."""
+    """Yield all metrics of a bookie. It asks the system for the free space of the disks.
+
+    Args:
+        bookie: The bookie.
+        now_s: The present time of the bookie's monotonic clock.
+    """
     yield from _as_apache(bookie, now_s)
     yield from _stages(bookie)
     counters = bookie.service.counters
     for name, text in COUNTED.items():
         yield counter(f"quire_bookie_{name}_total", f"{text}.", getattr(counters, name))
-    yield gauge("quire_bookie_connections", "Connections of clients.",
+    yield gauge("quire_bookie_connections", "The number of connected clients.",
                 len(bookie.service.connections))  # fmt: skip
-    yield gauge("quire_bookie_long_polls", "Tailing readers that wait.",
+    yield gauge("quire_bookie_long_polls", "The number of tailing reads that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
     yield from _limits(bookie)
     yield from _damage(bookie)
@@ -109,14 +123,14 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
             yield gauge(f"quire_storage_{field.name}", f"{text}.", value)
     held = bookie.store.compaction_suspended
     yield labelled("quire_storage_compaction_suspended", "gauge",
-                   "1: an operator has suspended compactions of this kind.", "kind",
+                   "1 if an operator has suspended compactions of this kind; otherwise 0.", "kind",
                    [("minor", float(held is not None and held.minor)),
                     ("major", float(held is not None and held.major))])  # fmt: skip
     yield gauge("quire_storage_compaction_suspended_since_seconds",
-                "Since when, by the calendar; 0: none is.",
+                "The Unix time in seconds since when compaction is suspended; 0 if it is not.",
                 held.since_ms / 1000 if held is not None else 0)  # fmt: skip
     space = bookie.spaces()
-    for name, text, which in (("free", "Free bytes", 2), ("total", "All bytes", 1)):
+    for name, text, which in (("free", "The free bytes", 2), ("total", "The total bytes", 1)):
         values = [(one[0], float(one[which])) for one in space]
         yield labelled(f"quire_directory_{name}_bytes", "gauge",
                        f"{text} of the file system of a data directory.",
@@ -126,57 +140,59 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
 def _limits(bookie: Bookie) -> Iterator[Metric]:
     answers, limits = bookie.service.answers, bookie.service.limits
     for name, text, value in (
-        ("answer_bytes", "Bytes of answers that are being read, or that clients have not taken: "
-         "bounded by max_answer_bytes", answers.held_bytes),
-        ("waiting_requests", "Requests that wait for room for their answers",
-         answers.requests_waiting),
-        ("waiting_connections", "Connections with such requests", answers.accounts_waiting),
-        ("partial_bytes", "Bytes of requests that have not arrived completely: bounded by "
-         "max_partial_bytes", limits.partial_bytes),
-        ("connections_without_request", "Connections that have not completed a request yet",
-         len(limits.newcomers)),
+        ("answer_bytes", "The bytes of answers that are being read or that clients have not "
+         "received yet; max_answer_bytes limits them", answers.held_bytes),
+        ("waiting_requests", "The number of reads that wait because of max_answer_bytes or "
+         "max_unsent_bytes", answers.requests_waiting),
+        ("waiting_connections", "The number of connections with reads that wait because of these "
+         "limits", answers.accounts_waiting),
+        ("partial_bytes", "The bytes of requests that have not arrived completely; "
+         "max_partial_bytes limits them", limits.partial_bytes),
+        ("connections_without_request", "The number of connections that have not completed a "
+         "request yet", len(limits.newcomers)),
     ):  # fmt: skip
         yield gauge(f"quire_bookie_{name}", f"{text}.", value)
     for name, text, value in (
-        ("requests_waited", "Requests that had to wait for room for their answers",
-         answers.counters.waited),
-        ("requests_dropped", "Requests that waited for room and were dropped because their "
-         "connection ended",
-         answers.counters.dropped),
-        ("connections_stalled", "Connections that were closed because the client did not take its "
-         "answers", answers.counters.stalled),
-        ("connections_refused", "Connections that were refused at max_connections",
-         limits.counters.refused),
-        ("connections_displaced", "Connections that were closed to admit another at "
-         "max_connections", limits.counters.displaced),
-        ("connections_silent", "Connections that were closed because no request came",
-         limits.counters.silent),
-        ("connections_unfinished", "Connections that were closed because of an unfinished request",
-         limits.counters.partial_cut),
+        ("requests_waited", "The number of reads that had to wait because of max_answer_bytes or "
+         "max_unsent_bytes", answers.counters.waited),
+        ("requests_dropped", "The number of waiting reads that were dropped because their "
+         "connection ended", answers.counters.dropped),
+        ("connections_stalled", "The number of connections that were closed because the client "
+         "did not receive its answers", answers.counters.stalled),
+        ("connections_refused", "The number of connections that were refused because of "
+         "max_connections", limits.counters.refused),
+        ("connections_displaced", "The number of connections that were closed because of "
+         "max_connections, to admit another", limits.counters.displaced),
+        ("connections_silent", "The number of connections that were closed because no request "
+         "arrived", limits.counters.silent),
+        ("connections_unfinished", "The number of connections that were closed because a request "
+         "did not arrive completely", limits.counters.partial_cut),
     ):  # fmt: skip
         yield counter(f"quire_bookie_{name}_total", f"{text}.", value)
 
 
 def _damage(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("quire_bookie_ledgers_unreadable",
-                "Ledgers on this bookie whose metadata could not be read by the last pass for "
-                "superfluous copies. "
-                "Their entries are kept.", bookie.ledgers_unreadable)  # fmt: skip
+                "The number of ledgers on this bookie whose metadata the last search for "
+                "superfluous copies could not read. Their entries are kept.",
+                bookie.ledgers_unreadable)  # fmt: skip
     reports = bookie.damage_reports
     if reports is None:
         return
     yield counter("quire_bookie_damage_marked_total",
-                  "Ledgers that were marked for what is damaged or lost here.",
+                  "The number of ledgers that were marked because entries here are damaged or "
+                  "lost.",
                   reports.marked)  # fmt: skip
     yield counter("quire_bookie_metadata_unreadable_total",
-                  "Times that the metadata of such a ledger made no sense.",
+                  "The number of times the metadata of such a ledger could not be read.",
                   reports.unreadable)  # fmt: skip
     yield counter("quire_bookie_losses_healed_total",
-                  "Times that all that the log had lost was there once more.",
+                  "The number of times everything that the log had lost was restored.",
                   reports.losses_repaired)  # fmt: skip
     yield gauge("quire_bookie_ledgers_not_whole",
-                "While something is lost: ledgers that lacked entries in the last round over the "
-                "cluster, or of which that was not known.", reports.wanting or 0)  # fmt: skip
+                "While entries are lost: the number of ledgers that lacked entries in the last "
+                "check of the cluster, or for which this is unknown.",
+                reports.wanting or 0)  # fmt: skip
 
 
 def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
@@ -184,11 +200,11 @@ def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
     if rollbacks is None or not bookie.recovered:
         return
     yield gauge("quire_bookie_directories_went_back",
-                "Data directories that had gone back in time at the last start.",
+                "The number of data directories that had gone back in time at the last start.",
                 rollbacks.found)  # fmt: skip
     yield gauge("quire_bookie_log_position_unreported_seconds",
-                "Seconds since the position of the log was last reported to the store; 0 if it "
-                "is up to date.", rollbacks.unreported_s)  # fmt: skip
+                "Seconds since the position of the log was last reported to the metadata store; 0 "
+                "if it is up to date.", rollbacks.unreported_s)  # fmt: skip
 
 
 def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
@@ -201,11 +217,11 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
         ("metadata_went_back", float(guard.went_back)),
     ]
     yield labelled("quire_bookie_garbage_collection_off", "gauge",
-                   "1: this bookie deletes nothing, for this reason, according to the last check.",
-                   "reason", reasons)  # fmt: skip
+                   "1 if this bookie deletes nothing for this reason, at the last check; "
+                   "otherwise 0.", "reason", reasons)  # fmt: skip
     yield gauge("quire_bookie_metadata_mark_age_seconds",
-                "Seconds since the metadata store took this bookie's newest mark; NaN before the "
-                "first one.",
+                "Seconds since the metadata store accepted this bookie's newest mark; NaN before "
+                "the first one.",
                 math.nan if guard.raised_s is None
                 else max(now_s - guard.raised_s, 0.0))  # fmt: skip
 
@@ -213,30 +229,32 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
 def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     service, log = bookie.service, bookie.log_times
     times, counters = service.times, service.counters
-    yield gauge("bookie_SERVER_STATUS", "1: writable, 0: read-only, -1: not registered.",
+    yield gauge("bookie_SERVER_STATUS",
+                "The state of the bookie: 1 writable, 0 read-only, -1 not registered.",
                 bookie.status)  # fmt: skip
     for name, text, good, bad in (
         ("bookkeeper_server_ADD_ENTRY_REQUEST",
-         "adds, from the receipt of the oldest of their group to their answers",
+         "from the receipt of the oldest add of a group to the answers",
          log.answered, times.adds_failed),
-        ("bookkeeper_server_READ_ENTRY_REQUEST", "reads, from their receipt to the answer",
+        ("bookkeeper_server_READ_ENTRY_REQUEST", "from the receipt of a read to its answer",
          times.reads, times.reads_failed),
         ("bookkeeper_server_READ_ENTRY_FENCE_REQUEST",
-         "fences, from their receipt until they were durable", times.fences, times.fences_failed),
+         "from the receipt of a fence until it is durable", times.fences, times.fences_failed),
         ("bookie_journal_JOURNAL_ADD_ENTRY",
-         "adds, from the receipt of the oldest of their group until they were durable",
+         "from the receipt of the oldest add of a group until the group is durable",
          log.added, None),
         ("bookie_journal_JOURNAL_QUEUE_LATENCY",
-         "groups of the log, from the receipt of the oldest add until the group was begun",
+         "from the receipt of the oldest add of a group until the group is begun",
          log.queued, None),
-        ("bookie_journal_JOURNAL_SYNC", "syncs of the log, one for each group", log.synced, None),
+        ("bookie_journal_JOURNAL_SYNC", "for the sync of a group of the log", log.synced, None),
     ):  # fmt: skip
-        yield summary_ms(name, f"Milliseconds of {text}.", good, bad, now_s)
-    yield counter("bookie_WRITE_BYTES", "Bytes of the frames of accepted adds.", counters.add_bytes)
-    yield counter("bookie_READ_BYTES", "Bytes of entries that were read.", counters.read_bytes)
-    yield counter("bookie_read_cache_hits", "Reads that did not wait for the device.",
+        yield summary_ms(name, f"Milliseconds {text}.", good, bad, now_s)
+    yield counter("bookie_WRITE_BYTES", "The bytes of the requests of accepted adds.",
+                  counters.add_bytes)  # fmt: skip
+    yield counter("bookie_READ_BYTES", "The bytes of entries that were read.", counters.read_bytes)
+    yield counter("bookie_read_cache_hits", "The number of reads that did not wait for the disk.",
                   counters.reads - counters.reads_from_disk)  # fmt: skip
-    yield counter("bookie_read_cache_misses", "Reads that waited for the device.",
+    yield counter("bookie_read_cache_misses", "The number of reads that waited for the disk.",
                   counters.reads_from_disk)  # fmt: skip
     if bookie.recovered:
         yield from _storage_as_apache(bookie)
@@ -246,22 +264,23 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
     stats, counters = bookie.store.stats(), bookie.service.counters
     mean = counters.add_bytes / counters.adds if counters.adds else math.nan
     entries = round(stats.live_bytes / mean) if mean == mean else math.nan
-    yield gauge("bookie_ledgers_count", "Ledgers with a state here.", stats.ledgers)
+    yield gauge("bookie_ledgers_count", "The number of ledgers on this bookie.", stats.ledgers)
     yield gauge("bookie_entries_count",
-                "Entries of ledgers that are not deleted, estimated: their bytes, divided by the "
-                "mean size of what was added since the start; NaN before the first add.",
+                "The estimated number of entries of ledgers that are not deleted: their bytes, "
+                "divided by the mean size of the entries added since the start; NaN before the "
+                "first add.",
                 entries)  # fmt: skip
-    yield gauge("bookie_write_cache_size", "Bytes received and not yet durable.",
+    yield gauge("bookie_write_cache_size", "The bytes that were received and are not durable yet.",
                 stats.queued_bytes)  # fmt: skip
-    yield gauge("bookie_read_cache_size", "Bytes of the index that are kept in memory; entries are "
-                "in the system's page cache.", stats.footer_cache_bytes)  # fmt: skip
-    yield counter("bookie_MAJOR_COMPACTION_TOTAL", "Compactions of the major kind.",
+    yield gauge("bookie_read_cache_size", "The bytes of the index that are kept in memory; entries "
+                "are in the system's page cache.", stats.footer_cache_bytes)  # fmt: skip
+    yield counter("bookie_MAJOR_COMPACTION_TOTAL", "The number of major compactions.",
                   stats.compactions_major)  # fmt: skip
-    yield counter("bookie_MINOR_COMPACTION_TOTAL", "Compactions of the minor kind.",
+    yield counter("bookie_MINOR_COMPACTION_TOTAL", "The number of minor compactions.",
                   stats.compactions - stats.compactions_major)  # fmt: skip
     directories = bookie.store.directories()
-    yield gauge("bookie_ledger_num_dirs", "Data directories.", len(directories))
-    yield gauge("bookie_ledger_writable_dirs", "Data directories that take adds.",
+    yield gauge("bookie_ledger_num_dirs", "The number of data directories.", len(directories))
+    yield gauge("bookie_ledger_writable_dirs", "The number of data directories that accept adds.",
                 sum(one.state == "writable" for one in directories))  # fmt: skip
     yield from _directory_usage(bookie.spaces())
 
@@ -278,8 +297,8 @@ def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]
         usage = 100 * (1 - free / total) if total else math.nan
         families.setdefault(name, []).append(Sample(usage, {"directory": path}))
     text = (
-        "The used share of the file system of a data directory, in per cent. Apache makes the name "
-        "from the path: the label distinguishes directories whose paths give the same name."
+        "The used share of the file system of a data directory, in percent. Apache makes the name "
+        "from the path; the label distinguishes directories whose paths give the same name."
     )
     for name, samples in families.items():
         yield Metric(name, "gauge", text, tuple(samples))
@@ -288,15 +307,15 @@ def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]
 def _stages(bookie: Bookie) -> Iterator[Metric]:
     times, log = bookie.service.times, bookie.log_times
     for name, text, of in (
-        ("bookie_add", "Of an add, from the receipt of the oldest of its group to its answer",
+        ("bookie_add", "from the receipt of the oldest add of a group to the answers",
          log.answered),
-        ("bookie_read", "Of a read, from its receipt to its answer", times.reads),
-        ("bookie_fence", "Of a fence, from its receipt until it was durable", times.fences),
-        ("log_add", "Of an add, from the receipt of the oldest of its group until it was durable",
+        ("bookie_read", "from the receipt of a read to its answer", times.reads),
+        ("bookie_fence", "from the receipt of a fence until it is durable", times.fences),
+        ("log_add", "from the receipt of the oldest add of a group until the group is durable",
          log.added),
-        ("log_queue", "Of a group, from the receipt of its oldest add until it was begun",
+        ("log_queue", "from the receipt of the oldest add of a group until the group is begun",
          log.queued),
-        ("log_write", "Of a group, composed and handed to the system", log.written),
-        ("log_sync", "Of a group, its sync", log.synced),
+        ("log_write", "for composing a group and passing it to the operating system", log.written),
+        ("log_sync", "for the sync of a group", log.synced),
     ):  # fmt: skip
-        yield histogram(f"quire_{name}_seconds", f"{text}: seconds.", of)
+        yield histogram(f"quire_{name}_seconds", f"Seconds {text}.", of)

@@ -1,4 +1,4 @@
-"""`quire config show` and `check`."""
+"""The commands `quire config show` and `quire config check`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@flag("--origin", "Say of each value where it comes from.")
-@flag("--changed", "Only what is not the default.")
-@json_option("One JSON object: file, values, origins.")
+@flag("--origin", "Add a comment to each value that says where it comes from.")
+@flag("--changed", "Show only values that differ from the default.")
+@json_option("Print one JSON object: file, values, origins.")
 def show(origin: bool, changed: bool, as_json: bool) -> None:
-    """Show the effective value of every key, as TOML that can be the configuration.
+    """Show the effective value of every key, and where it comes from.
 
-    Options of single commands, which count most, are not in it.
+    The output is TOML, and can be used as a configuration file. It does not include the options of
+    single commands, which override the configuration.
     """
     found = configured()
     path = configuration_file(os.environ)
@@ -51,6 +52,7 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
 
 
 def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator[str]:
+    """Yield the lines of a TOML file with the configured values."""
     from quire.configuration.values import as_toml
 
     table = ""
@@ -68,7 +70,7 @@ def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator
 
 
 def _wanted(found: Configuration, name: str, changed: bool) -> bool:
-    """Return whether a key is shown; those of an optional table need the table to be there."""
+    """Return whether a key is shown. Keys of an optional table are shown only if it is present."""
     from quire.configuration.fields import inner_tables
     from quire.configuration.layers import DEFAULT
 
@@ -80,11 +82,12 @@ def _wanted(found: Configuration, name: str, changed: bool) -> bool:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@json_option("One JSON object: file, problems, warnings.")
+@json_option("Print one JSON object: file, problems, warnings.")
 def check(file: str, as_json: bool) -> int | None:
-    """Say what is wrong with a configuration file: one line for each problem, and status 1.
+    """Report the problems of a configuration file, one per line.
 
-    Nothing else is looked at: no environment, no certificate, no cluster.
+    The exit status is 1 if there are problems. The command examines only the file: no environment
+    variable, no certificate, no cluster.
     """
     from quire.configuration.layers import file_layer, merged
 

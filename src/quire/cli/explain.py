@@ -1,4 +1,4 @@
-"""`quire explain cluster` (also alone) and `quire explain ledger`."""
+"""The commands `quire explain cluster`, alias `quire explain`, and `quire explain ledger`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from quire.replication.explain.explain import Explained, ReplicaReport, SegmentView
 
 CONNECT_TIMEOUT_S = 3.0
-"""A metadata store that takes longer is what is wrong."""
+"""Seconds to connect to the metadata store. A slower store is reported as the problem."""
 BOOKIE_TIMEOUT_S = 3
-"""A bookie that does not answer within this is unreachable."""
+"""Seconds that a bookie may take to answer. A slower bookie counts as unreachable."""
 WAIT_S = 2.0
 """Seconds for bookies to report their space, and as much for the count of under-replicated ledgers.
 Later answers are left out."""
 ANSWER_TIMEOUT_S = 8.0
-"""For all of it, and some is left of ten seconds to start and to end."""
+"""Seconds for the whole answer. This leaves two of ten seconds to start and to end the process."""
 SIGNS = {"bad": "✗ wrong", "warn": "! soon", "note": "note"}
 RANGES_MAX = 5
 """The number of ranges of one replica that are shown."""
@@ -49,8 +49,11 @@ RANGES_MAX = 5
 
 @asynccontextmanager
 async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIterator[Client]:
-    """MetadataUnavailableError, soon, where the store does not answer; also where everything, from
-    here on, takes longer than `answer_timeout_s` (None: no bound)."""
+    """Connect a client with short timeouts, and close it at the end of the context.
+
+    Raises MetadataUnavailableError if the metadata store does not answer soon, or if the context
+    takes longer than `answer_timeout_s` (None means no limit).
+    """
     from quire.client import Client
     from quire.http.watch.reachability import REMEDY
     from quire.metadata import open_metadata
@@ -85,13 +88,14 @@ async def explaining(uri: str, answer_timeout_s: float | None = None) -> AsyncIt
 @click.command("cluster")
 @metadata_option
 @tls_options
-@json_option("One JSON object, as the overview of the HTTP API.")
+@json_option("Print one JSON object, the overview of the HTTP API.")
 @asynchronous
 async def explain_cluster(uri: str, as_json: bool) -> None:
-    """Say what is wrong with the cluster: bookies, disks, racks, the metadata store, repair.
+    """Explain what is wrong with the cluster, and what to do about it.
 
-    Of each thing: what happened, what is at risk, what is being done about it without you, and what
-    to type. It answers within ten seconds, whatever is away. Nothing is changed.
+    The command examines bookies, disks, racks, the metadata store and autorecovery. For each
+    problem it says what happened, what is at risk, what is being done automatically, and what you
+    should type. It answers within ten seconds, even if servers do not respond. Nothing is changed.
     """
     from quire.http.views.cluster_view import ClusterView
 
@@ -107,7 +111,10 @@ async def explain_cluster(uri: str, as_json: bool) -> None:
 
 
 async def _fetch(stack: AsyncExitStack) -> Any:
-    """Return what reads bookies' metrics. Without the extra `http` they are not read."""
+    """Return a function that reads the metrics of a bookie.
+
+    Without the extra `http`, it reads nothing.
+    """
     try:
         from quire.http.server.fetch import fetcher
 
@@ -125,21 +132,22 @@ def _cluster_lines(view: ClusterState) -> list[str]:
     found = view.autorecovery
     lines = [
         f"cluster {view.instance_id}, metadata {view.metadata}",
-        ", ".join(f"{number} {state}" for state, number in count.items())
-        + f" bookies; autorecovery is {'on' if found['enabled'] else 'off'}, "
-        f"auditor: {found['auditor'] or 'nobody'}",
+        "bookies: "
+        + ", ".join(f"{number} {state}" for state, number in count.items())
+        + f"; autorecovery is {'on' if found['enabled'] else 'off'}, "
+        f"auditor: {found['auditor'] or 'none'}",
     ]
     for one in view.problems:
         lines += _problem(one)
     if not view.problems:
-        lines.append("✓ Nothing is wrong that is known of")
+        lines.append("✓ No problems were found")
     if view.lost is None or not view.lost.whole:
         looked_at = 0 if view.lost is None else view.lost.records
         lines.append(
             "note: the search for missing ledgers has not covered all streams, objects and "
             f"datasets yet ({looked_at} so far)"
         )
-    lines += [f"runs: {one.sentence()}" for one in view.running]
+    lines += [f"running: {one.sentence()}" for one in view.running]
     return lines
 
 
@@ -157,17 +165,18 @@ def _problem(one: Problem) -> list[str]:
 @click.command("ledger")
 @metadata_option
 @ledger_argument
-@flag("--deep", "Read every entry of every replica, and compare.")
+@flag("--deep", "Read every entry of every replica, and compare the replicas.")
 @password_option
 @tls_options
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def explain_one_ledger(
     uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 ) -> None:
-    """Say where the replicas of a ledger are, what is missing, and why it is not repaired yet.
+    """Explain where the replicas of a ledger are, and which are missing.
 
-    Every bookie is asked. The last line says what is wrong and what to type. Nothing is changed.
+    The command asks every bookie of the ledger. The last line says what is wrong, why it is not
+    repaired yet, and what to type. Nothing is changed.
     """
     from quire.replication.explain.explain import explain_ledger
     from quire.streams.ownership.owners import missed
@@ -186,14 +195,13 @@ async def explain_one_ledger(
 def _ledger_lines(found: Explained) -> list[str]:
     ensemble, write_quorum, ack_quorum = found.quorums
     state = {
-        "OPEN": "open: it is written, or its writer died",
-        "IN_RECOVERY": "a recovery was begun and has not ended",
+        "OPEN": "open: it is being written, or its writer died",
+        "IN_RECOVERY": "in recovery: a client began to recover it and has not finished",
         "CLOSED": "closed",
     }[found.state]
     lines = [
-        f"ledger {found.ledger}: {state}; entries up to {found.last_entry}; "
-        f"{counted(ensemble, 'bookie')}, {counted(write_quorum, 'copy')}, "
-        f"{ack_quorum} to acknowledge"
+        f"ledger {found.ledger}: {state}; last entry {found.last_entry}; "
+        f"ensemble {ensemble}, write quorum {write_quorum}, ack quorum {ack_quorum}"
     ]
     width = max(len(one.bookie) for segment in found.segments for one in segment.replicas)
     for segment in found.segments:
@@ -205,14 +213,14 @@ def _ledger_lines(found: Explained) -> list[str]:
         lines.append(f"marked for repair{since}{named}: {found.mark.sentence()}")
     text = found.verdict.sentence
     if found.verdict.command:
-        text += f": {found.verdict.command}"
+        text += f". Type: {found.verdict.command}"
     lines.append(text)
     return lines
 
 
 def _segment(segment: SegmentView) -> str:
     if segment.last < segment.first:
-        entries = f"from {segment.first}, without entries"
+        entries = f"from entry {segment.first}, without entries"
     else:
         entries = f"{segment.first}..{segment.last}"
     return f"segment {entries}{'' if segment.closed else ', still open'}"

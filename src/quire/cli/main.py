@@ -1,6 +1,6 @@
-"""The command `quire`, and the tables of its commands. A command is imported when it is called.
+"""The `quire` command and the tables of its subcommands.
 
-This module imports little, so that `quire --help` is quick.
+A subcommand's module is imported only when the command is called, so that `quire --help` is quick.
 """
 
 from __future__ import annotations
@@ -11,92 +11,99 @@ from quire.cli.common.groups import CONFIG_VARIABLE, DefaultGroup, LazyGroup, Ro
 
 _COMMANDS = commands(
     """
-    local         servers.local:local          Run a whole cluster on this machine, in the \
+    local         servers.local:local          Run a complete cluster on this machine, in the \
                                                foreground.
-    bookie        main:bookie                  Run one bookie in the foreground; look after it; \
-                                               take it away.
-    autorecovery  main:autorecovery            Replicate again what is lost, without a command.
+    bookie        main:bookie                  Run a bookie; inspect, repair, drain or remove it.
+    autorecovery  main:autorecovery            Run and control the service that restores lost \
+                                               replicas.
     http          servers.http:http            Serve the HTTP API and the metrics of a cluster.
     ui            servers.http:ui              Serve the dashboard of a cluster.
-    zookeeper     servers.zookeeper:zookeeper  Run a single ZooKeeper server in the foreground.
-    cluster       main:cluster                 Initialise a cluster; look at its bookies; rebalance.
+    zookeeper     servers.zookeeper:zookeeper  Run a single ZooKeeper server for development and \
+                                               tests.
+    cluster       main:cluster                 Create a cluster; list, place and rebalance its \
+                                               bookies.
     ledger        main:ledger                  Write, read, list, show, delete and recover ledgers.
     object        main:objects                 Put, get, list, show and delete objects.
-    namespace     main:namespace               Make, list and show namespaces of streams; set \
-                                               what streams inherit.
+    namespace     main:namespace               Create, list, show and configure namespaces of \
+                                               streams.
     stream        main:stream                  Write, read, tail, truncate and manage streams.
-    pipeline      main:pipeline                Move, keep, compare and check data with Spark.
+    pipeline      main:pipeline                Ingest, offload, compact, replicate and audit data \
+                                               with Spark.
     config        main:config                  Show and check the configuration.
-    explain       main:explain                 Say what is wrong with something, and why.
-    bench         main:bench                   Measure a cluster.
-    shell         shell.shell:shell            Take the verbs and flags of Apache's BookieShell.
-    completion    main:completion              Print what makes a shell complete commands and \
-                                               options.
+    explain       main:explain                 Explain what is wrong with a cluster or a ledger.
+    bench         main:bench                   Measure the performance of a cluster.
+    shell         shell.shell:shell            Run the commands of Apache's BookieShell.
+    completion    main:completion              Print a script that completes commands and options \
+                                               in a shell.
     """
 )
 _BOOKIE = commands(
     """
     start         start:bookie        Run one bookie in the foreground.
-    recover       moves:recover       Replicate again what a lost bookie held.
-    decommission  moves:decommission  Take a bookie away for good, with nothing lost.
-    explain       space:explain       Say what a bookie keeps on its disk, and why.
-    scrub         check:scrub         Read all that a bookie has stored, and check it.
-    disk          disk:disk           Look at the files of a bookie; check them; make their index \
-                                      again.
-    cookie        cookie:cookie       Show and mend what ties directories to a bookie.
-    conf          conf:conf           Say what becomes of each key of Apache's bk_server.conf.
-    init          init:init           Make a new bookie in an empty directory.
-    format        init:erase_bookie   Destroy what a bookie has stored.
+    recover       moves:recover       Re-replicate the data of a lost bookie to other bookies.
+    decommission  moves:decommission  Empty a bookie, then remove it from the cluster.
+    explain       space:explain       Explain what takes space on a bookie's disk.
+    scrub         check:scrub         Verify the checksums of everything that a bookie stores.
+    disk          disk:disk           Inspect and check a bookie's files; replace or remove a data \
+                                      directory.
+    cookie        cookie:cookie       Show and repair the cookies, the identity files of a bookie.
+    conf          conf:conf           Show how Quire translates each key of Apache's \
+                                      bk_server.conf.
+    init          init:init           Create a new bookie in an empty directory.
+    format        init:erase_bookie   Delete everything that a bookie stores.
     """,
     "bookie",
 )
 _AUTORECOVERY = commands(
     """
-    start    autorecovery:start        Stand for auditor, and repair ledgers, in the foreground.
-    status   autorecovery:status       Who is the auditor, and how much there is to do.
+    start    autorecovery:start        Run an auditor candidate and a repair worker in the \
+                                       foreground.
+    status   autorecovery:status       Show whether autorecovery is enabled, the auditor, and the \
+                                       work left.
     list     autorecovery:list_marked  List the ledgers that lack replicas, and why.
-    enable   autorecovery:enable       Switch it on again, for the whole cluster.
-    disable  autorecovery:disable      Switch it off, for the whole cluster.
-    delay    autorecovery:delay        Show or set how long a lost bookie is waited for.
-    trigger  autorecovery:trigger      Look for lost bookies now.
+    enable   autorecovery:enable       Enable autorecovery in the whole cluster.
+    disable  autorecovery:disable      Disable autorecovery in the whole cluster.
+    delay    autorecovery:delay        Show or set how long the auditor waits for a lost bookie to \
+                                       return.
+    trigger  autorecovery:trigger      Make the auditor look for lost bookies now.
     """,
     "servers",
 )
 _CLUSTER = commands(
     """
-    init       metadata:init      Make a new, empty cluster.
+    init       metadata:init      Create a new, empty cluster.
     bookies    bookies:bookies    List the registered bookies.
     erase      metadata:erase     Destroy a cluster and all its ledgers.
-    locations  bookies:locations  Say where bookies stand: racks, regions, zones.
+    locations  bookies:locations  Show and set the rack, region or zone of each bookie.
     rebalance  jobs:rebalance     Move entries from the fullest bookies to the emptiest.
-    pause      jobs:pause         Pause a job, in whichever process it runs; list what is paused.
-    resume     jobs:resume        Let a paused job go on.
-    skip-ids   metadata:skip_ids  After a restore, give no new ledger an id up to this one.
-    gc         gc:gc              Show garbage collection, and switch it off and on.
+    pause      jobs:pause         Pause a job, or list the paused jobs.
+    resume     jobs:resume        Resume a paused job.
+    skip-ids   metadata:skip_ids  Reserve all ledger ids up to this one, after a restore.
+    gc         gc:gc              Show garbage collection in the cluster, and switch it off and on.
     """,
     "cluster",
 )
 _CONFIG = commands(
     """
-    show   config:show   Show effective values, and their origins.
-    check  config:check  Say what is wrong with a configuration file.
+    show   config:show   Show the effective value of every key, and where it comes from.
+    check  config:check  Report the problems of a configuration file.
     """
 )
 _EXPLAIN = commands(
     """
-    cluster  explain:explain_cluster     What is wrong with the cluster, what is being done about \
-                                         it, and what to type.
-    ledger   explain:explain_one_ledger  Where the replicas of a ledger are, what is missing, and \
-                                         why.
+    cluster  explain:explain_cluster     Explain what is wrong with the cluster, and what to do \
+                                         about it.
+    ledger   explain:explain_one_ledger  Explain where the replicas of a ledger are, and which are \
+                                         missing.
     """
 )
 _LEDGER = commands(
     """
     write    write:write          Append the lines of standard input to a new ledger.
-    read     read:read            Print the entries of a ledger, one a line.
+    read     read:read            Print the entries of a ledger, one per line.
     list     manage:list_ledgers  List the ids of all ledgers.
-    show     manage:show          Show what the metadata says of a ledger.
-    delete   manage:delete        Delete a ledger.
+    show     manage:show          Show the metadata of a ledger.
+    delete   manage:delete        Delete ledgers.
     recover  manage:recover       Fence the writer of a ledger and close the ledger.
     """,
     "ledger",
@@ -106,60 +113,60 @@ _OBJECT = commands(
     put     transfer:put         Store a file as an object.
     get     transfer:get         Print an object, or write it to a file.
     list    manage:list_objects  List the names of objects.
-    show    manage:show          Show what is known of an object.
+    show    manage:show          Show the size, SHA-256, ledger and metadata of an object.
     delete  manage:delete        Delete an object.
     """,
     "object",
 )
 _NAMESPACE = commands(
     """
-    create  namespace:create           Make a namespace for streams.
+    create  namespace:create           Create a namespace for streams.
     list    namespace:list_namespaces  List the paths of all namespaces.
     show    namespace:show             Show the settings of a namespace.
-    set     namespace:change           Change settings that streams inherit.
+    set     namespace:change           Change the settings that streams inherit.
     """,
     "stream",
 )
 _STREAM = commands(
     """
-    create    manage:create      Make a stream.
+    create    manage:create      Create a stream.
     list      show:list_streams  List the streams of a namespace.
-    show      show:show          Show settings, segments and subscriptions.
+    show      show:show          Show the settings, segments and subscriptions of a stream.
     set       manage:change      Change a stream's own settings.
-    rename    manage:rename      Give a stream another name.
+    rename    manage:rename      Rename a stream within its namespace.
     delete    manage:delete      Delete a stream with all its ledgers.
-    write     write:write        Append the lines of standard input.
-    read      read:read          Print records, from any place on.
-    tail      read:tail          Print the last records, and go on with -f.
-    truncate  manage:truncate    Give up the beginning of a stream.
-    retain    manage:retain      Delete what is not to be kept any longer.
-    end       manage:end         End a stream for good.
-    audit     show:audit         Find ledgers that no stream names any more.
+    write     write:write        Append the lines of standard input to a stream.
+    read      read:read          Print the records of a stream, from any position.
+    tail      read:tail          Print the last records of a stream; with -f, follow it.
+    truncate  manage:truncate    Drop the oldest records of a stream.
+    retain    manage:retain      Delete the records that the retention settings no longer keep.
+    end       manage:end         End a stream permanently, so that nothing more can be appended.
+    audit     show:audit         Find the ledgers of streams that no stream refers to any more.
     """,
     "stream",
 )
 _PIPELINE = commands(
     """
-    ingest     ingest:ingest        Bring files and tables into streams.
-    offload    archive:offload      Copy closed segments to Parquet, and free the bookies of them.
-    history    archive:history      Read what was offloaded and what was not as one.
-    compact    compact:compact      Keep the latest value of each key of a stream.
+    ingest     ingest:ingest        Append the rows of files and tables to streams.
+    offload    archive:offload      Copy closed segments of streams to Parquet files.
+    history    archive:history      Inspect and read a stream across its offloaded and live parts.
+    compact    compact:compact      Keep the latest record of each key of a stream.
     replicate  replicate:replicate  Copy streams to another cluster, once or continuously.
-    audit      repair:audit         Read every replica of every entry, and tell what is wrong.
-    recover    repair:recover       Replicate again what a lost bookie held.
+    audit      repair:audit         Read every replica of every entry, and report what is wrong.
+    recover    repair:recover       Re-replicate the data of a lost bookie to other bookies.
     """,
     "pipeline",
 )
 _BENCH = commands(
     """
-    add          bench:add          Appends, many outstanding.
-    read         bench:read         Sequential read of a whole ledger, digests verified.
-    latency      bench:latency      Latency of single appends.
-    tail         bench:tail         Time from an append to readers that follow.
-    ledgers      bench:ledgers      Appends to many ledgers in turn.
-    recover      bench:recover      Opening ledgers whose writer is gone.
-    rereplicate  bench:rereplicate  Copying what a bookie held to others.
-    stream       bench:stream       Records through streams.
+    add          bench:add          Measure append throughput with many appends outstanding.
+    read         bench:read         Measure sequential reads of a whole ledger.
+    latency      bench:latency      Measure the latency of single appends.
+    tail         bench:tail         Measure the time from an append to its delivery at readers.
+    ledgers      bench:ledgers      Measure appends that are spread over many ledgers.
+    recover      bench:recover      Measure recovery of ledgers whose writer is gone.
+    rereplicate  bench:rereplicate  Measure how fast the data of a bookie is re-replicated.
+    stream       bench:stream       Measure writing, reading or following streams.
     """,
     "bench",
 )
@@ -189,8 +196,8 @@ def _config(context: click.Context, parameter: click.Parameter, path: str | None
     metavar="FILE",
     expose_value=False,
     callback=_config,
-    help="The configuration (TOML). [default: QUIRE_CONFIG, else ~/.config/quire/quire.toml, else "
-    "/etc/quire/quire.toml]",
+    help="The configuration file (TOML). [default: QUIRE_CONFIG, else ~/.config/quire/quire.toml, "
+    "else /etc/quire/quire.toml]",
 )
 @click.option(
     "--version",
@@ -203,84 +210,112 @@ def _config(context: click.Context, parameter: click.Parameter, path: str | None
 def cli() -> None:
     """Quire: Apache BookKeeper in Python.
 
-    Commands that talk to a cluster take --metadata URI after their name; QUIRE_METADATA gives the
-    default.
+    Commands that talk to a cluster take --metadata URI, which follows the command's name. The
+    environment variable QUIRE_METADATA sets its default. To try Quire, run `quire local`.
     """
 
 
 @click.group(cls=DefaultGroup, lazy=_BOOKIE, default="start")
 def bookie() -> None:
-    """Run one bookie in the foreground; look after it; take it away.
+    """Run a bookie; inspect, repair, drain or remove it.
 
-    `quire bookie --dir DIR ...` is short for `quire bookie start --dir DIR ...`.
+    A bookie is a server that stores the entries of ledgers. `quire bookie --dir DIR ...` is short
+    for `quire bookie start --dir DIR ...`.
     """
 
 
 @click.group(cls=LazyGroup, lazy=_AUTORECOVERY)
 def autorecovery() -> None:
-    """Replicate again what is lost, without a command; see what is being done."""
+    """Run and control the service that restores lost replicas.
+
+    The auditor, elected among all processes that run autorecovery, looks for lost bookies and
+    missing replicas and marks the affected ledgers. Workers in the same processes copy the replicas
+    to other bookies.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_CONFIG)
 def config() -> None:
-    """Show and check the configuration: one TOML file, environment variables, options."""
+    """Show and check the configuration.
+
+    Options override environment variables, which override the one TOML file.
+    """
 
 
 @click.group(cls=DefaultGroup, lazy=_EXPLAIN, default="cluster", alone=True)
 def explain() -> None:
-    """Say what is wrong with something, why it is not repaired, and what to type.
+    """Explain what is wrong with a cluster or a ledger, why it is not repaired, and what to do.
 
-    `quire explain` alone is short for `quire explain cluster`.
+    `quire explain` alone is short for `quire explain cluster`. To find out what takes space on a
+    bookie's disk, use `quire bookie explain space`.
     """
 
 
 @click.group(cls=LazyGroup, lazy=_CLUSTER)
 def cluster() -> None:
-    """Initialise a cluster; look at its bookies; rebalance them."""
+    """Create a cluster; list, place and rebalance its bookies."""
 
 
 @click.group(cls=LazyGroup, lazy=_LEDGER)
 def ledger() -> None:
-    """Write, read, list, show, delete and recover ledgers."""
+    """Write, read, list, show, delete and recover ledgers.
+
+    A ledger is an append-only sequence of entries with one writer. It is replicated to several
+    bookies, and read-only once it is closed.
+    """
 
 
 @click.group("object", cls=LazyGroup, lazy=_OBJECT)
 def objects() -> None:
-    """Put, get, list, show and delete objects."""
+    """Put, get, list, show and delete objects.
+
+    An object is an immutable file under a name such as jobs/42/result, stored in one ledger.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_NAMESPACE)
 def namespace() -> None:
-    """Make, list and show namespaces of streams; set what streams inherit."""
+    """Create, list, show and configure namespaces of streams.
+
+    Streams inherit the settings of their namespace. The default namespace is /streams.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_STREAM)
 def stream() -> None:
-    """Write, read, tail, truncate and manage streams."""
+    """Write, read, tail, truncate and manage streams.
+
+    A stream is an unbounded log of records under a name, stored in a sequence of ledgers that are
+    called its segments.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_PIPELINE)
 def pipeline() -> None:
-    """Move, keep, compare and check data with Spark.
+    """Ingest, offload, compact, replicate and audit data with Spark.
 
-    A command runs in a local session of Spark, or where --master says; started by spark-submit it
-    runs in that session.
+    A command starts a local Spark session, or connects to the one that --master names. If it is
+    started by spark-submit, it runs in that session.
     """
 
 
 @click.group(cls=LazyGroup, lazy=_BENCH)
 def bench() -> None:
-    """Measure a cluster: one line of results a round, on standard output."""
+    """Measure the performance of a cluster.
+
+    Each command prints one line of results per round on standard output.
+    """
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete the commands and options of quire.
+    """Print a script that completes the commands and options of quire in a shell.
 
-    bash: eval "$(quire completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc. fish: quire
-    completion fish > ~/.config/fish/completions/quire.fish
+    For bash, put eval "$(quire completion bash)" into ~/.bashrc. For zsh, put eval "$(quire
+    completion zsh)" into ~/.zshrc. For fish, run: quire completion fish >
+    ~/.config/fish/completions/quire.fish
     """
     from click.shell_completion import get_completion_class
 
@@ -290,5 +325,5 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def main() -> None:
-    """The program; always ends in SystemExit."""
+    """Run the program. It always ends in SystemExit."""
     cli.main()

@@ -1,7 +1,7 @@
-"""Every key of the configuration: what `quire.toml` may hold, its type, unit, default and meaning.
+"""The keys of the configuration: the type, unit, default and meaning of each.
 
-The keys are the fields of the dataclasses that take them; a field's docstring is its documentation.
-`docs/reference/configuration.md` is made from this (`configuration_page`).
+A key is a field of the dataclass that receives its value, and the field's docstring is its
+documentation. `scripts/config-docs` writes the tables of docs/reference/configuration.md from them.
 """
 
 from __future__ import annotations
@@ -22,77 +22,86 @@ ENVIRONMENT_PREFIX = "QUIRE_"
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """Keys that stand before the first table."""
+    """The keys before the first table of the file."""
 
     metadata: str = ""
-    """The URI of the metadata store, which names the cluster: `sqlite:///FILE` or
-    `zk+hierarchical://HOST:PORT/ledgers`. '': none, so that commands need `--metadata`."""
+    """The URI of the metadata store, which identifies the cluster: `sqlite:///FILE` or
+    `zk+hierarchical://HOST:PORT/ledgers`. If it is empty, commands need the option `--metadata`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieProcessConfig:
-    """Of `quire bookie start`, beside the limits in `BookieConfig`."""
+    """The keys of `[bookie]` that describe the process. The limits are in `BookieConfig`."""
 
     directories: tuple[str, ...] = ()
-    """Where it keeps its entries, one for each disk (`--dir`)."""
+    """The data directories of the bookie, one for each disk (`--dir`)."""
     port: Annotated[int, Limits(0, 65_535)] = 3181
-    """Where it listens (`--port`). 0: any free one."""
+    """The TCP port on which the bookie listens (`--port`). 0: any free port."""
     advertise: str = "127.0.0.1"
-    """The host under which clients reach it (`--advertise`)."""
+    """The host name or address under which clients reach the bookie (`--advertise`)."""
     bind: str = ""
-    """The address to listen on (`--bind`). '': that of `advertise`."""
+    """The address on which the bookie listens (`--bind`). If it is empty, the bookie listens on the
+    address of `advertise`."""
     bookie_id: str = ""
-    """What ledgers call it, for good (`--bookie-id`). '': the id that its directory was first
-    started with; of a new one ADVERTISE:PORT."""
+    """The permanent name of the bookie in the metadata of ledgers (`--bookie-id`). If it is empty,
+    the bookie keeps the id with which its directory was first started. A new directory gets
+    ADVERTISE:PORT."""
     autorecovery: bool = False
-    """Stand for auditor and repair ledgers in the same process (`--autorecovery`)."""
+    """Whether the bookie's process also runs autorecovery: it stands for election as auditor, and
+    repairs ledgers (`--autorecovery`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSideConfig:
-    """What a bookie, and a process of autorecovery, serve over HTTP besides."""
+    """The HTTP server inside the process of a bookie or of autorecovery."""
 
     http: str = ""
-    """HOST:PORT of the HTTP API, the probes and `/metrics` (`--http`). '': none. Elsewhere than on
-    loopback it needs a token and TLS."""
+    """HOST:PORT for the HTTP API, the health probes and `/metrics` (`--http`). If it is empty,
+    nothing is served over HTTP. Any other address than loopback needs a token and TLS."""
     http_token_file: str | None = None
-    """Holds the token that requests must show (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`)."""
     http_bookies_token_file: str | None = None
-    """Holds the token that is shown to bookies whose metrics its dashboard reads
+    """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
     http_tls_cert: str | None = None
-    """Serve HTTPS with this certificate (`--http-tls-cert`)."""
+    """A PEM file with the certificate for HTTPS (`--http-tls-cert`). If it is not set, HTTP is
+    served without TLS."""
     http_tls_key: str | None = None
-    """Its private key (`--http-tls-key`); not set: it stands in the file of the certificate."""
+    """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
+    key is read from the certificate's file."""
     http_name: tuple[str, ...] = ()
-    """Further host names that requests may be sent to (`--http-name`)."""
+    """Further host names that requests may be addressed to (`--http-name`). Requests to any other
+    name are refused."""
 
     def options(self) -> dict[str, object]:
-        """By the name of the option."""
+        """Return the values by the names of the command-line options."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServerConfig:
-    """Of `quire http` and `quire ui`."""
+    """The HTTP server that `quire http` and `quire ui` run."""
 
     address: str = "127.0.0.1:8080"
-    """HOST:PORT where they listen (`--http`). Elsewhere than on loopback they need a token and
-    TLS."""
+    """HOST:PORT on which these commands listen (`--http`). Any other address than loopback needs a
+    token and TLS."""
     token_file: str | None = None
-    """Holds the token that requests must show (`--http-token-file`)."""
+    """A file with the token that requests must contain (`--http-token-file`)."""
     bookies_token_file: str | None = None
-    """Holds the token that is shown to bookies whose metrics the dashboard reads
+    """A file with the token that the dashboard sends to bookies when it reads their metrics
     (`--http-bookies-token-file`)."""
     tls_cert: str | None = None
-    """Serve HTTPS with this certificate (`--http-tls-cert`)."""
+    """A PEM file with the certificate for HTTPS (`--http-tls-cert`). If it is not set, HTTP is
+    served without TLS."""
     tls_key: str | None = None
-    """Its private key (`--http-tls-key`); not set: it stands in the file of the certificate."""
+    """A PEM file with the private key of that certificate (`--http-tls-key`). If it is not set, the
+    key is read from the certificate's file."""
     name: tuple[str, ...] = ()
-    """Further host names that requests may be sent to (`--http-name`)."""
+    """Further host names that requests may be addressed to (`--http-name`). Requests to any other
+    name are refused."""
 
     def options(self) -> dict[str, object]:
-        """By the name of the option."""
+        """Return the values by the names of the command-line options."""
         others = {f"http_{name}": value for name, value in asdict(self).items()}
         return {"http": others.pop("http_address"), **others}
 
@@ -104,7 +113,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "autorecovery": (AutorecoverySettings, HttpSideConfig),
     "http": (HttpServerConfig,),
 }
-"""By the name of the table."""
+"""The dataclasses that hold the keys of each table of the file, by the table's name."""
 
 IN_MILLISECONDS: Mapping[str, str] = {
     f"{name}_ms": f"{name}_s"
@@ -116,8 +125,8 @@ IN_MILLISECONDS: Mapping[str, str] = {
         "client.long_poll",
     )
 }
-"""Former names of keys, whose numbers are milliseconds, and the keys that replace them. They work
-for one more release, with a warning."""
+"""The former names of keys in milliseconds, and the keys in seconds that replace them. The former
+names work for one more release, with a warning."""
 
 
 def environment_name(key: str) -> str:
@@ -127,22 +136,25 @@ def environment_name(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
+    """One key of the configuration."""
+
     name: str
-    """With its tables: `bookie.tls.ca`."""
+    """The full name of the key, with its tables: `bookie.tls.ca`."""
     rule: FieldRule
-    """The values that it may have."""
+    """The values that the key may have."""
     default: Any
-    """`MISSING`: it has to be given where its table is."""
+    """The default value, or `MISSING` if the key must be given whenever its table is present."""
     owner: type
-    """The dataclass whose field it is."""
+    """The dataclass that has the key as a field."""
 
     @property
     def meaning(self) -> str:
+        """The documentation of the key, on one line."""
         return docstrings(self.owner).get(self.rule.name, "")
 
     @property
     def kind(self) -> str:
-        """See `FieldRule.kind`."""
+        """The type of the value: see `FieldRule.kind`."""
         return self.rule.kind
 
     @property
@@ -164,13 +176,16 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class ConfigTable:
-    """A table of tables: what one dataclass within another stands for."""
+    """A table inside a table, which is a dataclass inside a dataclass."""
 
     name: str
     kind: type
+    """The dataclass of its keys."""
     optional: bool
-    """Left out it means something else than empty: no TLS."""
+    """Whether a missing table differs from an empty one, as for TLS: a missing table means no
+    TLS."""
     owner: type
+    """The dataclass that has the table as a field."""
 
     @property
     def meaning(self) -> str:
@@ -179,12 +194,13 @@ class ConfigTable:
 
 @cache
 def keys() -> dict[str, ConfigKey]:
-    """All, by name, in the order of the page."""
+    """Return all keys by name, in the order of the reference page."""
     return {one.name: one for one in _everything() if isinstance(one, ConfigKey)}
 
 
 @cache
 def inner_tables() -> dict[str, ConfigTable]:
+    """Return the tables inside tables by name."""
     return {one.name: one for one in _everything() if isinstance(one, ConfigTable)}
 
 
@@ -215,7 +231,7 @@ def _walk(kind: type, prefix: str) -> list[ConfigKey | ConfigTable]:
 
 @cache
 def docstrings(kind: type) -> dict[str, str]:
-    """The strings below the fields of a dataclass, on one line each."""
+    """Return the docstring of each field of a dataclass, on one line."""
     tree = ast.parse(inspect.cleandoc(inspect.getsource(kind)))
     body = tree.body[0]
     assert isinstance(body, ast.ClassDef)

@@ -1,8 +1,8 @@
-"""The configuration of a process: defaults, one TOML file, the environment, and options. Later ones
-win, key by key.
+"""The configuration of a process: defaults, one TOML file, the environment, and options.
 
-Each of them is a `Layer`; `merged` makes a `Configuration` of several. A mistake in a layer is a
-problem, in one line that says where it is; an unknown key names the nearest one.
+Each source is a `Layer`. `merged` makes a `Configuration` of several: a later layer overrides an
+earlier one, key by key. A mistake in a layer becomes a problem, which is one line that says where
+the mistake is. For an unknown key the line suggests the most similar key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from quire.replication.autorecovery.settings import AutorecoverySettings
 T = TypeVar("T")
 
 FILE_BYTES_MAX = 1024 * 1024
-"""A larger file is a mistake."""
+"""The largest configuration file that is read. A larger file must be something else."""
 DEFAULT = "default"
 _KEY_LINE = re.compile(r"""\s*([A-Za-z0-9_."'-]+)\s*=""")
 _TABLE_LINE = re.compile(r"""\s*\[([^\[\]]+)\]""")
@@ -42,31 +42,39 @@ _TABLE_LINE = re.compile(r"""\s*\[([^\[\]]+)\]""")
 
 @dataclass(frozen=True, slots=True)
 class GivenValue:
+    """A value from one layer, before it is checked."""
+
     value: object
-    """As TOML, the environment or an option has it."""
+    """The value in the form of its source: a TOML value, or text."""
     origin: str
-    """For people: `/etc/quire/quire.toml:12`, `QUIRE_BOOKIE_PORT`, `--set port=1`."""
+    """The place of the value, for people: `/etc/quire/quire.toml:12`, `QUIRE_BOOKIE_PORT`,
+    `--set port=1`."""
 
 
 @dataclass(slots=True)
 class Layer:
+    """One source of configuration: what it sets, and what is wrong with it."""
+
     given: dict[str, GivenValue] = field(default_factory=dict)
-    """By the name of the key."""
+    """The values by the name of the key."""
     tables: dict[str, str] = field(default_factory=dict)
-    """Inner tables that stand there, even if empty, and where."""
+    """The places of the inner tables that are present, even if empty, by name."""
     needed: dict[str, str] = field(default_factory=dict)
-    """By key: the problem that there is, unless a later layer has that key."""
+    """A problem for each key that any layer must set. It counts if no layer does."""
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """Former names of keys, which still work."""
+    """One warning for each use of a former name of a key."""
     _spelled: dict[str, str] = field(default_factory=dict)
-    """By key: the name under which it was given."""
+    """The name under which each key was given: its own or a former one."""
 
     def give(self, name: str, value: object, origin: str) -> None:
-        """Take a value for the key `name`, or for a former name of it."""
+        """Set the key `name` to a value. The name may be a former name of the key."""
         present = IN_MILLISECONDS.get(name, name)
         if self._spelled.setdefault(present, name) != name:
-            self.problems.append(f"{origin}: {self._spelled[present]} is the same key as {name}")
+            self.problems.append(
+                f"{origin}: {name} and {self._spelled[present]} are names of the same key; "
+                f"give {present} only"
+            )
         if present != name:
             self.warnings.append(f"{origin}: {name} is deprecated: use {present}, in seconds")
             value = _in_seconds(value)
@@ -75,12 +83,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The effective value of every key, and where it comes from."""
+    """The effective value of every key, and the place that set it."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     tables: Mapping[str, str]
-    """Optional inner tables that are there."""
+    """The places of the optional inner tables that are present, by name."""
     problems: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
@@ -119,7 +127,7 @@ class Configuration:
 
 
 def _in_seconds(milliseconds: object) -> object:
-    """Return the same time as a number of seconds. A text with a unit stays as it is."""
+    """Return the same time as a number of seconds. Text with a unit stays as it is."""
     if isinstance(milliseconds, str):
         try:
             return float(milliseconds) / 1000
@@ -134,11 +142,11 @@ def _in_seconds(milliseconds: object) -> object:
 
 
 def file_layer(path: Path) -> Layer:
-    """`OSError` where the file cannot be read."""
+    """Return the layer of a TOML file. Raises `OSError` if the file cannot be read."""
     with path.open("rb") as file:
         raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        return Layer(problems=[f"{path}: larger than {FILE_BYTES_MAX} bytes"])
+        return Layer(problems=[f"{path}: the file is larger than {FILE_BYTES_MAX} bytes"])
     try:
         text = raw.decode()
         document = tomllib.loads(text)
@@ -148,6 +156,7 @@ def file_layer(path: Path) -> Layer:
 
 
 def toml_layer(document: Mapping[str, object], source: str, lines: Mapping[str, int]) -> Layer:
+    """Return the layer of a parsed TOML document. `lines` has the line of each key and table."""
     layer = Layer()
     _take_table(layer, "", document, source, lines)
     return layer
@@ -171,7 +180,7 @@ def _take_table(
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Return the lines of keys and tables, as far as that is possible line by line."""
+    """Return the line of each key and table that can be found without parsing TOML fully."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -193,7 +202,7 @@ def _place(source: str, name: str, lines: Mapping[str, int]) -> str:
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:
-    """A variable that is set and empty counts as not set."""
+    """Return the layer of environment variables. An empty variable counts as not set."""
     layer = Layer()
     known = {environment_name(key): key for key in (*keys(), *IN_MILLISECONDS)}
     ours = tuple(f"{ENVIRONMENT_PREFIX}{table.upper()}_" for table in TABLES if table)
@@ -205,13 +214,15 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
         elif name.startswith(ours):
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else "`quire config show` lists all keys"
-            layer.problems.append(f"{name}: the environment names no key of Quire; {hint}")
+            layer.problems.append(f"{name}: this variable names no key of Quire; {hint}")
     return layer
 
 
 def options_layer(given: Mapping[str, tuple[object, str]]) -> Layer:
-    """Return the layer of options by key: (value, option). None and () mean that the option was not
-    given."""
+    """Return the layer of command-line options, given by key as (value, option).
+
+    None and () mean that the option was not given.
+    """
     return Layer(
         {
             key: GivenValue(value, option)
@@ -222,7 +233,7 @@ def options_layer(given: Mapping[str, tuple[object, str]]) -> Layer:
 
 
 def unknown(prefix: str, last: str) -> str:
-    """There is no such key; which one was meant."""
+    """Return the problem "there is no such key", with the key that was probably meant."""
     table = prefix.removesuffix(".")
     everything = [*keys(), *inner_tables(), *(name for name in TABLES if name)]
     beside = [
@@ -242,7 +253,7 @@ def unknown(prefix: str, last: str) -> str:
 
 
 def merged(layers: Sequence[Layer]) -> Configuration:
-    """The later layers win."""
+    """Return the configuration from these layers. Later layers override earlier ones."""
     given: dict[str, GivenValue] = {}
     tables: dict[str, str] = {}
     problems: list[str] = []
@@ -281,7 +292,7 @@ def _check_missing(key: ConfigKey, tables: Mapping[str, str], problems: list[str
 
 
 def _derive(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Authorities are given in order to ask clients for certificates."""
+    """Require client certificates if authorities are given and nothing else is said."""
     name, authorities = "bookie.tls.client_certificates", "bookie.tls.ca"
     if origins[name] == DEFAULT and values[authorities] is not None:
         values[name], origins[name] = "required", f"because of {authorities}"

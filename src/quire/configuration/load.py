@@ -1,4 +1,4 @@
-"""The configuration file for programs: `quire.load_config`."""
+"""`quire.load_config`, which reads a configuration file for a program."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ class LoadedConfig:
     """The part of a configuration file that a client uses."""
 
     metadata: str
-    """The URI of the metadata store. It is empty if the file names none."""
+    """The URI of the metadata store, or '' if the file has none."""
     client: ClientConfig
-    """The table `[client]`, including placement and TLS. Keys that are not in the file have their
+    """The table `[client]`, with placement and TLS. Keys that the file does not set have their
     defaults."""
 
 
 def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
-    """Read the configuration of a client from a TOML file.
+    """Read the cluster and the client's settings from a TOML file.
 
-    Commands and bookies use the same file.
+    It is the same file that commands and bookies use:
 
         loaded = quire.load_config("/etc/quire/quire.toml")
         client = await quire.connect(loaded.metadata, config=loaded.client)
 
-    Only this file is read: neither the environment nor the files that commands look for. The whole
-    file is checked, including the tables of bookies.
+    Only this file is read. Environment variables and the files that commands look for are not.
+    The whole file is checked, including the tables that a client does not use.
 
     Args:
-        path: The path of the file.
+        path: The TOML file.
 
     Returns:
-        The URI of the metadata store, and the limits of the client.
+        The URI of the metadata store, and the configuration of a client.
 
     Raises:
-        UsageError: The file cannot be read or is not valid. The message names each error and its
-            line.
+        UsageError: The file cannot be read or has mistakes. The message names each line.
     """
     try:
         found = merged([file_layer(Path(path))])
@@ -51,7 +50,7 @@ def load_config(path: str | os.PathLike[str]) -> LoadedConfig:
     if found.problems:
         raise UsageError(
             "; ".join(found.problems),
-            remedy=f"`quire config check {path}` says the same, a line for each",
+            remedy=f"`quire config check {path}` lists the problems, one a line",
         )
     for warning in found.warnings:
         warn_caller(warning, DeprecationWarning)

@@ -1,4 +1,4 @@
-"""Convert the text of a file, the environment or an option to the value of a key, and back."""
+"""Convert the values of a file, a variable or an option to the value of a key, and back to TOML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def value_of(key: ConfigKey, given: object) -> Any:
-    """`given` comes from TOML, or is text. ValueError says in a few words what is wrong with it."""
+    """Return the value of a key. `given` is a TOML value, or text from a variable or an option.
+
+    Raises:
+        ValueError: The value is not possible. The message says why in a few words.
+    """
     if key.kind == "boolean":
         value: Any = None if key.may_be_none and given == NONE else _boolean(given)
     elif key.kind in ("integer", "number"):
@@ -28,9 +32,9 @@ def value_of(key: ConfigKey, given: object) -> Any:
     elif isinstance(given, str):
         value = None if key.may_be_none and not given else given
     else:
-        raise ValueError(f"{shown(given)} is no string")
+        raise ValueError(f"{shown(given)} is not a string")
     if key.choices and value not in key.choices:
-        raise ValueError(f"{shown(given)} is none of {', '.join(map(str, key.choices))}")
+        raise ValueError(f"{shown(given)} is not one of {', '.join(map(str, key.choices))}")
     return value
 
 
@@ -48,9 +52,9 @@ def _number(key: ConfigKey, given: object) -> float | None:
     whole = key.kind == "integer"
     number = _from_text(key, given) if isinstance(given, str) else given
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"{shown(given)} is no {'whole number' if whole else 'number'}")
+        raise ValueError(f"{shown(given)} is not a {'whole number' if whole else 'number'}")
     if whole and number != int(number if math.isfinite(number) else 0):
-        raise ValueError(f"{shown(given)} is no whole number{_of(key)}")
+        raise ValueError(f"{shown(given)} is not a whole number{_of(key)}")
     if not key.rule.in_range(number):
         raise ValueError(f"{shown(given)} is not {key.rule.range_text(number)}{_of(key)}")
     return int(number) if whole else float(number)
@@ -66,7 +70,7 @@ def _from_text(key: ConfigKey, text: str) -> float:
         return parse_size(text, least=-math.inf)
     if key.unit == "seconds":
         return parse_duration(text, least=-math.inf)
-    raise ValueError(f"{text!r} is no {'whole number' if key.kind == 'integer' else 'number'}")
+    raise ValueError(f"{text!r} is not a {'whole number' if key.kind == 'integer' else 'number'}")
 
 
 def _of(key: ConfigKey) -> str:
@@ -78,7 +82,7 @@ def _strings(given: object) -> tuple[str, ...]:
         return tuple(part for part in (part.strip() for part in given.split(",")) if part)
     if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
         return tuple(given)
-    raise ValueError(f"{shown(given)} is no list of strings")
+    raise ValueError(f"{shown(given)} is not a list of strings")
 
 
 def _mapping(given: object) -> dict[str, str]:
@@ -88,11 +92,11 @@ def _mapping(given: object) -> dict[str, str]:
             return {name.strip(): value.strip() for name, _, value in pairs}
     elif isinstance(given, Mapping) and all(isinstance(one, str) for one in given.values()):
         return dict(given)
-    raise ValueError(f"{shown(given)} is no table of strings")
+    raise ValueError(f"{shown(given)} is not a table of strings")
 
 
 def as_toml(value: object) -> str:
-    """A value as TOML has it. TOML has no word for None: see `may_be_none` of the key."""
+    """Return a value in TOML's form. TOML has no form for None: see `may_be_none` of the key."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -108,5 +112,5 @@ def as_toml(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """JSON's escapes are TOML's, but for U+007F, which TOML wants escaped as well."""
+    """Return a TOML string. TOML escapes as JSON does, and U+007F as well."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,5 +1,9 @@
-"""Replicas looked at one by one, and made whole again: what the auditor, the workers and Spark's
-jobs share."""
+"""Examination and repair of replicas, by the auditor, the workers, operators' commands and Spark
+jobs.
+
+`marks` has what is kept in the metadata store, and `repair` copies entries. `autorecovery`, `moves`
+and `audit` build on these, and `explain` describes their state to people.
+"""
 
 from __future__ import annotations
 

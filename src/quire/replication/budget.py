@@ -1,4 +1,4 @@
-"""Bytes per second, as a bound."""
+"""A limit of the rate, in bytes per second."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import asyncio
 from quire.config import KIB
 
 BURST_S = 0.02
-"""What was not used is kept for so long."""
+"""Seconds for which unused budget is kept."""
 SLICE_S = 0.008
-"""What the bound gives in so long goes at a time: appends of others wait for that on a bookie's
-disk and in its event loop, and not for a megabyte."""
+"""The duration of a slice in seconds. Copies are made in slices of this much budget, so that
+appends of others wait on a bookie for one slice, and not for a megabyte."""
 SLICE_BYTES_MIN = 16 * KIB
 
 
 class Budget:
-    """Who takes bytes waits until they are paid for. None: no bound. Cancel-safe: what was taken
-    stays taken."""
+    """A rate limit: `take` waits until the bytes are paid for. None means no limit.
+
+    Cancel-safe: bytes that were taken stay taken.
+    """
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -27,12 +29,13 @@ class Budget:
         return self._rate is not None
 
     def slice_bytes(self, bytes_max: int) -> int:
-        """How much to read and to write at a time: `bytes_max` where there is no bound."""
+        """Return how many bytes to read or write at a time: `bytes_max` if there is no limit."""
         if self._rate is None:
             return bytes_max
         return min(bytes_max, max(int(self._rate * SLICE_S), SLICE_BYTES_MIN))
 
     async def take(self, size_bytes: int) -> None:
+        """Take bytes from the budget, and wait until they are paid for."""
         if self._rate is None or not size_bytes:
             return
         now = asyncio.get_running_loop().time()

@@ -17,7 +17,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="bookies that died before the auditor was elected are never noticed",
+    lost="Bookies that died before the auditor was elected are never noticed.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=60,
@@ -34,7 +34,7 @@ def an_auditor_begins_without_an_audit(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that is restarted costs the copying of all that it has",
+    lost="Restarting a bookie causes a copy of everything that it has.",
     invariants=("a_lost_bookie_is_waited_for",),
     workload="autorecovery",
     seeds=30,
@@ -44,7 +44,7 @@ def a_lost_bookie_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a writer that lives is fenced as soon as one of its bookies is lost",
+    lost="A living writer is fenced as soon as one of its bookies is lost.",
     invariants=("a_writer_has_its_grace",),
     workload="autorecovery",
     seeds=100,
@@ -60,7 +60,7 @@ def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends that the writer goes on sending to the bookie that was replaced",
+    lost="Appends that the writer sends to the replaced bookie are lost.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="autorecovery",
     seeds=100,
@@ -86,7 +86,7 @@ def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that a new bookie should hold by its place, and was not given",
+    lost="A new bookie does not get the entries that belong in its place.",
     invariants=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
     workload="autorecovery",
     seeds=100,
@@ -99,7 +99,7 @@ def a_copy_takes_the_next_stripe(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that a new bookie has not got on its disk when the metadata names it",
+    lost="The metadata names a new bookie that does not have the entries on disk yet.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="autorecovery",
     seeds=60,
@@ -115,7 +115,7 @@ def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger that nobody can work on any more, for its lock is never given back",
+    lost="A lock is never released, so nobody can work on the ledger any more.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
@@ -125,7 +125,7 @@ def a_lock_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="ledgers whose repair failed once are never repaired",
+    lost="A ledger whose repair failed once is never repaired.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
@@ -141,7 +141,7 @@ def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger that lacks copies and is marked no more, whatever its repair has found",
+    lost="A ledger that lacks copies loses its mark without a repair.",
     invariants=("a_mark_goes_when_nothing_is_missing", "everything_is_replicated_again"),
     workload="autorecovery",
     seeds=100,
@@ -157,7 +157,7 @@ def a_bookie_that_lives_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="nobody takes the place of an auditor that died",
+    lost="Nobody replaces an auditor that died.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
@@ -167,7 +167,7 @@ def nobody_watches_the_vote_before(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="older segments of a lost bookie are not copied",
+    lost="Older segments of a lost bookie are not copied.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=100,
@@ -182,7 +182,7 @@ def only_the_last_segment_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="empty segments name a dead bookie for ever",
+    lost="Empty segments name a dead bookie forever.",
     invariants=("everything_is_replicated_again",),
     workload="autorecovery",
     seeds=60,

@@ -23,7 +23,7 @@ from tests.sim.mutants.mutant import edit, exchange, mutant
 
 
 @mutant(
-    lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
+    lost="Appends of the old writer are acknowledged after another client closed the ledger.",
     invariants=("nothing_acknowledged_beyond_the_close",),
     workload="recovery",
     seeds=20,
@@ -34,7 +34,7 @@ def a_fence_is_not_set(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a fence that a crash takes back: two writers",
+    lost="A crash undoes a fence, so there are two writers.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="torn",
     seeds=110,
@@ -53,7 +53,7 @@ def a_fence_is_answered_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a late first append is acknowledged after somebody else has closed the ledger",
+    lost="A late first append is acknowledged after another client closed the ledger.",
     invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=110,
@@ -72,7 +72,7 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append slips past the fence: acknowledged, and cut off by the recovery",
+    lost="An append passes the fence: it is acknowledged, and recovery cuts it off.",
     invariants=("acknowledged_is_on_a_quorum", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
     seeds=20,
@@ -89,7 +89,7 @@ def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger whose writer died can never be closed",
+    lost="A ledger whose writer died can never be closed.",
     invariants=("quiet_heals",),
     workload="recovery",
     seeds=20,
@@ -100,7 +100,7 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
+    lost="A bookie denies damaged entries, and recoveries cut them off.",
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="spoiled",
     seeds=190,
@@ -117,7 +117,7 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
+    lost="A bookie denies entries that it lost, and recoveries cut them off.",
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
     seeds=250,
@@ -133,7 +133,7 @@ def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that comes back with an empty disk denies what it had acknowledged",
+    lost="A bookie that comes back with an empty disk denies what it acknowledged.",
     invariants=("an_empty_disk_is_refused", "acknowledged_is_kept", "no_false_absence"),
     workload="rot",
     seeds=20,
@@ -156,7 +156,7 @@ def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="every ledger, when the metadata store cannot be reached",
+    lost="Every ledger is deleted when the metadata store cannot be reached.",
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="delete",
     seeds=55,
@@ -180,7 +180,7 @@ def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="ledgers that were created while a bookie collected garbage",
+    lost="Ledgers that were created during a garbage collection are deleted.",
     invariants=("what_is_durable_stays", "no_false_absence", "acknowledged_is_kept"),
     workload="many",
     seeds=40,
@@ -204,7 +204,7 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="nothing that could be shown",
+    lost="Deleted ledgers stay on disk.",
     invariants=("garbage_is_collected",),
     workload="delete",
     seeds=20,
@@ -214,7 +214,7 @@ def garbage_is_left(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends that were forced, at a loss of power",
+    lost="Forced appends are lost when the power fails.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
@@ -224,7 +224,7 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger that nobody can recover, because one bookie lost its key to damage",
+    lost="Nobody can recover a ledger if damage destroyed its key on one bookie.",
     invariants=("quiet_heals",),
     workload="amnesia",
     seeds=280,
@@ -240,7 +240,7 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that is registered as read-only, or as writable, and is not",
+    lost="A bookie stays registered as read-only or as writable, and is not.",
     invariants=("quiet_heals",),
     workload="full",
     seeds=210,

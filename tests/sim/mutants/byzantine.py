@@ -1,4 +1,4 @@
-"""Defects of what clients do about bookies that lie."""
+"""Defects of what clients do about Byzantine bookies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="an acknowledged entry, denied by a liar beside honest members that never got it",
+    lost="A Byzantine denial, together with honest ones, cuts an entry off.",
     invariants=("acknowledged_is_kept", "acknowledged_is_on_a_quorum"),
     workload="liars",
     seeds=40,
@@ -22,7 +22,7 @@ def a_denial_of_a_liar_counts_as_any_other(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what a liar has made up is delivered, with a digest that is right",
+    lost="A reader is given an entry that a bookie invented, with a valid digest.",
     invariants=("entries_are_what_was_appended",),
     workload="liars",
     seeds=20,
@@ -32,7 +32,7 @@ def one_copy_is_believed_though_it_can_be_forged(patch: pytest.MonkeyPatch) -> N
 
 
 @mutant(
-    lost="a reader is told that entries are acknowledged that are not there",
+    lost="A reader believes that missing entries are acknowledged.",
     invariants=("lac_is_acknowledged", "lac_is_within_the_close"),
     workload="forgers",
     seeds=20,
@@ -50,7 +50,7 @@ def the_highest_lac_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="bytes that do not match their digest are delivered, and written back",
+    lost="Bytes that do not match their digest are delivered and written back.",
     invariants=("entries_are_what_was_appended", "no_bookie_serves_wrong_bytes"),
     workload="liars",
     seeds=20,
@@ -68,7 +68,7 @@ def a_digest_that_does_not_match_is_no_matter(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="an entry is read in the place of another",
+    lost="A reader is given another entry than the one it asked for.",
     invariants=("entries_are_what_was_appended",),
     workload="liars",
     seeds=65,
@@ -81,7 +81,7 @@ def any_entry_of_the_ledger_will_do(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an honest bookie is accused of the lies of another, and put into quarantine",
+    lost="An honest bookie is quarantined because another one answered wrongly.",
     invariants=("only_a_liar_is_accused",),
     workload="liars",
     seeds=20,

@@ -13,7 +13,7 @@ UNKNOWN_IS_ABSENT = ("no_false_absence", "what_is_durable_stays", *LOST_IN_A_CRA
 
 
 @mutant(
-    lost="what is in a directory that is not mounted is reported as never written",
+    lost="A bookie denies the entries of a directory that is not mounted.",
     invariants=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
     workload="directories",
     seeds=20,
@@ -23,7 +23,7 @@ def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same, where the bookie knows what was in it",
+    lost="A bookie denies the entries of a directory that failed.",
     invariants=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
     workload="directories",
     seeds=40,
@@ -33,7 +33,7 @@ def a_failed_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="reads of what is in a failed directory are answered by 'no such entry'",
+    lost='Reads from a failed directory are answered with "no such entry".',
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="directories",
     seeds=90,
@@ -49,7 +49,7 @@ def lost_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the ledger, once the bookie starts again: it is in two directories",
+    lost="After a restart, a ledger is in two directories and cannot be used.",
     invariants=LOST_IN_A_CRASH,
     workload="directories",
     seeds=20,
@@ -71,7 +71,7 @@ def a_fence_goes_to_the_first_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="deferred appends that a force has acknowledged, with the directory that they are in",
+    lost="Forced appends in the other directories are not durable.",
     invariants=("acknowledged_is_on_a_quorum", *LOST_IN_A_CRASH),
     workload="directories",
     seeds=80,

@@ -1,4 +1,4 @@
-"""Defects of the index cache: what it holds, when it counts, which segments it may stand for."""
+"""Defects of the index cache: its content, when it is used, and which segments it covers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST_WITH_A_CACHE = (*LOST_IN_A_CRASH, "no_false_absence", "nothing_acknowledged
 
 
 @mutant(
-    lost="all that was sealed since the index cache was written, when a bookie starts from it",
+    lost="Segments that were sealed after the index cache was written are ignored.",
     invariants=LOST_WITH_A_CACHE,
     workload="index",
     seeds=20,
@@ -35,7 +35,7 @@ def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="deleted ledgers come back with the index cache, without their segments",
+    lost="Deleted ledgers come back with the index cache, without their segments.",
     invariants=("what_is_dropped_stays_gone", *LOST_WITH_A_CACHE),
     workload="index",
     seeds=40,
@@ -62,7 +62,7 @@ def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the fence of a ledger, when its bookie starts from an index cache: two writers",
+    lost="A start from an index cache undoes a fence, so there are two writers.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="index",
     seeds=20,
@@ -78,7 +78,7 @@ def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append to a ledger that was closed and deleted is acknowledged",
+    lost="An append to a ledger that was closed and deleted is acknowledged.",
     invariants=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="index",
     seeds=70,
@@ -89,7 +89,7 @@ def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what a wrong bit in the index cache says: a fence, a place, the end of a ledger",
+    lost="A wrong bit in the index cache changes a fence, a location or the end of a ledger.",
     invariants=("the_run_comes_to_its_end", *LOST_WITH_A_CACHE),
     workload="index",
     seeds=200,

@@ -1,4 +1,4 @@
-"""Defects of jobs: a bookie taken away, replicas moved, copies too many dropped."""
+"""Defects of jobs: draining a bookie, moving replicas, dropping surplus copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="entries whose new bookie is named, and loses its power before it has them on disk",
+    lost="A named new bookie loses power before it has the entries on disk.",
     invariants=("a_new_member_has_its_part", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=20,
@@ -26,7 +26,7 @@ def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what a writer appends while the segment is copied",
+    lost="Appends during the copy of a segment are lost.",
     invariants=("a_segment_is_its_writer_s_until_it_is_full", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=40,
@@ -52,7 +52,7 @@ def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a copy that was just made, and that the metadata is about to name",
+    lost="A copy is deleted that the metadata is about to name.",
     invariants=("a_new_member_has_its_part", "a_member_keeps_its_part"),
     workload="decommission",
     seeds=200,
@@ -77,7 +77,7 @@ def a_copy_too_many_is_dropped_without_a_lock(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="a copy that was named between the look at the metadata and the lock",
+    lost="A copy is deleted that was named just before the lock was taken.",
     invariants=("a_new_member_has_its_part", "a_member_keeps_its_part"),
     workload="decommission",
     seeds=200,
@@ -99,7 +99,7 @@ def the_metadata_is_not_read_again_under_the_lock(patch: pytest.MonkeyPatch) -> 
 
 
 @mutant(
-    lost="a bookie that ledgers need is forgotten: it cannot start any more",
+    lost="A bookie that ledgers need cannot start any more.",
     invariants=("a_bookie_that_is_needed_keeps_its_cookie",),
     workload="decommission",
     seeds=20,
@@ -119,7 +119,7 @@ def the_cookie_goes_before_the_ledgers(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a copy: two replicas of a segment are one",
+    lost="Two replicas of a segment are on one bookie.",
     invariants=("the_bookies_of_a_segment_are_distinct", "acknowledged_is_on_a_quorum"),
     workload="decommission",
     seeds=60,
@@ -142,7 +142,7 @@ def the_plan_puts_two_replicas_on_one_bookie(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that is to go, and gets new ledgers for ever",
+    lost="A bookie that is being drained gets new ledgers forever.",
     invariants=("quiet_heals", "a_bookie_that_is_needed_keeps_its_cookie"),
     workload="decommission",
     seeds=20,

@@ -1,4 +1,4 @@
-"""Defects of what a bookie says while it still loads its log."""
+"""Defects of a bookie that is still loading its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DENIED = ("what_is_here_is_not_denied", "no_false_absence", "acknowledged_is_kep
 
 
 @mutant(
-    lost="entries that are acknowledged, and closed away while their bookie loads its log",
+    lost="Acknowledged entries are cut off while their bookie loads its log.",
     invariants=("what_is_not_loaded_is_unknown", *DENIED),
     workload="loading",
     seeds=20,
@@ -28,7 +28,7 @@ def what_is_not_loaded_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same, of what is in other directories than the one whose log is loaded first",
+    lost="While a bookie loads, it denies entries of its other directories.",
     invariants=("what_is_not_loaded_is_unknown", *DENIED),
     workload="loading",
     seeds=40,
@@ -48,7 +48,7 @@ def what_the_first_directory_lacks_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same: nobody tells the bookie that it still loads",
+    lost="A bookie serves as if it had loaded its log, and denies entries.",
     invariants=DENIED,
     workload="loading",
     seeds=40,
@@ -58,7 +58,7 @@ def the_store_is_served_before_it_is_loaded(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what a bookie has, to reads that came while it loaded its log and are answered later",
+    lost='A read that waited for the load is answered with "no such entry".',
     invariants=DENIED,
     workload="loading",
     seeds=20,
@@ -73,7 +73,7 @@ def a_read_that_waited_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> Non
 
 
 @mutant(
-    lost="what comes behind: readers take the last entry that is loaded for the last that there is",
+    lost="Readers take the last loaded entry for the last entry of the ledger.",
     invariants=("what_is_not_loaded_is_unknown", "acknowledged_is_kept"),
     workload="loading",
     seeds=40,
@@ -89,7 +89,7 @@ def the_last_entry_that_is_loaded_is_the_last(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="appends of a writer that was taken over: its bookie has answered a fence, and has none",
+    lost="A bookie confirms a fence and does not have it, so there are two writers.",
     invariants=(
         "what_is_not_loaded_is_unknown",
         "what_is_not_loaded_takes_nothing",

@@ -1,4 +1,4 @@
-"""Defects of the way in which metadata changes, and of what bookies tell the store."""
+"""Defects of metadata: how it changes, and what bookies report to the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
 
 
 @mutant(
-    lost="a ledger that was closed is open again: two writers",
+    lost="A closed ledger is open again, so there are two writers.",
     invariants=("the_state_goes_on", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=20,
@@ -41,7 +41,7 @@ def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger is closed twice, in different places",
+    lost="A ledger is closed twice, at different entries.",
     invariants=("the_state_goes_on", "one_close_wins"),
     workload="recovery",
     seeds=30,
@@ -52,7 +52,7 @@ def a_recovery_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a change of metadata that another one overwrites",
+    lost="One change of the metadata overwrites another one.",
     invariants=(
         "acknowledged_is_on_a_quorum",
         "one_close_wins",
@@ -76,7 +76,7 @@ def the_store_ignores_versions(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="bookies that are well, and that nobody finds",
+    lost="Healthy bookies cannot be found.",
     invariants=("quiet_heals",),
     workload="sessions",
     seeds=20,
@@ -95,7 +95,7 @@ def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader that never hears of the end",
+    lost="A tailing reader never learns that the ledger was closed.",
     invariants=("quiet_heals",),
     workload="tail",
     seeds=20,

@@ -15,7 +15,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="acknowledged appends that one bookie has not got are cut off",
+    lost="Acknowledged appends that a single bookie lacks are cut off.",
     invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=110,
@@ -32,7 +32,7 @@ def one_no_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="one broken bookie keeps a ledger from being recovered, though the others suffice",
+    lost="One broken bookie keeps a ledger from being recovered, although the others suffice.",
     invariants=("quiet_heals",),
     workload="rot",
     seeds=20,
@@ -43,7 +43,7 @@ def everybody_has_to_say_no(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends are cut off when bookies are slow to answer",
+    lost="Acknowledged appends are cut off when bookies answer slowly.",
     invariants=("acknowledged_is_kept",),
     workload="fences",
     seeds=120,
@@ -54,7 +54,7 @@ def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries of striped ledgers are looked for on the wrong bookies",
+    lost="Readers ask the wrong bookies for entries of striped ledgers.",
     invariants=("no_false_absence", "quiet_heals", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
@@ -64,7 +64,7 @@ def readers_shift_the_write_set(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends of striped ledgers that too few bookies have",
+    lost="Appends to striped ledgers are acknowledged with too few copies.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
@@ -80,7 +80,7 @@ def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends acknowledged by one bookie that stands in the ensemble twice",
+    lost="A bookie that is in the ensemble twice acknowledges an append alone.",
     invariants=("the_bookies_of_a_segment_are_distinct",),
     workload="all",
     seeds=20,

@@ -1,4 +1,4 @@
-"""Defects of placement: ensembles, replacements, and moving ledgers to where it wants them."""
+"""Defects of placement: ensembles, replacements, and moves of misplaced ledgers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="entries of which every copy is in one rack, with that rack",
+    lost="Every copy of an entry is in one rack, and is lost with it.",
     invariants=("an_ensemble_is_in_different_racks", "a_rack_may_be_lost"),
     workload="racks",
     seeds=20,
@@ -24,7 +24,7 @@ def racks_do_not_count(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the rack of whoever replaces a lost bookie: two copies are in one",
+    lost="After a replacement, two copies are in one rack.",
     invariants=("an_ensemble_is_in_different_racks",),
     workload="racks",
     seeds=20,
@@ -43,7 +43,7 @@ def a_lost_bookie_is_replaced_from_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="where bookies stand now: clients go by where they stood",
+    lost="Clients use the former rack of a bookie that moved.",
     invariants=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,
@@ -53,7 +53,7 @@ def a_move_to_another_rack_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="ledgers whose bookies were moved into one rack stay there for ever",
+    lost="Ledgers whose bookies moved into one rack stay there forever.",
     invariants=("everything_is_replicated_again",),
     workload="racks",
     seeds=20,
@@ -63,7 +63,7 @@ def what_is_misplaced_is_only_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="copies that are made for nothing: the ledger lies no better than before",
+    lost="Copies are made without improving the placement of the ledger.",
     invariants=("an_ensemble_is_in_different_racks", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,
@@ -81,7 +81,7 @@ def any_other_bookie_is_better(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the copies of an entry that a move has left out",
+    lost="A move for the sake of placement loses copies.",
     invariants=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
     workload="racks",
     seeds=20,

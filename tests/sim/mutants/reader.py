@@ -1,4 +1,4 @@
-"""Defects of readers: plain reads, tails, and what they believe of the LAC."""
+"""Defects of readers: plain reads, tails, and which LAC they believe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="an entry that other bookies have is reported as never written",
+    lost="A reader is told that an entry does not exist that other bookies have.",
     invariants=("no_false_absence",),
     workload="all",
     seeds=30,
@@ -35,7 +35,7 @@ def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
+    lost="A tailing reader gets unacknowledged entries, which may be cut off.",
     invariants=("only_the_acknowledged_is_read", "lac_is_acknowledged", "what_was_read_stays"),
     workload="tail",
     seeds=20,
@@ -51,7 +51,7 @@ def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
+    lost="A tailing reader gets unacknowledged entries, which may be cut off.",
     invariants=("only_the_acknowledged_is_read", "what_was_read_stays"),
     workload="tail",
     seeds=20,
@@ -63,7 +63,7 @@ def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader does not get the last entries of a ledger",
+    lost="A tailing reader does not get the last entries of a ledger.",
     invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
@@ -81,7 +81,7 @@ def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader misses entries in the middle",
+    lost="A tailing reader misses entries in the middle.",
     invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
@@ -96,7 +96,7 @@ def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a reader that begins to follow later than others in its client misses entries",
+    lost="A reader that starts to follow later than others in its client misses entries.",
     invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
@@ -106,7 +106,7 @@ def a_late_follower_gets_what_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="readers that follow in one client get entries twice",
+    lost="Readers that follow in one client get entries twice.",
     invariants=("entries_are_what_was_appended",),
     workload="tail",
     seeds=20,
@@ -116,7 +116,7 @@ def a_follower_gets_whole_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="readers wait for ever, once the one that asked the bookies for all of them has left",
+    lost="Readers wait forever after the one that polled for all of them left.",
     invariants=("quiet_heals",),
     workload="tail",
     seeds=20,
@@ -134,7 +134,7 @@ def nobody_takes_over_from_a_follower(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="readers believe in an entry that is not acknowledged, whenever a bookie was replaced",
+    lost="After an ensemble change, readers believe that an unacknowledged entry counts.",
     invariants=("no_false_absence", "lac_is_acknowledged"),
     workload="all",
     seeds=20,
@@ -144,7 +144,7 @@ def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="wrong bytes are given to a reader as what was appended",
+    lost="A reader is given wrong bytes.",
     invariants=("entries_are_what_was_appended",),
     workload="rot",
     seeds=40,

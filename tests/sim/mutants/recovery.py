@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
+    lost="Appends of the old writer are acknowledged after another client closed the ledger.",
     invariants=("nothing_acknowledged_beyond_the_close",),
     workload="recovery",
     seeds=20,
@@ -33,7 +33,7 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append that a bookie without a fence completes is acknowledged, and cut off",
+    lost="An append that an unfenced bookie completes is acknowledged and cut off.",
     invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="resets",
     seeds=40,
@@ -44,7 +44,7 @@ def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger whose last ensemble is new and empty is closed as if nothing was written before",
+    lost="A ledger with a new, empty ensemble is closed as if it had no entries.",
     invariants=("acknowledged_is_kept",),
     workload="churn",
     seeds=20,
@@ -60,7 +60,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries of older ensembles are asked of the newest one, denied, and cut off",
+    lost="The newest ensemble is asked for older entries, denies them, and they are cut off.",
     invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=110,
@@ -76,7 +76,7 @@ def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the newest acknowledged appends: those whose LAC no entry carries yet",
+    lost="Acknowledged appends are cut off if no later entry carries their LAC.",
     invariants=("acknowledged_is_kept",),
     workload="recovery",
     seeds=20,
@@ -89,7 +89,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends, when the bookie that is asked for many entries lacks the last ones",
+    lost="Acknowledged appends are cut off if the bookie that is asked lacks the last ones.",
     invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=120,
@@ -107,7 +107,7 @@ def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends of a striped ledger, when bookies are away during its recovery",
+    lost="Acknowledged appends are cut off if bookies are away during the recovery.",
     invariants=("acknowledged_is_kept",),
     workload="takeover",
     seeds=130,
@@ -125,7 +125,7 @@ def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a closed ledger whose last entries are on fewer bookies than were asked for",
+    lost="The last entries of a closed ledger have too few copies.",
     invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=20,
@@ -136,7 +136,7 @@ def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a closed ledger whose last entries one broken disk destroys",
+    lost="One broken disk destroys the last entries of a closed ledger.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="recovery",
     seeds=90,
@@ -147,7 +147,7 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a tailing reader gets an entry that is cut off afterwards",
+    lost="A tailing reader gets an entry that is cut off later.",
     invariants=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
     workload="takeover",
     seeds=200,
@@ -160,7 +160,7 @@ def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> No
 
 
 @mutant(
-    lost="acknowledged appends: the next recovery asks bookies that never got them",
+    lost="The next recovery asks bookies that never got acknowledged appends.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="fences",
     seeds=60,
@@ -182,7 +182,7 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that recovery wrote to other bookies, which no metadata names",
+    lost="Recovery writes entries to bookies that no metadata names.",
     invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
     seeds=40,
@@ -193,7 +193,7 @@ def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="two readers disagree on where the ledger ends",
+    lost="Two readers disagree about the end of a ledger.",
     invariants=("one_close_wins",),
     workload="recovery",
     seeds=30,
@@ -213,7 +213,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="the old writer moves on to other bookies while the ledger is recovered without them",
+    lost="The old writer moves to other bookies while the ledger is recovered without them.",
     invariants=(
         "the_length_is_that_of_the_entries",
         "nothing_acknowledged_beyond_the_close",
@@ -242,7 +242,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the length of a ledger that was recovered twice",
+    lost="The length of a ledger that was recovered twice is wrong.",
     invariants=("the_length_is_that_of_the_entries", "one_close_wins"),
     workload="race",
     seeds=30,

@@ -1,4 +1,4 @@
-"""Defects of disks that are replaced, and of what comes back then."""
+"""Defects of replaced disks: replacing them, and disks that come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAKEN_FOR_ABSENT = ("what_is_lost_is_unknown", "no_false_absence", "acknowledged
 
 
 @mutant(
-    lost="what was on the disk that died is reported as never written",
+    lost="A bookie denies the entries of the disk that died.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
@@ -38,7 +38,7 @@ def the_new_directory_is_one_that_held_nothing(patch: pytest.MonkeyPatch) -> Non
 
 
 @mutant(
-    lost="the same, where the replacement was cut off between two of its steps",
+    lost="The same, if the replacement was interrupted between two steps.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=300,
@@ -58,7 +58,7 @@ def it_is_lost_only_once_it_has_its_cookie(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same, where somebody mounts an empty disk, and does not say that it is one",
+    lost="The same, if somebody mounts an empty disk without running the command.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
@@ -73,7 +73,7 @@ def an_empty_disk_in_its_place_is_a_new_one(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what came since is denied, and what was fenced or deleted is as it was before",
+    lost="An old disk comes back: newer entries are denied, fences and deletions are undone.",
     invariants=("an_old_disk_is_refused", *TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
     workload="replaced",
     seeds=60,
@@ -83,7 +83,7 @@ def a_disk_that_was_replaced_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that takes the disk that it was given for the wrong one, and never starts",
+    lost="A bookie takes its new disk for a wrong one and never starts.",
     invariants=("quiet_heals", "an_old_disk_is_refused"),
     workload="replaced",
     seeds=20,
@@ -101,7 +101,7 @@ def the_cluster_is_not_told_which_disk_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same: a replacement that was cut off is taken for one that is done",
+    lost="The same, because an interrupted replacement counts as finished.",
     invariants=("quiet_heals",),
     workload="replaced",
     seeds=200,
@@ -116,7 +116,7 @@ def what_was_begun_is_done(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a disk that is well, with all that is on it, by a slip of an operator",
+    lost="A healthy disk is given up because of an operator's mistake.",
     invariants=("what_is_durable_stays", *LOST_IN_A_CRASH),
     workload="replaced",
     seeds=60,
@@ -126,7 +126,7 @@ def a_disk_that_is_well_is_given_up(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a copy of all that was on the disk: nobody knows that it is missing",
+    lost="The copies on a lost disk are never replaced, because nobody marks them.",
     invariants=(
         "what_is_lost_comes_back",
         "a_loss_comes_to_its_end",
@@ -140,7 +140,7 @@ def what_is_lost_is_not_marked(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what has not come back yet is reported as never written",
+    lost="A bookie denies entries that have not been restored yet.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
@@ -150,7 +150,7 @@ def a_loss_ends_with_the_first_round(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what has not come back yet of a ledger is denied as soon as some of it has",
+    lost="A bookie denies the rest of a ledger as soon as some of it is restored.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=60,
@@ -160,7 +160,7 @@ def what_comes_back_goes_where_nothing_was_lost(patch: pytest.MonkeyPatch) -> No
 
 
 @mutant(
-    lost="entries of a ledger that is open, and that nobody has marked, are denied",
+    lost="A bookie denies entries of an open ledger that nobody has marked.",
     invariants=TAKEN_FOR_ABSENT,
     workload="replaced",
     seeds=200,
@@ -176,7 +176,7 @@ def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends of a writer that was taken over: its bookie has lost the fence with the disk",
+    lost="A bookie that lost a fence takes entries, so there are two writers.",
     invariants=("nothing_acknowledged_beyond_the_close", *TAKEN_FOR_ABSENT),
     workload="replaced",
     seeds=200,
@@ -188,7 +188,7 @@ def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same, once all entries have come back",
+    lost="The same, after all entries have been restored.",
     invariants=("what_is_lost_comes_back", "nothing_acknowledged_beyond_the_close"),
     workload="replaced",
     seeds=60,
@@ -204,7 +204,7 @@ def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what was acknowledged since is denied, once a directory is restored from an older copy",
+    lost="A bookie denies later entries after a directory was restored from an older copy.",
     invariants=(*TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
     workload="rolled_back",
     seeds=20,
@@ -214,7 +214,7 @@ def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same: a start detects it, reports it, and continues",
+    lost="The same: the start reports the older copy and continues.",
     invariants=TAKEN_FOR_ABSENT,
     workload="rolled_back",
     seeds=20,

@@ -1,4 +1,4 @@
-"""Defects of directories that a bookie is given, and of those that are taken away from it."""
+"""Defects of adding and removing data directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")
 
 
 @mutant(
-    lost="what was on the directory, and was to be read there",
+    lost="A directory is removed although it has entries that no other directory has.",
     invariants=LOST,
     workload="resized",
     seeds=20,
@@ -27,7 +27,7 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same, where the other directories have some of the ledgers",
+    lost="The same, if the other directories have some of the ledgers.",
     invariants=LOST,
     workload="resized",
     seeds=20,
@@ -42,7 +42,7 @@ def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that does not start any more: its directories do not agree",
+    lost="A bookie does not start any more, because its directories disagree.",
     invariants=("quiet_heals",),
     workload="resized",
     seeds=60,

@@ -1,4 +1,4 @@
-"""Defects of the scrub: what it looks at, and what it makes of what it finds."""
+"""Defects of the scrub: what it reads, and what it does with damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="damage in the last block of a segment is found when it is too late to heal it",
+    lost="Damage in the last block of a segment is found too late to repair it.",
     invariants=("damage_is_found",),
     workload="amnesia",
     seeds=20,
@@ -28,7 +28,7 @@ def the_scrub_skips_the_last_block(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what was found damaged, when the bookie starts again",
+    lost="After a restart a bookie does not know which of its blocks are damaged.",
     invariants=("damage_is_found",),
     workload="amnesia",
     seeds=20,
@@ -38,7 +38,7 @@ def damage_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="nothing, but good entries are copied from other bookies as if they were damaged",
+    lost="Good entries are copied from other bookies as if they were damaged.",
     invariants=("a_good_disk_is_not_called_damaged",),
     workload="rot",
     seeds=20,

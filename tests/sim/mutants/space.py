@@ -1,4 +1,4 @@
-"""Defects of how space comes back: compaction, what it keeps, full disks, foreign stores."""
+"""Defects of freeing space: compaction, what it keeps, full disks, foreign stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
 
 @mutant(
-    lost="what was compacted, at a loss of power: its old place is gone, its new one not synced",
+    lost="Compacted entries are lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="space",
     seeds=20,
@@ -28,7 +28,7 @@ def a_compaction_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the fence of a ledger, with the segment that was compacted: two writers",
+    lost="A compaction loses a fence, so there are two writers.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="space",
     seeds=20,
@@ -44,7 +44,7 @@ def a_compaction_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a live ledger, with every segment that is compacted",
+    lost="A live ledger is lost in every segment that is compacted.",
     invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
@@ -59,7 +59,7 @@ def a_compaction_forgets_a_ledger(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the entries of a ledger that another run of it hides",
+    lost="Entries are lost because another run of their ledger hides them.",
     invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
@@ -74,7 +74,7 @@ def runs_that_go_on_count_as_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append to a ledger that was closed and deleted is acknowledged",
+    lost="An append to a ledger that was closed and deleted is acknowledged.",
     invariants=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="space",
     seeds=90,
@@ -85,7 +85,7 @@ def a_compaction_forgets_tombstones(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="every ledger, when the address of the metadata store leads to another cluster",
+    lost="Every ledger is deleted when the metadata address leads to another cluster.",
     invariants=(*LOST_IN_A_CRASH, "no_false_absence"),
     workload="space",
     seeds=20,
@@ -101,7 +101,7 @@ def a_foreign_store_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="nothing, but a full bookie stays full: there is no room to compact in",
+    lost="A full bookie stays full, because there is no space for a compaction.",
     invariants=("space_comes_back",),
     workload="space",
     seeds=30,
@@ -111,7 +111,7 @@ def the_reserve_is_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="nothing, but the disk fills with what is deleted",
+    lost="The disk fills with deleted ledgers.",
     invariants=("space_comes_back",),
     workload="space",
     seeds=20,

@@ -1,4 +1,4 @@
-"""Defects of a bookie's disk: syncs, tails of logs, footers, records, space that comes back."""
+"""Defects of a bookie's disk: syncs, torn tails, footers, state records, freed space."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST_IN_A_CRASH = (
 
 
 @mutant(
-    lost="acknowledged appends, at a loss of power",
+    lost="Acknowledged appends are lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -42,7 +42,7 @@ def groups_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a segment of the log, at a loss of power",
+    lost="A segment of the log is lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="torn",
     seeds=420,
@@ -52,7 +52,7 @@ def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a segment of the log, at a loss of power",
+    lost="A segment of the log is lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -62,7 +62,7 @@ def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the bookie, which does not know its own directory after a loss of power",
+    lost="After a power failure, a bookie does not recognise its own directory.",
     invariants=("replicated", "quiet_heals"),
     workload="disk",
     seeds=20,
@@ -72,7 +72,7 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries of a sealed segment, at a loss of power",
+    lost="Entries of a sealed segment are lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="torn",
     seeds=60,
@@ -88,7 +88,7 @@ def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends, at a loss of power",
+    lost="Acknowledged appends are lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -109,7 +109,7 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends: the sync that fails first and succeeds then wrote nothing",
+    lost="A sync that fails and then succeeds wrote nothing, so acknowledged appends are lost.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -128,7 +128,7 @@ def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends, when the disk fails",
+    lost="Acknowledged appends are lost when the disk fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=30,
@@ -138,7 +138,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a copy that was only queued is acknowledged, and gone at a loss of power",
+    lost="A copy that is only queued is acknowledged, and lost when the power fails.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=590,
@@ -157,7 +157,7 @@ def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie whose log looks damaged after two crashes, though nothing was",
+    lost="After two crashes a log looks damaged, although it is not.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -167,7 +167,7 @@ def the_last_group_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries behind a damaged place of the log are reported as never written",
+    lost="A bookie denies entries that come after damage in its log.",
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
     seeds=250,
@@ -178,7 +178,7 @@ def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="damaged entries are reported as never written",
+    lost="A bookie denies damaged entries.",
     invariants=("no_false_absence", "acknowledged_is_kept"),
     workload="spoiled",
     seeds=760,
@@ -189,7 +189,7 @@ def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the fence of a ledger, when its bookie starts again: two writers",
+    lost="A restart undoes a fence, so there are two writers.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
     seeds=20,
@@ -200,7 +200,7 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="fences and keys that stand in a sealed segment, when the bookie starts again",
+    lost="A restart undoes fences and loses keys of a sealed segment.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close", "quiet_heals"),
     workload="recovery",
     seeds=130,
@@ -211,7 +211,7 @@ def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a ledger that its bookie does not know how to fence any more",
+    lost="A bookie cannot fence a ledger any more.",
     invariants=("what_is_durable_stays", "quiet_heals"),
     workload="idle",
     seeds=30,
@@ -226,7 +226,7 @@ def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the fence of a ledger, with the segment that it was logged in: two writers",
+    lost="A fence disappears with its segment, so there are two writers.",
     invariants=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="idle",
     seeds=40,
@@ -242,7 +242,7 @@ def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="live ledgers, with the segment that they share with a deleted one",
+    lost="Live ledgers are lost with a segment that they share with a deleted one.",
     invariants=("what_is_durable_stays", "quiet_heals", "no_false_absence"),
     workload="delete",
     seeds=50,
@@ -252,7 +252,7 @@ def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="a bookie that misses a segment which it dropped itself, and trusts itself no more",
+    lost="A bookie misses a segment that it removed itself, and turns read-only.",
     invariants=("what_is_durable_stays", "quiet_heals"),
     workload="delete",
     seeds=20,
@@ -268,7 +268,7 @@ def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append to a ledger that was closed and deleted is acknowledged",
+    lost="An append to a ledger that was closed and deleted is acknowledged.",
     invariants=("nothing_acknowledged_beyond_the_close",),
     workload="idle",
     seeds=40,
@@ -279,7 +279,7 @@ def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that the footer of a sealed segment does not find",
+    lost="The footer of a sealed segment does not find some entries.",
     invariants=(
         "a_good_disk_gives_back_what_it_names",
         "quiet_heals",
@@ -294,7 +294,7 @@ def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries that were on their way when their segment was sealed",
+    lost="Entries that were being written when their segment was sealed are lost.",
     invariants=LOST_IN_A_CRASH,
     workload="disk",
     seeds=20,
@@ -304,7 +304,7 @@ def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a bookie that trusts itself no more after a sync failed while it started",
+    lost="After a failed sync during its start, a bookie believes that it lost data.",
     invariants=("what_is_durable_stays", "quiet_heals"),
     workload="disk",
     seeds=20,
@@ -320,10 +320,10 @@ def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="what was queued at a clean stop, when a read ends meanwhile",
+    lost="A read that ends during a clean stop loses queued entries.",
     invariants=("the_run_comes_to_its_end",),
     workload="rolling",
-    seeds=40,
+    seeds=1170,
     rule="ours: seeds 5268, 5684",
 )
 def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.sim.mutants.mutant import edit, mutant
 
 
 @mutant(
-    lost="acknowledged appends on a bookie that no metadata names: nobody can read them",
+    lost="Acknowledged appends are on a bookie that no metadata names.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
@@ -37,7 +37,7 @@ def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries in flight when a bookie died are looked for where they never were",
+    lost="Entries in flight when a bookie died are looked for on the wrong bookies.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="all",
     seeds=30,
@@ -55,7 +55,7 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries confirmed during an ensemble change are looked for where they never were",
+    lost="Entries confirmed during an ensemble change are looked for on the wrong bookies.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
     seeds=420,
@@ -66,7 +66,7 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an entry confirmed with the word of a bookie that was just replaced",
+    lost="An acknowledgement of a replaced bookie confirms an entry.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="fences",
     seeds=100,
@@ -88,7 +88,7 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends that the new bookie was never sent",
+    lost="The new bookie lacks acknowledged appends that it was never sent.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="takeover",
     seeds=40,
@@ -104,7 +104,7 @@ def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends that the new bookie was never sent",
+    lost="The new bookie lacks acknowledged appends that it was never sent.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="all",
     seeds=20,
@@ -124,7 +124,7 @@ def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends with one copy less than was asked for",
+    lost="Acknowledged appends have one copy less than they should.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
     seeds=20,
@@ -141,7 +141,7 @@ def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="acknowledged appends that a bookie had refused",
+    lost="An append is acknowledged although a bookie refused it.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="full",
     seeds=550,
@@ -159,7 +159,7 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="two writers: the old one goes on behind the back of a recovery",
+    lost="The old writer continues during a recovery, so there are two writers.",
     invariants=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=110,
@@ -176,7 +176,7 @@ def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a closed ledger with entries that are nowhere",
+    lost="A closed ledger names entries that do not exist.",
     invariants=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="all",
     seeds=30,
@@ -192,7 +192,7 @@ def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="an append returns before any bookie has it",
+    lost="An append returns before any bookie has it.",
     invariants=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="recovery",
     seeds=20,
@@ -202,7 +202,7 @@ def appends_return_when_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="readers get entries that are not acknowledged, and may be cut off",
+    lost="Readers get unacknowledged entries, which may be cut off.",
     invariants=("only_the_acknowledged_is_read", "lac_is_acknowledged"),
     workload="tail",
     seeds=20,
@@ -217,7 +217,7 @@ def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="readers get entries that are not acknowledged, and may be cut off",
+    lost="Readers get unacknowledged entries, which may be cut off.",
     invariants=("lac_is_acknowledged", "only_the_acknowledged_is_read"),
     workload="tail",
     seeds=60,
@@ -232,7 +232,7 @@ def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the memory of a program that appends faster than its slowest bookie",
+    lost="A program that appends faster than its slowest bookie runs out of memory.",
     invariants=("quiet_heals", "queues_are_bounded"),
     workload="large",
     seeds=20,
@@ -247,7 +247,7 @@ def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="entries get the ids of others",
+    lost="Entries get the ids of other entries.",
     invariants=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
@@ -257,7 +257,7 @@ def own_ids_are_given_in_the_order_of_arrival(patch: pytest.MonkeyPatch) -> None
 
 
 @mutant(
-    lost="entries get the ids of others",
+    lost="Entries get the ids of other entries.",
     invariants=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
@@ -272,7 +272,7 @@ def an_id_is_taken_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends that were forced, at a loss of power",
+    lost="Forced appends are lost when the power fails.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
@@ -290,17 +290,17 @@ def what_is_accepted_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends that were forced on a bookie that had lost them before",
+    lost="A force counts a bookie that had lost the entries before.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
-    seeds=70,
+    seeds=2280,
 )
 def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> None:
     edit(patch, DeferredPipeline, "forced", (" or generation != self.generation", ""))
 
 
 @mutant(
-    lost="appends that were accepted while a force was under way",
+    lost="A force acknowledges entries that were added after it began.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
     seeds=20,
@@ -318,7 +318,7 @@ def a_force_covers_what_came_behind_it(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a deferred writer that waits for ever for room",
+    lost="A deferred-sync writer at its byte limit waits forever.",
     invariants=("quiet_heals",),
     workload="deferred",
     seeds=30,
@@ -334,7 +334,7 @@ def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="a writer that changes its ensemble as fast as connections are refused, until it gives up",
+    lost="A writer changes its ensemble as fast as connections are refused, until it gives up.",
     invariants=("metadata_is_not_hammered",),
     workload="churn",
     seeds=210,
@@ -345,7 +345,7 @@ def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="appends that a writer without an ack quorum takes the word of fewer bookies for",
+    lost="A writer without an ack quorum acknowledges with fewer bookies.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="switch",
     seeds=60,

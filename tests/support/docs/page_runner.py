@@ -6,6 +6,7 @@ import ast
 import asyncio
 import configparser
 import contextlib
+import gc
 import inspect
 import io
 import json
@@ -118,6 +119,8 @@ class PageRunner:
             self._end_servers(check=error is None)
         finally:
             self._loop.close()
+            self._names.clear()
+            gc.collect()  # handles that a page leaves open warn now, and not in a later test
 
     def read(self) -> None:
         """Looks at every block, and runs none."""

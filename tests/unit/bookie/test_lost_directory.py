@@ -115,7 +115,7 @@ def test_mistakes(place: Place, tmp_path: Path) -> None:
     (place.root / "two").mkdir()
     disk = RealDisk(place.path("one"))
     disk.lock()
-    place.refused("replace", "b", "two", says="a bookie runs on", status=1)
+    place.refused("replace", "b", "two", says="a bookie is running on", status=1)
     disk.close()
     (place.root / "one").rename(place.root / "kept")
     place.refused("replace", "b", "two", says="none of the other directories of bookie b")

@@ -111,22 +111,22 @@ def test_what_is_taken(text: str, key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("journalSyncData=false", "acknowledged that are on no disk"),
-        ("journalWriteData=false", "acknowledged that are on no disk"),
-        ("skipReplayJournalInvalidRecord=true", "does not skip what is damaged"),
+        ("journalSyncData=false", "acknowledge entries that are on no disk"),
+        ("journalWriteData=false", "acknowledge entries that are on no disk"),
+        ("skipReplayJournalInvalidRecord=true", "does not skip damaged records"),
         ("disableServerSocketBind=true", "serve nobody"),
         ("forceReadOnlyBookie=true", "quire bookie decommission"),
         ("zkEnableSecurity=true", "QUIRE_ZOOKEEPER_AUTH_FILE"),
         ("permittedStartupUsers=bookie", "runs as me"),
-        ("ensemblePlacementPolicy=com.example.Mine", "choose one"),
+        ("ensemblePlacementPolicy=com.example.Mine", "choose one of"),
         ("bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
-         "let everybody in"),
+         "serve everybody"),
         ("bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory",
-         "it needs TLS"),
-        ("tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory", "key stores"),
+         "needs TLS and roles"),
+        ("tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory", "Java key stores"),
         ("tlsProviderFactoryClass=a.TLSContextFactory\ntlsKeyStoreType=PEM", "tlsCertificatePath"),
         ("readOnlyModeEnabled=perhaps", "'perhaps' is neither true nor false"),
-        ("gcWaitTime=soon", "'soon' is no number"),
+        ("gcWaitTime=soon", "'soon' is not a number"),
         ("gcWaitTime=0", "0.0 is not 0.001 or more"),
         ("bookiePort=99999", "bookie.port: '99999' is not 0 to 65535"),
     ],
@@ -191,7 +191,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     nowhere = HostFacts(HOST_FACTS.own_host, HOST_FACTS.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems
-    assert "95 is not a share of a disk" in problem
+    assert "95 is not a share between 0 and 1" in problem
 
 
 def test_what_apache_does_without_being_told() -> None:
@@ -245,7 +245,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     path.write_text("bookiePort=4000\nadvertisedAddress=b1\njournalDirectory=/j\n")
     lines = quire("bookie", "conf", str(path)).stdout.splitlines()
     assert lines[0] == "taken    bookiePort=4000 -> bookie.port = 4000"
-    assert lines[2].startswith("ignored  journalDirectory=/j: there is no separate journal")
+    assert lines[2].startswith("ignored  journalDirectory=/j: Quire has no separate journal")
     assert lines[3].startswith("taken    (not in the file) -> bookie.bind = 0.0.0.0")
     toml = quire("bookie", "conf", str(path), "--toml").stdout
     assert "port = 4000" in toml
@@ -258,7 +258,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     given = ("--bk-server-conf", str(path), "--metadata", "sqlite:///x.db")
     started = quire("bookie", "start", *given)
     assert started.exit_code == 2
-    assert f"{path}:2: journalSyncData=false: entries would be" in started.stderr
+    assert f"{path}:2: journalSyncData=false: the bookie would acknowledge" in started.stderr
 
 
 def test_every_target_is_a_key() -> None:

@@ -57,7 +57,7 @@ CASES = [
     (
         RuntimeError("a bug"),
         1,
-        "error: unexpected RuntimeError: a bug (QUIRE_DEBUG=1 shows where)",
+        "error: unexpected RuntimeError: a bug (set QUIRE_DEBUG=1 to see the traceback)",
     ),
     (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, None),
     (SystemExit(3), 3, None),

@@ -310,6 +310,6 @@ def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_r
         "--metadata", uri, "updateBookieInLedger", "-sb", "b1", "-db", "bookie-2.example.com"
     )  # fmt: skip
     assert result.exit_code == 1
-    assert "ledger 0 is left as it is: " in result.stderr
+    assert "ledger 0 is not changed: " in result.stderr
     assert "no room left" in result.stderr
     assert asyncio.run(names()) == ["b1", "bookie-2.example.com"]

@@ -123,4 +123,4 @@ async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[
             await http_command._http(uri, taken, serving, 10)
     out, err = capsys.readouterr()
     assert out.startswith("http://127.0.0.1:")
-    assert f"port {port} is taken: serving on {port + others - 1}\n" in err
+    assert f"port {port} is in use: serving on port {port + others - 1}\n" in err

@@ -1,5 +1,7 @@
-"""docs/reference/http.md and docs/reference/metrics.md say what the code says. With
-QUIRE_WRITE_DOCS=1 their tables are written anew."""
+"""The tables of docs/reference/http.md and docs/reference/metrics.md match the code.
+
+With QUIRE_WRITE_DOCS=1 the test writes the tables.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
 
 
 def check(name: str, mark: str, rows: list[str]) -> None:
-    """The table between `<!-- mark -->` and `<!-- end -->`."""
+    """Compare the table between `<!-- mark -->` and `<!-- end -->` with these rows."""
     path = DOCS / name
     text = path.read_text(encoding="utf-8")
     table = re.compile(rf"(<!-- {mark} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -46,7 +48,9 @@ def check(name: str, mark: str, rows: list[str]) -> None:
     if os.environ.get("QUIRE_WRITE_DOCS"):
         path.write_text(wanted, encoding="utf-8")
         text = wanted
-    assert text == wanted, f"{name} is old: run QUIRE_WRITE_DOCS=1 pytest {Path(__file__).name}"
+    assert text == wanted, (
+        f"{name} is out of date: run QUIRE_WRITE_DOCS=1 pytest {Path(__file__).name}"
+    )
 
 
 def metric_rows(metrics: list[Metric]) -> list[str]:
@@ -88,7 +92,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
 
 
 def route_rows(routes: list[Route]) -> list[str]:
-    rows = ["| route | fields | |", "|---|---|---|"]
+    rows = ["| route | fields | result |", "|---|---|---|"]
     for one in routes:
         fields = [f"`{field.name}`" for field in (*one.query, *one.body)]
         rows.append(f"| `{one.method} {one.path}` | {', '.join(fields)} | {one.summary} |")

@@ -54,8 +54,8 @@ def test_it_is_switched_off_and_on(uri: str) -> None:
     assert "autorecovery is disabled" in autorecovery(uri, "disable").stderr
     assert "autorecovery was disabled already" in autorecovery(uri, "disable").stderr
     assert autorecovery(uri, "status").stdout.splitlines()[:2] == [
-        "autorecovery is disabled",
-        "auditor: nobody",
+        "autorecovery is disabled; `quire autorecovery enable` enables it",
+        "auditor: none; start one with `quire autorecovery start`",
     ]
     assert "autorecovery is enabled" in autorecovery(uri, "enable").stderr
     assert json.loads(autorecovery(uri, "status", "--json").stdout)["enabled"] is True
@@ -100,11 +100,11 @@ def test_marked_ledgers_are_listed_with_the_reason(uri: str) -> None:
     ("words", "named"),
     [
         (["--set", "poll_s=never"], "poll_s=never"),
-        (["--set", "poll"], "NAME=VALUE with one of"),
+        (["--set", "poll"], "is not NAME=VALUE. The names are: "),
         (["--set", "ledgers_at_once=0"], "ledgers_at_once=0"),
         (["--set", "bytes_per_s=fast"], "bytes_per_s=fast"),
         (["--set", "backoff_s=inf"], "backoff_s=inf"),
-        (["--auditor-only", "--worker-only"], "nothing to do"),
+        (["--auditor-only", "--worker-only"], "exclude each other"),
     ],
 )
 def test_what_cannot_be_is_a_usage_error(uri: str, words: list[str], named: str) -> None:
@@ -125,6 +125,6 @@ def test_the_status_tells_what_the_check_of_placement_has_found(uri: str) -> Non
 
     in_store(uri, note)
     [*_, line] = autorecovery(uri, "status").stdout.splitlines()
-    assert line.startswith("placement: 2 of 10 ledgers lie otherwise than they should, as of 2023")
+    assert line.startswith("placement: 2 of 10 ledgers violate the placement policy, as of 2023")
     found = json.loads(autorecovery(uri, "status", "--json").stdout)["placement"]
     assert (found["misplaced"], found["first"]) == (2, [3, 5])

@@ -37,13 +37,13 @@ def said(**facts: object) -> str:
 
 
 def test_how_long_it_is_waited_for() -> None:
-    assert "the auditor healer waits 42 s more for b to come back" in said(waiting=("b", 42.2))
+    assert "the auditor healer waits 42 s more for b to return" in said(waiting=("b", 42.2))
     assert "waits up to 600 s for a lost bookie" in said()
     assert "waits up to 600 s for a lost bookie" in said(waiting=("z", 42.0)), "another's"
 
 
 def test_why_nothing_is_done() -> None:
     assert "autorecovery is disabled" in said(enabled=False, waiting=("b", 42.0))
-    assert "no auditor runs" in said(auditor=None, waiting=("b", 42.0))
-    assert "has not marked it" in said(delay_s=0)
-    assert "start another one" in said(spare=0)
+    assert "there is no auditor" in said(auditor=None, waiting=("b", 42.0))
+    assert "has not marked the ledger" in said(delay_s=0)
+    assert "Start another bookie" in said(spare=0)

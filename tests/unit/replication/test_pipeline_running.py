@@ -77,7 +77,7 @@ def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatc
         progress("segments copied", 3, 10)
         jobs(uri, lambda them: them[0].far.step == "segments copied: 3 of 10")
         done = CliRunner().invoke(cli, ["explain", "--metadata", uri])
-        assert "runs: pipeline ingest /streams/orders" in done.output
+        assert "running: pipeline ingest /streams/orders" in done.output
         assert spark == "spark"
     assert jobs(uri, lambda them: not them) == []
 

@@ -57,7 +57,7 @@ def test_rule_24_what_is_still_written_is_not_copied() -> None:
         async with cluster.client() as client:
             opened = await open_for_repair(client, LEDGER)
             complete, newest = opened.fragments()
-            with pytest.raises(UsageError, match="still written"):
+            with pytest.raises(UsageError, match="still being written"):
                 await replicate_fragment(client, opened, newest, {0: "b4"})
             assert cluster["b4"].added == []
             assert await cluster.stored() == opened.metadata

@@ -102,7 +102,7 @@ def test_both_names_at_once_are_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "q.toml"
     path.write_text("[bookie]\nseal_idle_ms = 5\nseal_idle_s = 1\n")
     [problem] = merged([file_layer(path)]).problems
-    assert problem.endswith("bookie.seal_idle_ms is the same key as bookie.seal_idle_s")
+    assert problem.endswith("are names of the same key; give bookie.seal_idle_s only")
 
 
 def test_a_later_layer_wins_whatever_name_it_uses(tmp_path: Path) -> None:

@@ -433,10 +433,10 @@ def test_the_commands_that_look(directory: Path) -> None:
     assert (ledger["fenced"], ledger["entries"][0][0]) == (True, 0)
     assert "ledger 2: fenced" in quire("ledger", place, "2", "--runs").stdout
     nothing = quire("ledger", place, "99")
-    assert (nothing.exit_code, "nothing of ledger 99" in nothing.stderr) == (1, True)
+    assert (nothing.exit_code, "no entries of ledger 99" in nothing.stderr) == (1, True)
     (end,) = lines(quire("last-mark", place, "--json"))
     assert (end["clean"], end["problems"]) == (True, [])
-    assert f"byte {end['offset']}, behind group {end['group']}" in quire("last-mark", place).stdout
+    assert f"byte {end['offset']}, after group {end['group']}" in quire("last-mark", place).stdout
     assert f" {number} sealed" in quire("files", place).stdout
 
 
@@ -455,7 +455,7 @@ def test_the_commands_that_check_and_mend(directory: Path) -> None:
     assert quire("segment", place, str(number)).exit_code == 1
     disk.lock()
     refused = quire("rebuild-index", place)
-    assert (refused.exit_code, "a bookie runs on" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "a bookie is running on" in refused.stderr) == (1, True)
     planned = lines(quire("rebuild-index", place, "--dry-run", "--json"))
     disk.close()
     assert quire("check", place).exit_code == 1
@@ -476,6 +476,6 @@ def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
     for command in commands:
         done = command(str(tmp_path))
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-        assert "holds no data" in done.stderr
+        assert "is not a data directory" in done.stderr
         assert list(tmp_path.iterdir()) == []
         assert command(str(tmp_path / "missing")).exit_code == 2

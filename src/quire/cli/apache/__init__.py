@@ -1,5 +1,6 @@
-"""Apache's `bk_server.conf` as keys of Quire's configuration: a table, and what applies it.
+"""The translation of Apache's `bk_server.conf` to Quire's configuration.
 
-Read `bk_server.toml` first: it says what becomes of each key. `conf` reads a file and applies the
-table, `rules` has the keys that need thought. The command is `quire.cli.bookie.conf`.
+Read `bk_server.toml` first: it is the table of Apache's keys and their meaning for Quire. `keys`
+loads the table, `rules` has functions for the keys whose value decides, and `conf` reads a file and
+applies the table. The command is in `quire.cli.bookie.conf`.
 """

@@ -1,7 +1,6 @@
-"""From Apache's `bk_server.conf` to the keys of Quire's configuration.
+"""Read Apache's `bk_server.conf` and apply the table of keys to it.
 
-`keys` has the table of keys: what is taken, what holds in any case, what is left out and why, and
-what must not be left out silently. This module reads the file and applies the table.
+The table in `keys` has a verdict for each key: taken, implied, ignored or refused.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ _SEPARATOR = re.compile(r"(?<!\\)(\s*[=:]\s*|\s+)")
 
 @dataclass(frozen=True, slots=True)
 class Property:
+    """The value of a key in the file, and the line where it begins."""
+
     value: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """One key of the file."""
+    """One key of the file, and its meaning for Quire."""
 
     name: str
     value: str
@@ -38,8 +39,13 @@ class KeyLine:
 
 
 def parse_properties(text: str) -> dict[str, Property]:
-    """Java's properties: comments, continued lines, `=`, `:` or blanks between. The last one
-    counts. ValueError names the line."""
+    """Parse Java properties: comments, continued lines, and `=`, `:` or blanks as separators.
+
+    If a key occurs several times, the last one counts.
+
+    Raises:
+        ValueError: A value contains `${...}`, which Java would replace. The message names the line.
+    """
     found: dict[str, Property] = {}
     whole, first = "", 0
     for number, line in enumerate([*text.splitlines(), ""], 1):
@@ -55,7 +61,8 @@ def parse_properties(text: str) -> dict[str, Property]:
         name, value = _split(whole)
         if "${" in value:
             raise ValueError(
-                f"line {first}: {name}: Java would replace {value!r} at its start: write the value"
+                f"line {first}: {name}: Java would replace the variable in {value!r}; write its "
+                "value instead"
             )
         found[name] = Property(value, first)
         whole = ""
@@ -75,13 +82,17 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLine]:
-    """In the order of the file; at the end what Apache would do though the file does not say it."""
+    """Return the meaning of each key, in the order of the file.
+
+    At the end come the settings that Apache's bookie would use although the file does not name
+    them.
+    """
     values = {name: one.value for name, one in properties.items() if one.value not in MEANS_UNSET}
     lines: list[KeyLine] = []
     for name, one in properties.items():
         rule = rule_of(name)
         if one.value in MEANS_UNSET:
-            outcome = ignored("it has no value")
+            outcome = ignored("the key has no value")
         elif rule is None:
             near = nearest(name, RULES)
             hint = f"; did you mean {near}?" if near else ""
@@ -90,14 +101,14 @@ def translate(properties: Mapping[str, Property], host: HostFacts) -> list[KeyLi
             try:
                 outcome = rule.apply(Asked(one.value, values, host))
             except ValueError as error:
-                outcome = refused(f"{error}: correct it, or remove the key")
+                outcome = refused(f"{error}: correct the value, or remove the key")
         lines.append(KeyLine(name, one.value, one.line, outcome))
     lines += [KeyLine("", "", 0, outcome) for outcome in unsaid(Asked("", values, host))]
     return lines
 
 
 def as_layer(lines: list[KeyLine], source: str) -> Layer:
-    """Return the keys that are taken as a layer of configuration. Refused keys are its problems."""
+    """Return the taken keys as a layer of configuration, with the refused keys as its problems."""
     layer = Layer()
     for one in lines:
         where = f"{source}:{one.line}" if one.line else source

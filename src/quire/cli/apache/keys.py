@@ -1,7 +1,7 @@
-"""The table of Apache's keys, `bk_server.toml`, as rules that can be applied.
+"""The table of Apache's keys in `bk_server.toml`, as rules that can be applied.
 
 `quire bookie start --bk-server-conf`, `quire bookie conf` and
-docs/reference/apache-configuration.md are made from it.
+docs/reference/apache-configuration.md use these rules.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from quire.cli.apache.rules import Asked, KeyOutcome, Verdict, boolean, number, 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
+    """The meaning of one of Apache's keys."""
+
     verdict: Verdict
-    """For the usual values; `apply` may decide otherwise."""
+    """The verdict for the usual values. `apply` may decide otherwise for others."""
     text: str
-    """For the document: the key of Quire and how the value changes, or why it is left out."""
+    """The text of the document: Quire's key and the conversion of the value, or the reason."""
     apply: Callable[[Asked], KeyOutcome]
-    """Raises ValueError for a value that cannot be."""
+    """Decides about a value. Raises ValueError if the value is not possible."""
 
 
-SECONDS = "milliseconds become seconds"
-NEVER = "0 and less: never"
+SECONDS = "milliseconds are converted to seconds"
+NEVER = "0 or less means never"
 CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "text": (str, ""),
     "whole": (whole, ""),
@@ -38,14 +40,14 @@ CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "interval": (lambda text: max(0.0, number(text)), NEVER),
     "seconds_of_ms": (lambda text: number(text) / 1000, SECONDS),
     "positive_seconds_of_ms": (lambda text: max(0.0, number(text) / 1000), f"{SECONDS}; {NEVER}"),
-    "script": (lambda text: f"script:{text}", "`script:FILE`"),
-    "table": (lambda text: f"table:{text}", "`table:FILE`"),
+    "script": (lambda text: f"script:{text}", "the value becomes `script:FILE`"),
+    "table": (lambda text: f"table:{text}", "the value becomes `table:FILE`"),
 }
-"""The conversion of a value, and how the document says it."""
+"""The conversions of values by name, each with its description in the document."""
 
 
 def _rule(row: Mapping[str, str]) -> KeyRule:
-    """Read one row of the table."""
+    """Return the rule for one row of the table."""
     if "to" in row:
         return _taken(row["to"], row.get("as", "text"), row.get("how", ""))
     verdict, text = _verdict(row, ("taken", "implied", "ignored", "refused"))
@@ -66,38 +68,41 @@ def _verdict(row: Mapping[str, str], among: tuple[Verdict, ...]) -> tuple[Verdic
 def _taken(name: str, conversion: str, how: str) -> KeyRule:
     convert, usual = CONVERSIONS[conversion]
     how = how or usual
-    text = f"`{name}`" + (f": {how}" if how else "")
+    text = f"`{name}`" + (f"; {how}" if how else "")
     return KeyRule(
         "taken", text, lambda asked: KeyOutcome("taken", how, {name: convert(asked.value)})
     )
 
 
 def _always(why: str, unless: str, verdict: Verdict, otherwise: str) -> KeyRule:
-    """Return the rule of a key that holds for every bookie of Quire, unless the file wants the
-    opposite."""
+    """Return the rule of a key that is true for every bookie of Quire.
+
+    A file may ask for the opposite with the value `unless`; then `verdict` and `otherwise` count.
+    """
 
     def apply(asked: Asked) -> KeyOutcome:
         if boolean(asked.value) is boolean(unless):
             return KeyOutcome(verdict, otherwise)
         return KeyOutcome("implied", why)
 
-    return KeyRule("implied", f"{why}. `{unless}`: {verdict}: {otherwise}", apply)
+    return KeyRule("implied", f"{why}. `{unless}` is {verdict}: {otherwise}", apply)
 
 
 TABLE = tomllib.loads(Path(__file__).with_name("bk_server.toml").read_text(encoding="utf-8"))
 RULES: dict[str, KeyRule] = {}
 GROUPS: dict[str, list[str]] = {}
-"""The names of `RULES` by what they are about, for the document."""
+"""The keys in `RULES` by their subject, for the document."""
 for _group in TABLE["group"]:
     _names = GROUPS[_group["title"]] = []
     for _row in _group["rules"]:
         _names += _row["keys"].split()
         RULES |= dict.fromkeys(_row["keys"].split(), _rule(_row))
 PREFIXES = {prefix: _rule({"ignored": why}) for prefix, why in TABLE["prefixes"].items()}
-"""Rules for whole families of keys."""
+"""The rules for all keys that begin with a prefix."""
 
 
 def rule_of(name: str) -> KeyRule | None:
+    """Return the rule for a key, or None if Apache has no such key."""
     if (rule := RULES.get(name)) is not None:
         return rule
     return next((rule for prefix, rule in PREFIXES.items() if name.startswith(prefix)), None)

@@ -1,4 +1,4 @@
-"""The keys of Apache's `bk_server.conf` that need thought, each with a function that decides.
+"""Functions that decide about keys of Apache's `bk_server.conf` by their value.
 
 The table `bk_server.toml` names these functions.
 """
@@ -29,8 +29,8 @@ RESOLVERS = {
     "ScriptBasedMapping": "networkTopologyScriptFileName",
     "TableMapping": "networkTopologyTableFileName",
 }
-NO_HTTP = "elsewhere than on loopback Quire's needs a token and TLS: `bookie.http`"
-NO_TLS = "tlsProviderFactoryClass is not set, so that Apache offers no TLS"
+NO_HTTP = "on other addresses than loopback Quire's HTTP server needs a token and TLS"
+NO_TLS = "tlsProviderFactoryClass is not set, so Apache offers no TLS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class HostFacts:
     """The facts about this machine that the translation needs."""
 
     own_host: Callable[[bool, bool], str]
-    """(host name rather than address, short): how Apache's bookie would call itself."""
+    """Return the name or address under which Apache's bookie would register. The arguments say
+    whether it is a host name, and whether that is shortened."""
     own_user: Callable[[], str]
     disk_bytes: Callable[[str], int | None]
     """The size of the disk that a directory is on."""
@@ -51,12 +52,13 @@ class KeyOutcome:
     verdict: Verdict
     why: str
     keys: Mapping[str, object] = field(default_factory=dict)
-    """Keys of Quire with their values. For a refused key: those that would help, said elsewhere."""
+    """The keys of Quire with their values. For a refused key: the keys that solve the problem if
+    another layer sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One key of the file, and what its rule may look at."""
+    """One key of the file, with the facts that its rule may use."""
 
     value: str
     all: Mapping[str, str]
@@ -65,15 +67,16 @@ class Asked:
 
     @property
     def tls_on(self) -> bool:
+        """Whether the file switches TLS on."""
         return "tlsProviderFactoryClass" in self.all
 
     def wants(self, name: str) -> bool:
-        """Whether another key of the file is true. ValueError."""
+        """Return whether another key of the file is true. Raises ValueError if it is no boolean."""
         return boolean(self.all.get(name, "false"))
 
 
 def taken(why: str = "", /, **keys: object) -> KeyOutcome:
-    """`__` in a name stands for the dot: bookie__port."""
+    """Return the outcome that sets these keys. `__` in a name is a dot: `bookie__port`."""
     return KeyOutcome(
         "taken", why, {name.replace("__", "."): value for name, value in keys.items()}
     )
@@ -106,7 +109,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
 def whole(text: str) -> int:
@@ -121,7 +124,7 @@ def short_class(text: str) -> str:
     return text.rpartition(".")[2]
 
 
-# -- single keys that need thought ------------------------------------------------------------
+# -- the functions that the table names -------------------------------------------------------
 
 
 def advertised(asked: Asked) -> KeyOutcome:
@@ -130,14 +133,19 @@ def advertised(asked: Asked) -> KeyOutcome:
 
 def interface(asked: Asked) -> KeyOutcome:
     if "advertisedAddress" in asked.all:
-        return ignored("advertisedAddress says it; give --bind for the address to listen on")
-    why = f"name the address of {asked.value} with advertisedAddress, or --advertise"
+        return ignored(
+            "advertisedAddress sets the address; give `--bind` for the address to listen on"
+        )
+    why = (
+        f"Quire does not look up interfaces: set the address of {asked.value} with "
+        "advertisedAddress or `--advertise`"
+    )
     return KeyOutcome("refused", why, {"bookie.advertise": None})
 
 
 def uri_from_parts(asked: Asked) -> KeyOutcome:
     if "metadataServiceUri" in asked.all:
-        return ignored("metadataServiceUri says it")
+        return ignored("metadataServiceUri is set and counts instead")
     factory = short_class(asked.all.get("ledgerManagerFactoryClass", ""))
     manager = MANAGERS.get(factory) or asked.all.get("ledgerManagerType")
     servers = ";".join(words(asked.value))
@@ -147,42 +155,46 @@ def uri_from_parts(asked: Asked) -> KeyOutcome:
 
 def part_of_uri(asked: Asked) -> KeyOutcome:
     if "metadataServiceUri" in asked.all:
-        return ignored("metadataServiceUri says it")
-    return implied("in `metadata`, beside zkServers")
+        return ignored("metadataServiceUri is set and counts instead")
+    return implied("it is a part of `metadata`, together with zkServers")
 
 
 def disk_threshold(key: str, asked: Asked) -> KeyOutcome:
-    """Return the share of the smallest disk that must stay free, as the value of `key`."""
+    """Set `key` to the number of bytes of the smallest disk that must stay free."""
     share = number(asked.value)
     if not 0 < share < 1:
-        raise ValueError(f"{asked.value} is not a share of a disk")
+        raise ValueError(f"{asked.value} is not a share between 0 and 1")
     sizes = [asked.host.disk_bytes(one) for one in words(asked.all.get("ledgerDirectories", ""))]
     known = [size for size in sizes if size is not None]
     if not known:
-        return ignored(f"the size of the disk is not known: set `{key}`")
+        return ignored(f"the size of the disk is not known: set `{key}` instead")
     free = int(min(known) * (1 - share))
-    return KeyOutcome("taken", f"{1 - share:.0%} of the smallest disk", {key: free})
+    return KeyOutcome("taken", f"this is {1 - share:.0%} of the smallest disk", {key: free})
 
 
 def low_water_threshold(asked: Asked) -> KeyOutcome:
-    """Decide `diskUsageLwmThreshold`, which Apache uses as the upper mark of free
-    space. It has an effect only if it is below `diskUsageThreshold`."""
+    """Set the free space above which the bookie is writable again.
+
+    Apache uses `diskUsageLwmThreshold` only if it is below `diskUsageThreshold`.
+    """
     limit = asked.all.get("diskUsageThreshold")
     if limit is None or number(asked.value) > number(limit):
-        return ignored("it has a meaning only beside a `diskUsageThreshold` that is larger")
+        return ignored("it counts only if diskUsageThreshold is set and larger")
     return disk_threshold("bookie.writable_free_bytes", asked)
 
 
 def compaction_interval(which: str, asked: Asked) -> KeyOutcome:
     if number(asked.value) <= 0:
-        return KeyOutcome("taken", "never", {f"bookie.compact_{which}_ratio": 0.0})
+        return KeyOutcome(
+            "taken", f"there are no {which} compactions", {f"bookie.compact_{which}_ratio": 0.0}
+        )
     return KeyOutcome("taken", "", {f"bookie.compact_{which}_interval_s": number(asked.value)})
 
 
 def compaction_threshold(which: str, asked: Asked) -> KeyOutcome:
     interval = asked.all.get(f"{which}CompactionInterval")
     if interval is not None and number(interval) <= 0:
-        return ignored(f"{which}CompactionInterval switches it off")
+        return ignored(f"{which}CompactionInterval switches these compactions off")
     return KeyOutcome("taken", "", {f"bookie.compact_{which}_ratio": max(0.0, number(asked.value))})
 
 
@@ -194,15 +206,17 @@ def compaction_rate(asked: Asked) -> KeyOutcome:
 
 def tls_factory(asked: Asked) -> KeyOutcome:
     if short_class(asked.value) != "TLSContextFactory":
-        return refused("Quire has one implementation of TLS: remove the key, or set bookie.tls")
+        return refused(
+            "Quire has one implementation of TLS: remove the key, or set the table `bookie.tls`"
+        )
     if asked.all.get("tlsKeyStoreType", "JKS").upper() != "PEM":
         return refused(
-            "Quire reads PEM files, not key stores of Java: export certificate and key, and set "
+            "Quire reads PEM files, not Java key stores: export the certificate and the key, set "
             "tlsKeyStoreType=PEM, tlsKeyStore (the key), tlsCertificatePath and tlsTrustStore"
         )
     if "tlsCertificatePath" not in asked.all:
-        return refused("TLS needs tlsCertificatePath, the certificate in PEM")
-    return implied("TLS is offered where there is a certificate")
+        return refused("TLS needs a certificate: set tlsCertificatePath to a PEM file")
+    return implied("a bookie with a certificate offers TLS")
 
 
 def tls(name: str, asked: Asked) -> KeyOutcome:
@@ -220,74 +234,86 @@ def tls_clients(asked: Asked) -> KeyOutcome:
 
 def tls_refresh(asked: Asked) -> KeyOutcome:
     if not asked.tls_on or number(asked.value) <= 0:
-        return ignored("files that change are followed in any case")
+        return ignored("a bookie always reads changed files again")
     return taken(bookie__tls__reload_check_s=number(asked.value))
 
 
 def auth(asked: Asked) -> KeyOutcome:
     if short_class(asked.value) == "AuthenticationDisabledAuthProviderFactory":
-        return implied("as without authorised roles")
+        return implied("a bookie without authorised roles serves every client")
     if short_class(asked.value) != "BookieAuthZFactory":
         return refused(
-            "Quire would let everybody in: it knows clients by their certificates. Set "
-            "BookieAuthZFactory, authorizedRoles and TLS, or remove the key"
+            "Quire identifies clients by their certificates only, so it would serve everybody. "
+            "Set BookieAuthZFactory, authorizedRoles and TLS, or remove the key"
         )
     if not asked.tls_on or "authorizedRoles" not in asked.all:
-        return refused("it needs TLS (tlsProviderFactoryClass) and authorizedRoles")
+        return refused(
+            "BookieAuthZFactory needs TLS and roles: set tlsProviderFactoryClass and "
+            "authorizedRoles"
+        )
     return taken(bookie__tls_required=True)
 
 
 def roles(asked: Asked) -> KeyOutcome:
     if "bookieAuthProviderFactoryClass" not in asked.all:
-        return ignored("bookieAuthProviderFactoryClass is not set, so that Apache checks no roles")
+        return ignored("bookieAuthProviderFactoryClass is not set, so Apache checks no roles")
     return taken(bookie__authorized_roles=words(asked.value))
 
 
 def users(asked: Asked) -> KeyOutcome:
     user = asked.host.own_user()
     if user in words(asked.value):
-        return implied(f"this process runs as {user}")
-    return refused(f"this process runs as {user}: start it as one of these")
+        return implied(f"this process runs as {user}, who is permitted")
+    return refused(
+        f"this process runs as {user}, who is not permitted: start it as one of these users"
+    )
 
 
 def policy(asked: Asked) -> KeyOutcome:
     policy = POLICIES.get(short_class(asked.value))
     if policy is None:
-        return refused(f"Quire has {', '.join(POLICIES)}: choose one, or remove the key")
+        return refused(
+            f"Quire has no such policy: choose one of {', '.join(POLICIES)}, or remove the key"
+        )
     return taken(client__placement__policy=policy)
 
 
 def resolver(asked: Asked) -> KeyOutcome:
     name = short_class(asked.value)
     if name == "ZkBookieRackAffinityMapping":
-        return taken("Pulsar's table", client__placement__locations="metadata")
+        return taken("locations come from Pulsar's table", client__placement__locations="metadata")
     if name in RESOLVERS:
-        return implied(f"by {RESOLVERS[name]}")
-    return ignored("set `client.placement.locations`: see docs/guides/placement.md")
+        return implied(f"{RESOLVERS[name]} sets the locations")
+    return ignored(
+        "Quire has no such resolver: set `client.placement.locations` (docs/guides/placement.md)"
+    )
 
 
 def http_enabled(asked: Asked) -> KeyOutcome:
     if not boolean(asked.value):
-        return implied("it is off unless asked for")
+        return implied("the HTTP server runs only if `bookie.http` is set")
     host, port = asked.all.get("httpServerHost", "0.0.0.0"), asked.all.get("httpServerPort", "8080")
     if host not in ("localhost", "127.0.0.1"):
-        return ignored(f"it would answer everybody who reaches {host_port(host, port)}: {NO_HTTP}")
+        return ignored(
+            f"everybody who reaches {host_port(host, port)} could use it. {NO_HTTP}: set "
+            "`bookie.http`"
+        )
     return taken(bookie__http=host_port(host, port))
 
 
 def zookeeper_acls(asked: Asked) -> KeyOutcome:
     if not boolean(asked.value):
-        return implied("without an identity everyone may do everything, as in Apache's")
+        return implied("without an identity, everybody may change the nodes, as with Apache")
     return refused(
-        "name a file with user:password in QUIRE_ZOOKEEPER_AUTH_FILE, so that what Quire creates "
-        "belongs to it, and remove the key"
+        "set QUIRE_ZOOKEEPER_AUTH_FILE to a file with user:password, so that the nodes belong to "
+        "this user, and remove the key"
     )
 
 
 def explicit_version(asked: Asked) -> KeyOutcome:
     if whole(asked.value) in (2, 3):
         return taken(client__ledger_metadata_version=whole(asked.value))
-    return ignored("new ledgers have format 3")
+    return ignored("Quire stores new ledgers in format 2 or 3; the default is 3")
 
 
 def bytes_per_s(asked: Asked) -> KeyOutcome:
@@ -296,10 +322,11 @@ def bytes_per_s(asked: Asked) -> KeyOutcome:
 
 
 def unsaid(asked: Asked) -> Iterator[KeyOutcome]:
-    """Yield what Apache does where the file says nothing, and Quire would not."""
+    """Yield what Apache does, and Quire would not, if the file does not set certain keys."""
     if "listeningInterface" not in asked.all:
         yield taken(
-            "without listeningInterface Apache listens on all addresses", bookie__bind="0.0.0.0"
+            "Apache listens on all addresses if listeningInterface is not set",
+            bookie__bind="0.0.0.0",
         )
     if "advertisedAddress" in asked.all or "listeningInterface" in asked.all:
         return
@@ -309,10 +336,13 @@ def unsaid(asked: Asked) -> Iterator[KeyOutcome]:
     if local and not asked.wants("allowLoopback"):
         yield KeyOutcome(
             "refused",
-            "without advertisedAddress Apache takes the address of this host's name, which is "
-            f"{host or 'not known'}: name the host under which clients reach it "
-            "(advertisedAddress, --advertise)",
+            "Apache advertises the address of this host's name if advertisedAddress is not set. "
+            f"That address is {host or 'not known'}: name the host under which clients reach this "
+            "bookie (advertisedAddress, `--advertise`)",
             {"bookie.advertise": None},
         )
     else:
-        yield taken("the address of this host, as Apache's", bookie__advertise=host or "127.0.0.1")
+        yield taken(
+            "Apache advertises the address of this host if advertisedAddress is not set",
+            bookie__advertise=host or "127.0.0.1",
+        )

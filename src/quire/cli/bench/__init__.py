@@ -1,4 +1,5 @@
 """The commands `quire bench ...`.
 
-`bench` declares them and prints results; `core`, `tail`, `stream` and `rereplicate` measure.
+`bench` declares the commands and prints results; `core`, `tail`, `stream` and `rereplicate`
+measure.
 """

@@ -1,6 +1,7 @@
-"""`quire bench`: what is asked for, and how results are printed. The measuring is in `bench_core`.
+"""The commands `quire bench ...`: their options, and the output of results. `core` measures.
 
-One line of results a round on standard output. Only the rate of operations is followed by `/s`.
+Each round prints one line of results on standard output. Only the rate of operations is followed by
+`/s`.
 """
 
 from __future__ import annotations
@@ -82,24 +83,27 @@ def _size(least: int, default: int, text: str) -> Decorator:
     return click.option("--size", type=Size(least), default=default, show_default=True, help=text)
 
 
-_SIZE = _size(0, DEFAULT_SIZE_BYTES, "Payload bytes of an entry.")
-_ROUNDS = _count("--rounds", DEFAULT_ROUNDS, "Measured rounds: one line of results each.")
+_SIZE = _size(0, DEFAULT_SIZE_BYTES, "The payload of each entry, in bytes.")
+_ROUNDS = _count(
+    "--rounds", DEFAULT_ROUNDS, "The number of measured rounds. Each prints one line of results."
+)
 _WARM_UP = _count(
     "--warm-up",
     DEFAULT_WARM_UP_ENTRIES,
-    "Entries appended before the first round; they do not count.",
+    "The number of entries to append before the first round, without measuring them.",
     least=0,
 )
-_OUTSTANDING = _count("--outstanding", DEFAULT_OUTSTANDING, "Unacknowledged appends at any time.")
+_OUTSTANDING_HELP = "The number of unacknowledged appends at any time."
+_OUTSTANDING = _count("--outstanding", DEFAULT_OUTSTANDING, _OUTSTANDING_HELP)
 _MODE = click.option(
     "--mode",
     type=click.Choice(["many", "one"]),
     default="many",
     show_default=True,
-    help="append_many in pieces, or a task for each outstanding append.",
+    help="How to append. many: append_many in batches. one: one task for each outstanding append.",
 )
-_KEEP = flag("--keep", "Keep the ledgers; they are deleted otherwise.")
-_JSON = json_option("One JSON object a round.")
+_KEEP = flag("--keep", "Keep the ledgers. By default, they are deleted at the end.")
+_JSON = json_option("Print one JSON object per round.")
 
 
 def _options(*options: Decorator) -> Decorator:
@@ -129,7 +133,7 @@ def _work(verb: str, given: dict[str, Any]) -> BenchOptions:
 def _check_size(size: int, digest: str) -> None:
     most = max_payload_bytes(DigestType.parse(digest))
     if size > most:
-        raise click.UsageError(f"--size {size}: an entry holds at most {most} bytes")
+        raise click.UsageError(f"--size {size} is too large: an entry has at most {most} bytes")
 
 
 # -- commands ---------------------------------------------------------------------------------
@@ -137,55 +141,65 @@ def _check_size(size: int, digest: str) -> None:
 
 @click.command()
 @_options(
-    _ENTRIES("Appends in a round."),
+    _ENTRIES("The number of appends in each round."),
     _SIZE,
     _OUTSTANDING,
     _ROUNDS,
-    _count("--ledgers", 1, "Ledgers that take entries in turn."),
+    _count("--ledgers", 1, "The number of ledgers to append to in turn."),
     _MODE,
     _WARM_UP,
 )
 def add(ledgers: int, mode: str, **given: Any) -> None:
-    """Appends, many outstanding: rate, and latency of a piece or of an append."""
+    """Measure append throughput with many appends outstanding.
+
+    The results are the rate, and the latency of each batch (--mode many) or append (--mode one).
+    """
     run_async(_add(_work("add", given), ledgers, mode))
 
 
 @click.command("ledgers")
 @_options(
-    _ENTRIES("Appends in a round."),
+    _ENTRIES("The number of appends in each round."),
     _SIZE,
     _OUTSTANDING,
     _ROUNDS,
-    _count("--ledgers", 1_000, "Ledgers that take entries in turn."),
+    _count("--ledgers", 1_000, "The number of ledgers to append to in turn."),
     _MODE,
     _WARM_UP,
 )
 def ledgers(ledgers: int, mode: str, **given: Any) -> None:
-    """Appends to many ledgers in turn (`bench add --ledgers N`)."""
+    """Measure appends that are spread over many ledgers.
+
+    This is the same as `quire bench add --ledgers N`.
+    """
     run_async(_add(_work("ledgers", given), ledgers, mode))
 
 
 @click.command()
 @_options(
-    _count("--entries", 2_000, "Appends in a round."),
+    _count("--entries", 2_000, "The number of appends in each round."),
     _SIZE,
-    _count("--outstanding", 1, "Unacknowledged appends at any time."),
+    _count("--outstanding", 1, _OUTSTANDING_HELP),
     click.option(
         "--rate",
         type=FiniteRange(min=0, min_open=True),
-        help="Appends a second, whatever is outstanding, instead of --outstanding.",
+        help="Append at this rate per second, regardless of the number of unacknowledged appends. "
+        "This replaces --outstanding.",
     ),
     _ROUNDS,
     _WARM_UP,
 )
 def latency(rate: float | None, **given: Any) -> None:
-    """Latency of single appends: one outstanding, or some, or at a given rate."""
+    """Measure the latency of single appends.
+
+    By default, one append is outstanding at any time; --outstanding and --rate change that.
+    """
     run_async(_latency(_work("latency", given), rate))
 
 
 @click.command()
 @_options(
-    _ENTRIES("Entries of the ledger that is written first."),
+    _ENTRIES("The number of entries in the ledger that is written first."),
     _SIZE,
     _OUTSTANDING,
     _ROUNDS,
@@ -194,63 +208,65 @@ def latency(rate: float | None, **given: Any) -> None:
         "ledger_id",
         metavar="ID",
         type=click.IntRange(0, LEDGER_ID_MAX),
-        help="Read this one instead.",
+        help="Read this ledger instead of writing one first.",
     ),
     password_option,
 )
 def read(ledger_id: int | None, password: bytes, **given: Any) -> None:
-    """Sequential read of a whole ledger, digests verified."""
+    """Measure sequential reads of a whole ledger. All digests are verified."""
     run_async(_read(_work("read", given), ledger_id, password))
 
 
 @click.command()
 @_options(
-    _count("--entries", 1_000, "Entries in flight of each ledger."),
+    _count("--entries", 1_000, "The number of entries of each ledger."),
     _SIZE,
     _OUTSTANDING,
     _ROUNDS,
-    _count("--ledgers", 20, "Ledgers opened in a round."),
+    _count("--ledgers", 20, "The number of ledgers to recover in each round."),
 )
 def recover(ledgers: int, **given: Any) -> None:
-    """Time to open a ledger with recovery after its writer is gone.
+    """Measure recovery of ledgers whose writer is gone.
 
-    All entries are in flight at once and acknowledged; --outstanding changes nothing here.
+    The time to open each ledger with recovery is measured. All entries of a ledger are appended at
+    once and acknowledged, so --outstanding has no effect.
     """
     run_async(_recover(_work("recover", given), ledgers))
 
 
 @click.command()
 @_options(
-    _count("--entries", 5_000, "Entries of each ledger."),
+    _count("--entries", 5_000, "The number of entries of each ledger."),
     _SIZE,
     _OUTSTANDING,
     _ROUNDS,
-    _count("--ledgers", 20, "Ledgers, each of which gets another bookie if it names that one."),
+    _count("--ledgers", 20, "The number of ledgers to write in each round."),
 )
 def rereplicate(ledgers: int, **given: Any) -> None:
-    """Entries copied when a bookie is taken out of closed ledgers.
+    """Measure how fast the data of a bookie is re-replicated.
 
-    The cluster needs one bookie more than --ensemble.
+    Closed ledgers are written, and the bookie that most of them use is replaced in all of them. The
+    cluster must have at least one bookie more than --ensemble.
     """
     run_async(_rereplicate(_work("rereplicate", given), ledgers))
 
 
 @click.command()
 @_options(
-    _count("--entries", 20_000, "Appends in a round."),
+    _count("--entries", 20_000, "The number of appends in each round."),
     _SIZE,
     click.option(
         "--rate",
         type=FiniteRange(min=0, min_open=True),
         default=DEFAULT_TAIL_RATE,
         show_default=True,
-        help="Appends a second.",
+        help="The rate of appends per second.",
     ),
-    _count("--readers", 1, "Readers that follow the ledger while it is written."),
+    _count("--readers", 1, "The number of readers that follow the ledger while it is written."),
     click.option(
         "--clients",
         type=click.IntRange(min=1),
-        help="Clients that they are spread over.  [default: one for each]",
+        help="The number of clients that the readers use. [default: one for each reader]",
     ),
     click.option(
         "--explicit-lac",
@@ -258,7 +274,8 @@ def rereplicate(ledgers: int, **given: Any) -> None:
         type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
         default=0,
         show_default=True,
-        help="The writer tells the LAC by itself after so many milliseconds without an append.",
+        help="Let the writer report its last acknowledged entry after this many milliseconds "
+        "without an append. 0 means never.",
     ),
     _ROUNDS,
     _WARM_UP,
@@ -266,28 +283,35 @@ def rereplicate(ledgers: int, **given: Any) -> None:
 def tail(
     rate: float, readers: int, clients: int | None, explicit_lac_s: float, **given: Any
 ) -> None:
-    """Time from an append, and from its acknowledgement, to its delivery at readers that follow the
-    ledger."""
+    """Measure the time from an append to its delivery at readers.
+
+    The readers follow the ledger. The time from the acknowledgement of the append is measured as
+    well.
+    """
     if readers > READERS_MAX:
-        raise click.UsageError(f"--readers {readers}: at most {READERS_MAX}")
+        raise click.UsageError(f"--readers {readers} is too large: the limit is {READERS_MAX}")
     clients = readers if clients is None else clients
     if clients > readers:
-        raise click.UsageError(f"--clients {clients}: more than --readers {readers}")
+        raise click.UsageError(f"--clients {clients} is greater than --readers {readers}")
     run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_s))
 
 
 @click.command()
 @_options(
     click.argument("what", type=click.Choice(["write", "read", "tail"])),
-    _count("--entries", 1_000_000, "Records of a stream in a round (tail: 500 are plenty)."),
-    _size(1, 100, "Payload bytes of a record."),
+    _count(
+        "--entries",
+        1_000_000,
+        "The number of records of each stream in a round. For tail, 500 are enough.",
+    ),
+    _size(1, 100, "The payload of each record, in bytes."),
     _ROUNDS,
-    _count("--streams", 1, "Streams that are written at once (write)."),
-    _count("--readers", 1, "Readers that follow (tail)."),
-    flag("--lz4", "Compress entries."),
+    _count("--streams", 1, "With write: the number of streams to write at the same time."),
+    _count("--readers", 1, "With tail: the number of readers that follow the stream."),
+    flag("--lz4", "Compress entries with LZ4."),
 )
 def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
-    """Records through streams: written, read back, or followed one by one."""
+    """Measure writing, reading or following streams."""
     run_async(_stream(_work(f"stream {what}", given), what, streams, readers, lz4))
 
 
@@ -298,7 +322,7 @@ async def _add(work: BenchOptions, count: int, mode: str) -> None:
     from quire.cli.bench import core as bench_core
 
     if count > LEDGERS_MAX:
-        raise click.UsageError(f"--ledgers {count}: at most {LEDGERS_MAX}")
+        raise click.UsageError(f"--ledgers {count} is too large: the limit is {LEDGERS_MAX}")
 
     def appends(writers: list[quire.LedgerWriter], load: Load) -> bench_core.Measured:
         if mode == "one":
@@ -309,10 +333,10 @@ async def _add(work: BenchOptions, count: int, mode: str) -> None:
 
     async with connect(work.uri) as client:
         await _warm_up(client, work)
-        collect_on_demand()  # else every look at thousands of writers shows as late entries
+        collect_on_demand()  # otherwise each collection, with many writers, delays entries
 
         async def round_() -> RoundResult:
-            gc.collect()  # what the round before has left
+            gc.collect()  # the garbage of the previous round
             made = bench_core.ledgers(client, work.shape, count, keep=work.keep)
             async with made as writers:
                 return await bench_core.measure(work.load, appends(writers, work.load))
@@ -349,10 +373,10 @@ async def _tail(
     async with writing as client, AsyncExitStack() as stack:
         await _warm_up(client, work)
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
-        collect_on_demand()  # else each look at all objects shows as late entries
+        collect_on_demand()  # otherwise each collection delays entries
 
         async def round_() -> RoundResult:
-            gc.collect()  # what the round before has left
+            gc.collect()  # the garbage of the previous round
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
                 readers = await bench_tail.open_all(following, writers[0].ledger_id, count)
                 return await bench_tail.tail_paced(writers[0], readers, work.load, rate)
@@ -388,7 +412,7 @@ async def _warm_up(client: Client, work: BenchOptions) -> None:
         load = bench_core.Load(work.warm_up, work.load.size_bytes, WARM_UP_OUTSTANDING)
         async with bench_core.ledgers(client, work.shape) as writers:
             await bench_core.add_many(writers[0], load)
-    # What is loaded now stays: a collection that looked at it all would show as a late entry.
+    # Freeze the present objects: a collection that examines them all would delay entries.
     gc.collect()
     gc.freeze()
 
@@ -448,7 +472,7 @@ async def _rounds(work: BenchOptions, round_: Callable[[], Awaitable[RoundResult
 def _print(work: BenchOptions, number: int, result: RoundResult) -> None:
     p50, p99 = result.percentile_ms(50), result.percentile_ms(99)
     acked = [result.percentile_ms(percent, since_acked=True) for percent in (50, 99)]
-    # Openings of ledgers are told by their time; a rate of them would mislead.
+    # Recoveries are reported by their latency only, because a rate would be misleading.
     rated = work.verb != "recover"
     if work.as_json:
         print_json(

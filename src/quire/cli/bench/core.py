@@ -23,9 +23,9 @@ PIECES = 6
 """The number of pieces that the outstanding entries are divided into. Fewer pieces leave a bookie
 without work while it syncs; more pieces are smaller."""
 PACE_S = 0.001
-"""A paced load hands over what is due this often."""
+"""Seconds between two times at which a paced load submits the entries that are due."""
 METADATA_IN_FLIGHT = 32
-"""Ledgers created or deleted at the same time."""
+"""The number of ledgers that are created or deleted at the same time."""
 PATTERN = b"abcdefghijklmnopqrstuvwxyz"
 
 
@@ -41,6 +41,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """The amount of work of a round."""
+
     entries: int
     size_bytes: int
     outstanding: int
@@ -49,7 +51,7 @@ class Load:
         return (PATTERN * (self.size_bytes // len(PATTERN) + 1))[: self.size_bytes]
 
     def pieces(self) -> list[int]:
-        """`outstanding`, divided."""
+        """Return the sizes of the pieces that `outstanding` is divided into."""
         count = min(PIECES, self.outstanding)
         size, more = divmod(self.outstanding, count)
         return [size + (index < more) for index in range(count)]
@@ -57,7 +59,7 @@ class Load:
 
 @dataclass(slots=True)
 class RoundResult:
-    """One measured round."""
+    """The results of one measured round."""
 
     operations: int = 0
     payload_bytes: int = 0
@@ -65,11 +67,11 @@ class RoundResult:
     cpu_seconds: float = 0.0
     """The CPU time of this process, which is the client."""
     latencies: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds, for how many operations)."""
+    """Latencies in seconds, each with the number of operations that had it."""
     since_acked: list[tuple[float, int]] = field(default_factory=list)
-    """Latencies from the acknowledgement on, where these are measured."""
+    """Latencies from the acknowledgement on, if they are measured."""
     deliveries: int = 0
-    """To all readers together, where readers are what is measured."""
+    """The number of entries delivered to all readers together, if readers are measured."""
 
     @property
     def rate_per_s(self) -> float:
@@ -101,7 +103,7 @@ Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
 
 
 async def measure(load: Load, work: Measured) -> RoundResult:
-    """`work` appends `load.entries` entries and gives their latencies."""
+    """Measure `work`, which appends `load.entries` entries and returns their latencies."""
     cpu, began = time.process_time(), time.perf_counter()
     latencies = await work()
     seconds = time.perf_counter() - began
@@ -117,7 +119,10 @@ async def measure(load: Load, work: Measured) -> RoundResult:
 async def ledgers(
     client: Client, shape: Shape, count: int = 1, *, keep: bool = False
 ) -> AsyncIterator[list[LedgerWriter]]:
-    """New ledgers. Deleted at the end, also after an error; with `keep`, closed instead."""
+    """Create ledgers, and delete them at the end, also after an error.
+
+    With `keep`, they are closed instead.
+    """
     writers: list[LedgerWriter] = []
     try:
         for done in range(0, count, METADATA_IN_FLIGHT):
@@ -147,8 +152,10 @@ async def create(client: Client, shape: Shape) -> LedgerWriter:
 
 
 async def delete(client: Client, ledger_id: int) -> None:
-    """Delete a ledger. An error is ignored, so that it does not hide a first one or void a
-    measurement."""
+    """Delete a ledger.
+
+    Errors are ignored, so that they neither hide an earlier error nor invalidate a measurement.
+    """
     try:
         await client.delete_ledger(ledger_id)
     except QuireError:
@@ -176,7 +183,7 @@ async def _for_each(
 
 
 async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
-    """`append_many` of pieces; as many pieces under way as make `outstanding` entries."""
+    """Append pieces with `append_many`, so that `outstanding` entries are unacknowledged."""
     payload = load.payload()
     left = load.entries
     latencies: list[tuple[float, int]] = []
@@ -198,7 +205,10 @@ async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
 
 
 async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
-    """`outstanding` tasks that each `append` one entry after the other, to the ledgers in turn."""
+    """Append with `outstanding` tasks, each of which appends one entry after the other.
+
+    The entries go to the ledgers in turn.
+    """
     payload = load.payload()
     upcoming, entries, turns = 0, load.entries, len(writers)
     latencies: list[tuple[float, int]] = []
@@ -220,13 +230,16 @@ async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tu
 
 
 async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
-    """Single entries to the ledgers in turn, `outstanding` over all of them, without a task for
-    each: handed over in pieces, and waited for piece by piece."""
+    """Append single entries to the ledgers in turn, without a task for each entry.
+
+    Entries are submitted in pieces and awaited piece by piece, with `outstanding` unacknowledged
+    entries over all ledgers.
+    """
     payload = load.payload()
     sizes, in_turn = load.pieces(), cycle(writers)
     latencies: list[tuple[float, int]] = []
     under_way: deque[tuple[float, list[LedgerWriter], list[int]]] = deque()
-    """When each piece was begun, whose entries it has, and their ids."""
+    """The start time of each piece, the writers of its entries, and the entry ids."""
     sent = 0
 
     async def wait_for_oldest() -> None:
@@ -244,15 +257,17 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
         whose = list(islice(in_turn, size))
         under_way.append((began, whose, [writer.submit(payload) for writer in whose]))
         sent += size
-        await asyncio.sleep(0)  # what was handed over leaves at the end of this turn
+        await asyncio.sleep(0)  # entries are sent at the end of this event-loop iteration
     while under_way:
         await wait_for_oldest()
     return latencies
 
 
 async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list[tuple[float, int]]:
-    """Appends at a given rate, however long the answers take; the client's own bound on bytes is
-    the only one. Latency counts from the moment of handing over."""
+    """Append at a given rate, however long the answers take.
+
+    Only the client's own limit on bytes applies. Latency is measured from the submission.
+    """
     payload = load.payload()
     loop = asyncio.get_running_loop()
     latencies: list[tuple[float, int]] = []
@@ -285,7 +300,7 @@ async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list
 
 
 async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> RoundResult:
-    """All entries in order, every digest verified; opening is not measured."""
+    """Measure reading all entries in order, with digests verified. Opening is not measured."""
     async with await client.open_ledger(ledger_id, password=password) as reader:
         cpu, began = time.process_time(), time.perf_counter()
         entries = size = 0
@@ -308,8 +323,11 @@ async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> R
 async def recover_each(
     client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
 ) -> RoundResult:
-    """`count` times: a ledger whose entries are all in flight at once and acknowledged, left open
-    by its writer, and opened with recovery by another client. Only the openings are measured."""
+    """Measure the recovery of `count` ledgers by another client.
+
+    All entries of a ledger are appended at once and acknowledged, and the writer leaves the ledger
+    open. Only opening it with recovery is measured.
+    """
     result = RoundResult()
     for _ in range(count):
         writer = await create(client, shape)

@@ -1,5 +1,7 @@
-"""The measurement of `quire bench rereplicate`: one bookie is taken out of ledgers, as jobs and
-workers do it, without a budget."""
+"""The measurement of `quire bench rereplicate`.
+
+One bookie is replaced in ledgers, as jobs and workers do it, without a limit of the rate.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ OWNER = "quire bench"
 async def rereplicate(
     client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
 ) -> RoundResult:
-    """`count` closed ledgers of `load.entries` each; then the bookie that is in most of them is
-    replaced in all of them by another client. Only that is measured: what was copied, and how long
-    it took. The bookie lives, and may be read from."""
+    """Measure the replacement of a bookie in `count` closed ledgers of `load.entries` entries each.
+
+    Another client replaces the bookie that is in most of the ledgers. Only that is measured: the
+    copied entries and the time. The bookie keeps running, and may be read from.
+    """
     async with ledgers(client, shape, count, keep=keep) as writers:
         for writer in writers:
             await add_many(writer, load)
@@ -53,7 +57,7 @@ async def rereplicate(
 
 
 def _in_most(writers: list[LedgerWriter]) -> tuple[str, list[int]]:
-    """A bookie, and the ledgers that it is in."""
+    """Return the bookie that is in most ledgers, and these ledgers."""
     ensembles = {w.ledger_id: w.metadata.last_segment.ensemble for w in writers}
     counted = Counter(bookie for ensemble in ensembles.values() for bookie in ensemble)
     (bookie, _), *_ = counted.most_common(1)

@@ -1,8 +1,8 @@
-"""The measurements of `quire bench stream`: records through the writers of streams, and back.
+"""The measurements of `quire bench stream`.
 
-write: pieces are appended as fast as they are taken; the time ends with the last acknowledgement.
-read: the whole stream is decoded record by record, without an object for each.
-tail: single records, from just before the append until a reader that follows has the record.
+write: batches are appended as fast as the writer accepts them, until the last acknowledgement.
+read: the whole stream is decoded record by record, without creating an object for each.
+tail: for single records, the time from just before the append until a reader has the record.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PATH = "/quire-bench"
 PIECE_RECORDS = 1_000
 TAIL_PAUSE_S = 0.002
 TAIL_LIMIT_S = 60.0
-"""Seconds after the last append."""
+"""Seconds after the last append within which readers must have all records."""
 
 
 @asynccontextmanager
 async def namespace(
     client: Client, shape: Shape, settings: dict[str, object], *, keep: bool
 ) -> AsyncIterator[Namespace]:
-    """One of its own, removed at the end with all its streams."""
+    """Create a namespace for the benchmark, and delete it with all its streams at the end."""
     path = f"{PATH}/{secrets.token_hex(4)}"
     quorums = {
         "ensemble_size": shape.ensemble,
@@ -54,11 +54,13 @@ async def namespace(
 
 
 async def write(streams: Namespace, load: Load, count: int) -> RoundResult:
-    """`load.entries` records to each of `count` streams at once. `outstanding` is the writer's own
-    affair."""
+    """Measure writing `load.entries` records to each of `count` streams at once.
+
+    The writer decides how many records are outstanding.
+    """
     names = [f"s{number}" for number in range(count)]
     writers = [await streams.open_writer(name, create=True) for name in names]
-    for writer in writers:  # the first segment is begun before the clock runs
+    for writer in writers:  # the first segment is begun before the measurement
         await writer.append(b"")
     cpu, began = time.process_time(), time.perf_counter()
     latencies: list[tuple[float, int]] = []
@@ -88,7 +90,7 @@ async def _fill(writer: StreamWriter, load: Load, latencies: list[tuple[float, i
 
 
 async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
-    """The whole of a stream that `write` has filled."""
+    """Measure reading the whole of a stream that `write` has written."""
     cpu, began = time.process_time(), time.perf_counter()
     records = payload_bytes = 0
     reader = await streams.open_reader(name)
@@ -104,7 +106,7 @@ async def read(streams: Namespace, name: str, load: Load) -> RoundResult:
 
 
 async def tail(streams: Namespace, load: Load, count: int) -> RoundResult:
-    """`load.entries` lone records of one stream, seen by `count` readers."""
+    """Measure the delivery of `load.entries` single records of a stream to `count` readers."""
     writer = await streams.open_writer("tail", create=True)
     await writer.append(b"")
     await asyncio.sleep(0.5)

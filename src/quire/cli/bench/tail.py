@@ -1,8 +1,8 @@
 """The measurement of `quire bench tail`: one writer at a given rate, and readers that follow it.
 
-The time of an entry ends when a reader has it with its digest verified. One time begins just before
-the append. A second one begins when the writer receives the acknowledgement, because nobody may see
-the entry earlier.
+Each measured time ends when a reader has the entry with its digest verified. The first time begins
+just before the append. The second one begins when the writer receives the acknowledgement, because
+no reader may see the entry earlier.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ async def tail_paced(
     *,
     lag_limit_s: float = LAG_LIMIT_S,
 ) -> RoundResult:
-    """`load.entries` appends at the given rate, seen by every reader. The ledger is closed.
-    TimeoutError: a reader had not seen all of them `lag_limit_s` behind the last."""
-    # Numbers, and no objects that a look at all objects would meet, again and again.
+    """Append `load.entries` entries at the given rate, and measure their delivery to each reader.
+
+    The ledger is closed at the end. Raises TimeoutError if a reader does not have all entries
+    `lag_limit_s` after the last append.
+    """
+    # Arrays of numbers, because the garbage collector would examine objects again and again.
     sent, acked, seen = array("d"), array("d"), Deliveries()
     pushed: asyncio.Queue[int] = asyncio.Queue()
 
@@ -42,7 +45,7 @@ async def tail_paced(
             async for run in runs:
                 note(now(), run.first, run.last)
 
-    # Known to every bookie before the clock runs: else a reader cannot wait for the first entry.
+    # Every bookie must know the ledger before the measurement, or readers cannot wait for entries.
     await writer.append(load.payload())
     cpu, start = time.process_time(), time.perf_counter()
     async with (
@@ -70,7 +73,7 @@ async def tail_paced(
 
 
 class Deliveries:
-    """Runs of entries, and when readers got them."""
+    """The runs of entries that readers received, with the times."""
 
     def __init__(self) -> None:
         self.at, self.first, self.last = array("d"), array("q"), array("q")
@@ -82,8 +85,10 @@ class Deliveries:
 
 
 def _since(began: array[float], seen: Deliveries) -> list[tuple[float, int]]:
-    """Never less than 0: a reader in this process may run before the writer in the same
-    event-loop iteration."""
+    """Return latencies of at least 0.
+
+    A reader in this process may run before the writer in the same event-loop iteration.
+    """
     return [
         (max(at - since, 0.0), 1)
         for at, first, last in zip(seen.at, seen.first, seen.last)
@@ -114,7 +119,7 @@ async def _append_paced(
 async def _note_acks(
     writer: LedgerWriter, entries: int, acked: array[float], pushed: asyncio.Queue[int]
 ) -> None:
-    """When each of entries 1.. was acknowledged."""
+    """Record when each entry from 1 on was acknowledged."""
     while len(acked) < entries:
         last = await pushed.get()
         while len(acked) < last:
@@ -124,5 +129,5 @@ async def _note_acks(
 
 
 async def open_all(clients: Sequence[Client], ledger_id: int, count: int) -> list[LedgerReader]:
-    """`count` readers, of the clients in turn."""
+    """Open `count` readers, with the clients in turn."""
     return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

@@ -1,4 +1,5 @@
-"""`quire bookie disk check` and `rebuild-index`, and `quire bookie scrub`."""
+"""The commands `quire bookie disk check`, `quire bookie disk rebuild-index` and `quire bookie
+scrub`."""
 
 from __future__ import annotations
 
@@ -31,21 +32,25 @@ if TYPE_CHECKING:
     from quire.storage.recovery.incarnation import ExpectedLog
 
 LEDGERS_SHOWN = 10
-"""The number of ledgers that are named for one segment. --json names all."""
+"""The number of ledgers that are named for one segment. JSON output names all."""
 
 
 @click.command()
-@optional_metadata_option("The bookie's cluster, which knows whether the directory is an old one.")
+@optional_metadata_option(
+    "The metadata store of the bookie's cluster, which knows whether the directory is outdated."
+)
 @directory_argument
-@json_option("One JSON object a segment, and one in the end.")
+@json_option("Print one JSON object per segment, and one for the whole directory at the end.")
 def check(uri: str | None, directory: str, as_json: bool) -> int:
-    """Check that a data directory holds together: every block, every run, every index.
+    """Check that a data directory is complete and consistent: every block, run and index.
 
     The command reads the whole directory. The exit status is 1 if something is missing or damaged,
     or if the bookie no longer uses this directory. It is also 1 if the directory went back in time:
     it was restored from an older copy, or its newest files were deleted. The bookie's next start
-    treats such a directory as lost, and autorecovery repairs it. While the bookie runs, it may
+    treats such a directory as lost, and autorecovery repairs it. If the bookie is running, it may
     delete segments during the check; that is reported and is not an error.
+
+    `quire bookie scrub` also checks the entry headers, and reports which entries are damaged.
     """
     from quire.storage.inspect.check import check_segments, survey
     from quire.storage.recovery.incarnation import ExpectedLog
@@ -71,16 +76,18 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
 
 
 async def _asked(uri: str, place: RealDisk) -> tuple[str, ExpectedLog]:
-    """Return why the cluster rejects the directory, and how far its log should go. If the cluster
-    does not answer, print that and return empty values: a disk can be checked without its
-    cluster."""
+    """Return why the cluster rejects the directory, and how far its log must reach.
+
+    If the cluster does not answer, print that and return empty values, because a disk can be
+    checked without its cluster.
+    """
     from quire.storage.recovery.incarnation import ExpectedLog
 
     try:
         async with opened_metadata(uri) as store:
             return await old_directory(store, place), await expected_of(store, place)
     except MetadataError as error:
-        say(f"whether a bookie still has {place.path} is not known: {error}")
+        say(f"the cluster did not say whether a bookie still uses {place.path}: {error}")
         return "", ExpectedLog()
 
 
@@ -92,7 +99,7 @@ def _tell(one: CheckedSegment, as_json: bool) -> None:
         })  # fmt: skip
         return
     if one.state == "gone":
-        click.echo(f"segment {one.number} went meanwhile")
+        click.echo(f"segment {one.number} was deleted by the bookie during the check")
     for problem in one.problems:
         click.echo(f"segment {one.number}: {problem}")
 
@@ -112,13 +119,13 @@ def _total(
         click.echo(problem)
     if found.torn_group is not None:
         click.echo(
-            f"group {found.torn_group}, the last, is not whole: it is being written, or nobody was "
-            "told that it is stored"
+            f"group {found.torn_group}, the last one, is incomplete: it is being written, or it "
+            "was never acknowledged"
         )
     if bad or found.problems:
         say(
-            "an index is made again by `quire bookie disk rebuild-index`, with the bookie stopped; "
-            "entries come back from other replicas: see `quire explain ledger`"
+            "to repair a damaged index, stop the bookie and run `quire bookie disk rebuild-index`; "
+            "the bookie restores damaged entries from other replicas: see `quire explain ledger`"
         )
     if old:
         click.echo(old)
@@ -134,13 +141,13 @@ def _total(
 
 @click.command("rebuild-index")
 @directory_argument
-@dry_run_option("Only say what would be made again.")
-@json_option("One JSON object a segment.")
+@dry_run_option("Only print which indexes would be rebuilt.")
+@json_option("Print one JSON object per segment.")
 def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
-    """Make the index of segments again from what they hold, where it does not check.
+    """Rebuild the damaged indexes of segments from the entries that the segments hold.
 
-    The bookie must not run, unless with --dry-run. An index that is right is left alone, and so is
-    a segment whose groups are not all there. Exit status 1 where an index could not be made.
+    The bookie must be stopped, except with --dry-run. Intact indexes are not changed. A segment
+    with missing groups is not changed either, and the exit status is 1.
     """
     from quire.storage.inspect.rebuild import RebuildOutcome, plan, rebuild
 
@@ -152,7 +159,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
         todo = plan(place)
         total = sum(one.size_bytes for one in todo)
         with ProgressBar(
-            "look", total=total, in_bytes=True, shown=not as_json, counted="segments"
+            "examine", total=total, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
             advance = progress.advance
             for one in rebuild(place, todo, lambda size: advance(0, size), dry_run=dry_run):
@@ -162,7 +169,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
                 _tell_rebuilt(one, dry_run, as_json)
     if not as_json:
         done = "would be" if dry_run else "was" if made == 1 else "were"
-        say(f"{counted(len(todo), 'segment')}: the index of {made} {done} made again")
+        say(f"{counted(len(todo), 'segment')}: the index of {made} {done} rebuilt")
     return EXIT_ERROR if bad else 0
 
 
@@ -175,10 +182,13 @@ def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
             "dry_run": dry_run,
         })  # fmt: skip
     elif one.outcome is RebuildOutcome.REBUILT:
-        done = "would be made" if dry_run else "is made"
-        click.echo(f"segment {one.number}: its index {done} again: {one.why}")
+        done = "would be rebuilt" if dry_run else "was rebuilt"
+        click.echo(f"segment {one.number}: its index {done}: {one.why}")
     elif one.outcome is not RebuildOutcome.GOOD:
-        click.echo(f"segment {one.number}: {one.outcome.value}: {one.why or 'it went meanwhile'}")
+        click.echo(
+            f"segment {one.number}: {one.outcome.value}: "
+            f"{one.why or 'the bookie deleted it meanwhile'}"
+        )
 
 
 # -- scrub ------------------------------------------------------------------------------------
@@ -186,20 +196,21 @@ def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@json_option("One JSON object a segment that is damaged, and one for the whole.")
+@json_option("Print one JSON object per damaged segment, and one for the whole directory.")
 def scrub(directory: str, as_json: bool) -> int:
-    """Read all that a bookie has stored and check it: every block, run, entry header and index.
+    """Verify the checksums of everything in DIRECTORY, a data directory of a bookie.
 
-    DIRECTORY is a bookie's data directory; the bookie may run or not. Nothing is changed, and
-    nothing is reported to the cluster: a bookie that runs does so for what it finds itself. Exit
-    status 1 if anything is damaged.
+    The command checks every block, run, entry header and index. The bookie may be running. Nothing
+    is changed or reported to the cluster: a running bookie scrubs its own directories, and reports
+    what it finds. The exit status is 1 if anything is damaged.
     """
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.scrub_report import DirectoryScrub
 
     if not Path(directory, "current").is_dir():
         raise StorageError(
-            f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
+            f"{directory} is not a data directory of a Quire bookie",
+            remedy="Give the directory that the bookie was started with (--dir)",
         )
     damaged = checked = segments = lacking = 0
     try:
@@ -222,7 +233,7 @@ def scrub(directory: str, as_json: bool) -> int:
     except OSError as error:
         raise StorageError(
             f"reading {directory} failed: {error.strerror or error}",
-            remedy="Run this as the user of the bookie",
+            remedy="Run this command as the user that the bookie runs as",
         ) from None
     problems = list(whole.problems)
     if as_json:
@@ -279,5 +290,5 @@ def _line(one: SegmentScrubbed) -> str:
         more = f", and of {counted(left, 'ledger')} more" if left else ""
         parts.append(f"entries are missing: {', '.join(texts)}{more}")
     elif one.damaged:
-        parts.append("newer segments have all that it hits")
+        parts.append("newer segments have all damaged entries")
     return f"{one.name}: {'; '.join(parts)}"

@@ -1,4 +1,4 @@
-"""`quire bookie conf`, and `--bk-server-conf` of `quire bookie start`."""
+"""The command `quire bookie conf`, and the option `--bk-server-conf` of `quire bookie start`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ _FILE = click.Path(exists=True, dir_okay=False)
 
 @click.command()
 @click.argument("file", type=_FILE)
-@flag("--toml", "Print it as Quire's own configuration.", name="as_toml")
-@json_option("One JSON object a key.")
+@flag("--toml", "Print the equivalent configuration file of Quire.", name="as_toml")
+@json_option("Print one JSON object per key.")
 def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
-    """Say what becomes of each key of Apache's bk_server.conf: taken, implied, ignored, refused.
+    """Show how Quire translates each key of FILE, Apache's bk_server.conf.
 
-    The status is 1 where a key is refused: the bookie would not start.
+    A key is taken (it sets a key of Quire's configuration), implied (Quire always behaves that
+    way), ignored (it has no effect on Quire) or refused. The exit status is 1 if a key is refused:
+    a bookie does not start with such a file.
     """
     from quire.cli.apache.conf import as_layer
     from quire.configuration.layers import merged
 
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json are two answers: choose one")
+        raise click.UsageError("--toml and --json exclude each other: choose one")
     lines = read(file)
     layer = as_layer(lines, file)
     if as_toml:
@@ -56,7 +58,7 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
 
 
 def bk_server_conf_option(command: Command) -> Command:
-    """Return the option for Apache's configuration, which counts less than Quire's own."""
+    """Add the option for Apache's configuration, which Quire's own configuration overrides."""
 
     def keep(context: click.Context, parameter: click.Parameter, file: str | None) -> None:
         if file is None:
@@ -68,8 +70,8 @@ def bk_server_conf_option(command: Command) -> Command:
 
     return file_option(
         "--bk-server-conf",
-        "Apache's configuration, for what is said nowhere else. `quire bookie conf FILE` says "
-        "what becomes of each key.",
+        "Read Apache's configuration file. Options, environment variables and Quire's own "
+        "configuration override it. `quire bookie conf FILE` shows how each key is translated.",
         is_eager=True,
         expose_value=False,
         callback=keep,
@@ -77,7 +79,7 @@ def bk_server_conf_option(command: Command) -> Command:
 
 
 def announce(log: Any) -> None:
-    """One event that says what became of the file, if there is one."""
+    """Log one event that says how the keys of the file were translated, if there is a file."""
     lines: list[KeyLine] = click.get_current_context().meta.get(_LINES, [])
     if not lines:
         return
@@ -95,14 +97,16 @@ def announce(log: Any) -> None:
 
 
 def read(file: str) -> list[KeyLine]:
-    """`click.UsageError` for what is no file of properties."""
+    """Return the translated keys of a file. Raises `click.UsageError` for an invalid file."""
     from quire.cli.apache.conf import FILE_BYTES_MAX, parse_properties, translate
     from quire.cli.apache.rules import HostFacts
 
     with Path(file).open("rb") as opened:
         raw = opened.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise click.UsageError(f"{file}: larger than {FILE_BYTES_MAX} bytes")
+        raise click.UsageError(
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not a bk_server.conf"
+        )
     try:
         return translate(
             parse_properties(raw.decode()), HostFacts(_own_host, getpass.getuser, _disk_bytes)
@@ -122,7 +126,7 @@ def _own_host(by_name: bool, short: bool) -> str:
 
 
 def _disk_bytes(directory: str) -> int | None:
-    """Return the size of the disk of the nearest existing directory above."""
+    """Return the size of the disk that holds the directory, or its nearest existing parent."""
     place = Path(directory).absolute()
     for one in (place, *place.parents):
         try:

@@ -1,4 +1,4 @@
-"""`quire bookie cookie`: show and repair what ties directories to a bookie of a cluster."""
+"""The commands `quire bookie cookie ...`, which show and repair cookies."""
 
 from __future__ import annotations
 
@@ -48,12 +48,10 @@ if TYPE_CHECKING:
 _COMMANDS = commands(
     """
     show      cookie:show      Show the cookies of a bookie, and compare them.
-    create    cookie:create    Write the cookie where it is lost: in the directory, or in the \
-                               cluster.
-    update    cookie:update    Write both cookies anew: the bookie's directories have other names \
-                               now.
-    delete    cookie:delete    Remove a bookie from the cluster.
-    generate  cookie:generate  Print a cookie, for --from.
+    create    cookie:create    Write a missing cookie, into the directory or into the cluster.
+    update    cookie:update    Rewrite all cookies of a bookie after its directories moved.
+    delete    cookie:delete    Remove the cookie of a bookie from the cluster.
+    generate  cookie:generate  Print the cookie of a bookie, for use with --from.
     """,
     "bookie",
 )
@@ -63,16 +61,20 @@ _from_option: Callable[[Command], Command] = click.option(
     "--from",
     "file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="A file with the cookie, as `generate` prints it; '-': standard input.",
+    help="Read the cookie from this file, in the format that `generate` prints. '-' is standard "
+    "input.",
 )
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def cookie() -> None:
-    """The cookies that tie directories to a bookie of a cluster.
+    """Show and repair the cookies, the identity files of a bookie.
 
-    One is in each directory (current/VERSION), one in the cluster. They have Apache BookKeeper's
-    form: those of Apache's bookies are shown and written as well.
+    A cookie ties data directories to a bookie of a cluster. Each directory has one
+    (current/VERSION), and the cluster has one for each bookie. A bookie starts only if they agree.
+    Cookies have Apache BookKeeper's format, so these commands also work for Apache's bookies. The
+    commands cookie_create, cookie_get, ... of `quire shell` do the same with the flags of Apache's
+    BookieShell, and only in the cluster.
     """
 
 
@@ -80,24 +82,27 @@ def cookie() -> None:
 
 
 @click.command()
-@optional_metadata_option("The bookie's cluster; without it only a directory is looked at.")
+@optional_metadata_option(
+    "The metadata store of the bookie's cluster. Without it, only a directory is examined."
+)
 @bookie_argument(required=False)
 @click.option(
     "--dir",
     "directory",
     type=click.Path(exists=True, file_okay=False),
-    help="A data directory of the bookie, whether it runs or not.",
+    help="A data directory of the bookie, which may be running.",
 )
-@json_option("One JSON object a bookie.")
+@json_option("Print one JSON object per bookie.")
 def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> int:
-    """Show the cookie of BOOKIE in the cluster, and with --dir the directory's beside it.
+    """Show the cookies of a bookie, and compare them.
 
-    Without either, the cookies of all bookies of the cluster. Exit status 1: one of the two is
-    missing, cannot be understood, or differs, or the directory is an old one, which the bookie has
-    no more.
+    With BOOKIE, show its cookie in the cluster. With --dir, show the cookie of the directory, and
+    compare the two. With neither, show the cookies of all bookies of the cluster. The exit status
+    is 1 if a cookie is missing or cannot be decoded, if the two differ, or if the bookie no longer
+    uses the directory.
     """
     if directory is None and uri is None:
-        raise click.UsageError(f"{WHICH_CLUSTER}; or --dir DIR")
+        raise click.UsageError(f"{WHICH_CLUSTER}, or give --dir DIR")
     here: Cookie | None = None
     problems: list[str] = []
     if directory is not None:
@@ -134,11 +139,11 @@ class _Shown:
     cluster: Cookie | None
     directory: str | None
     asked: bool
-    """Whether the cluster was."""
+    """Whether the cluster was asked for its cookie."""
     problems: list[str]
 
     def read(self, data: bytes) -> None:
-        """Take the cookie that the cluster has; b"" if it has none."""
+        """Decode the cookie that the cluster has, and compare it. `data` is b"" if it has none."""
         from quire.bookie.directories.identity import tell_differences
 
         try:
@@ -149,7 +154,7 @@ class _Shown:
             found = differences(self.here, self.cluster)
             if found:
                 told = tell_differences(found, "in the directory", "in the cluster")
-                self.problems.append(f"they differ: {told}")
+                self.problems.append(f"the cookies differ: {told}")
 
     def as_json(self) -> dict[str, Any]:
         described: dict[str, Any] = {"bookie": self.bookie or None}
@@ -200,7 +205,10 @@ def _directory_s(directory: str) -> Cookie | None:
 
 
 async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict[str, bytes], str]:
-    """Return the cookies of this bookie ('': of all), and why the cluster rejects the directory."""
+    """Return cookies by bookie id, and why the cluster rejects the directory.
+
+    If `bookie` is '', the cookies of all bookies are returned.
+    """
     from quire.bookie.directories.identity import known_cookie
     from quire.storage.disk import RealDisk
 
@@ -220,18 +228,21 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.command()
 @metadata_option
 @bookie_argument()
-@flag("--force", "Also where ledgers name the bookie: these copies are given up.")
-@dry_run_option("Only say whether it would be removed.")
+@flag(
+    "--force",
+    "Remove it even if ledgers have replicas on the bookie. These replicas are given up.",
+)
+@dry_run_option("Only check whether the cookie would be removed.")
 @yes_option()
 @asynchronous
 async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
-    """Remove the cookie of BOOKIE from the cluster, which then no longer knows it.
+    """Remove the cookie of BOOKIE from the cluster, which then no longer knows the bookie.
 
     The bookie's directories are not changed, but a bookie can no longer be started on them. Its
-    entries are not copied: see `quire bookie decommission`. With --force the cluster remembers that
-    a bookie with this id held data. The next one with this id starts as a bookie that lost its
-    data: it answers "unknown" until autorecovery has restored the copies. The command asks for
-    confirmation if standard input is a terminal.
+    entries are not copied: use `quire bookie decommission` for that. With --force, the cluster
+    remembers that a bookie with this id held data. The next bookie with this id starts as one that
+    lost its data: it does not deny that an entry exists until autorecovery has restored the
+    replicas. The command asks for confirmation if standard input is a terminal.
     """
 
     from quire.bookie.directories.identity import check_not_registered, its_cookie
@@ -253,7 +264,7 @@ async def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -
         say(f"the cluster's cookie of bookie {bookie} {done}")
         if force:
             say(
-                "while ledgers name it, the next bookie of this id begins as one that has lost "
+                "as long as ledgers name it, the next bookie with this id starts as one that lost "
                 "its data"
             )
         return 0
@@ -269,26 +280,33 @@ def _check_directory(path: str) -> None:
 
 
 @click.command()
-@optional_metadata_option("The cluster whose instance id it gets.")
+@optional_metadata_option("The metadata store of the cluster whose instance id the cookie gets.")
 @bookie_argument()
 @click.option(
     "--dir", "directories", multiple=True, required=True, callback=checked(_check_directory),
-    help="A data directory.",
+    help="A data directory of the bookie. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--journal-dir",
     "journals",
     multiple=True,
     callback=checked(_check_directory),
-    help="A journal directory, of an Apache bookie. [default: the data directories]",
+    help="A journal directory of an Apache bookie. May be repeated. [default: the data "
+    "directories]",
 )
 @click.option(
     "--index-dir", "indexes", multiple=True, callback=checked(_check_directory),
-    help="An index directory, of an Apache one.",
+    help="An index directory of an Apache bookie. May be repeated.",
 )  # fmt: skip
-@click.option("--instance-id", help="The cluster's. [default: what the cluster says]")
 @click.option(
-    "-o", "--output", type=click.File("wb"), default="-", help="[default: standard output]"
+    "--instance-id", help="The instance id of the cluster. [default: read from the cluster]"
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.File("wb"),
+    default="-",
+    help="The file to write. [default: standard output]",
 )
 def generate(
     uri: str | None,
@@ -299,10 +317,13 @@ def generate(
     instance_id: str | None,
     output: Any,
 ) -> None:
-    """Print the cookie that a bookie with these directories has. Nothing is changed."""
+    """Print the cookie of a bookie with these directories, for use with --from.
+
+    Nothing is changed.
+    """
     if instance_id is None:
         if uri is None:
-            raise click.UsageError(f"{WHICH_CLUSTER}; or --instance-id ID")
+            raise click.UsageError(f"{WHICH_CLUSTER}, or give --instance-id ID")
         instance_id = run_async(_instance_id(uri))
     data = absolute(directories)
     made = Cookie.of(
@@ -329,21 +350,22 @@ async def _instance_id(uri: str) -> str:
     help="A data directory of the bookie.",
 )
 @_from_option
-@flag("--force", "Also a cookie that names another cluster.")
-@dry_run_option("Only say what would be written.")
+@flag("--force", "Write the cookie even if it names another cluster.")
+@dry_run_option("Only print what would be written.")
 @asynchronous
 async def create(
     uri: str, bookie: str, directory: str | None, file: str | None, force: bool, dry_run: bool
 ) -> None:
-    """Write the cookie of BOOKIE where it is lost.
+    """Write the cookie of BOOKIE where it is missing, in the directory or in the cluster.
 
-    With --dir: into the directory from the cluster, or into the cluster from the directory,
-    wherever it is missing. With --from: into the cluster, and with --dir into the directory too.
-    What is there already is left alone, and an error. An empty directory is given no cookie: a
-    bookie that has lost its data must not come back (`quire bookie init` makes a new one).
+    With --dir, the cookie is copied between the directory and the cluster, to the place where it is
+    missing. With --from, it is written into the cluster, and with --dir also into the directory. An
+    existing cookie is never replaced: the command fails. An empty directory gets no cookie, because
+    a bookie that lost its data must not pretend to have it; `quire bookie init` creates a new
+    bookie.
     """
     if directory is None and file is None:
-        raise click.UsageError("from where? Give --dir DIR, or --from FILE")
+        raise click.UsageError("no source of the cookie is given: use --dir DIR or --from FILE")
     given = _read_given(file, bookie) if file is not None else None
     async with opened_metadata(uri) as store:
         if given is not None:
@@ -370,16 +392,17 @@ async def _create_where_missing(
         here = None  # it is written again
     if here is not None and there is not None:
         raise CookieError(
-            f"{disk.path} has a cookie, of bookie {here.bookie_id}, and "
-            + ("the cluster too" if known is not None else "a file is given")
-            + ": nothing was changed",
-            remedy="`quire bookie cookie show` compares them, `... update` writes them anew",
+            f"{disk.path} has a cookie of bookie {here.bookie_id} already, and "
+            + ("so has the cluster" if known is not None else "another one is given with --from")
+            + "; nothing was changed",
+            remedy="`quire bookie cookie show` compares them, and `quire bookie cookie update` "
+            "rewrites them",
         )
     if here is None and there is None:
         raise CookieError(
             f"neither {disk.path} nor the cluster at {store.uri} has a cookie of bookie {bookie}",
-            remedy="Make one with `quire bookie cookie generate`, and give it with --from; a new "
-            "bookie is made with `quire bookie init`",
+            remedy="Generate one with `quire bookie cookie generate`, and give it with --from. To "
+            "create a new bookie, use `quire bookie init`",
         )
     if here is None:
         assert there is not None
@@ -389,7 +412,9 @@ async def _create_where_missing(
         made = here or given
         assert made is not None
         if made.bookie_id != bookie:
-            raise CookieError(f"{disk.path} belongs to bookie {made.bookie_id}, not {bookie}")
+            raise CookieError(
+                f"{disk.path} belongs to bookie {made.bookie_id}, not {bookie}; nothing was changed"
+            )
         await _check_instance(store, made, disk.path, force)
         await _create_in_cluster(store, made, dry_run)
 
@@ -401,17 +426,17 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
     identity = read_identity(disk)
     if identity is None or not identity.log_begun:
         raise CookieError(
-            f"{disk.path} holds no log: with the cookie of bookie {made.bookie_id} it would deny "
-            "what that bookie has acknowledged",
-            remedy="Name the right directory; where the data is lost, `quire bookie decommission "
-            f"{made.bookie_id}` frees the id",
+            f"{disk.path} has no log: a bookie {made.bookie_id} that starts on it would deny "
+            "entries that it has acknowledged; nothing was changed",
+            remedy="Give the right directory. If the data is lost, run `quire bookie decommission "
+            f"{made.bookie_id}` to restore the replicas and free the id",
         )
     if disk.path not in split_directories(made.ledger_dirs):
         raise CookieError(
-            f"bookie {made.bookie_id} does not have {disk.path}, but "
-            f"{', '.join(split_directories(made.ledger_dirs))}",
-            remedy="Name the right bookie; where the directory has another name now, write the "
-            "cookie with --from, as `quire bookie cookie generate` prints it",
+            f"the cookie of bookie {made.bookie_id} does not list {disk.path}, but "
+            f"{', '.join(split_directories(made.ledger_dirs))}; nothing was changed",
+            remedy="Give the right bookie. If the directory was moved, generate a cookie with "
+            "`quire bookie cookie generate`, and give it with --from",
         )
     if not dry_run:
         write_small_file(disk, COOKIE_FILE, encode(made))
@@ -422,7 +447,7 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
     from quire.bookie.directories.identity import known_cookie
 
     exists = CookieError(
-        f"the cluster at {store.uri} has a cookie of bookie {made.bookie_id} already: nothing was "
+        f"the cluster at {store.uri} has a cookie of bookie {made.bookie_id} already; nothing was "
         "changed",
         remedy="`quire bookie cookie update` replaces it",
     )
@@ -448,15 +473,15 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
     "directories",
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
-    help="A data directory of the bookie; name all that it has.",
+    help="A data directory of the bookie. Give all of them.",
 )
 @_from_option
 @flag(
     "--force",
-    "Also where directories are left out or out of date, or a cookie names no cluster or "
-    "another one.",
+    "Proceed even if directories are left out or outdated, or a cookie names no cluster or another "
+    "one.",
 )
-@dry_run_option("Only say what would be changed.")
+@dry_run_option("Only print what would be changed.")
 @asynchronous
 async def update(
     uri: str,
@@ -466,14 +491,14 @@ async def update(
     force: bool,
     dry_run: bool,
 ) -> None:
-    """Write the cookies anew, in the directories and in the cluster, with the names that the
-    directories have now: after they were mounted elsewhere.
+    """Rewrite all cookies of a bookie after its directories moved.
 
-    The bookie id stays what the directories say, and the cluster the one that they belong to. With
-    --from the cluster's cookie of BOOKIE is replaced by the file, and nothing else.
+    Use this after the directories were mounted elsewhere. The cookies in the directories and in the
+    cluster get the present paths. The bookie id and the cluster remain those that the directories
+    name. With --from, only the cluster's cookie of BOOKIE is replaced, by the content of the file.
     """
     if bool(directories) == (file is not None):
-        raise click.UsageError("give either --dir DIR, or --from FILE")
+        raise click.UsageError("give either --dir DIR or --from FILE, and not both")
     async with opened_metadata(uri) as store:
         if file is not None:
             given = _read_given(file, bookie)
@@ -540,36 +565,36 @@ async def _cookie_there(
     one = stored_cookie(disk, store.uri)
     if one is None:
         raise CookieError(
-            f"{disk.path} has no cookie: nothing was changed",
-            remedy="`quire bookie cookie create` writes one that is lost",
+            f"{disk.path} has no cookie; nothing was changed",
+            remedy="`quire bookie cookie create` writes a missing cookie",
         )
     if wanted and one.bookie_id != wanted:
         raise CookieError(
-            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}: nothing was changed"
+            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}; nothing was changed"
         )
     await _check_instance(store, one, disk.path, force)
     left = len(split_directories(one.ledger_dirs)) - directories
     if left > 0 and not force:
         raise CookieError(
-            f"{disk.path} says that bookie {one.bookie_id} has {counted(left, 'more directory')}: "
-            "nothing was changed",
-            remedy="Name all of them, also one whose disk is broken. With --force the bookie loses "
-            "what is in the others",
+            f"the cookie in {disk.path} says that bookie {one.bookie_id} has "
+            f"{counted(left, 'more directory')}; nothing was changed",
+            remedy="Give all of them, even one whose disk is broken. With --force, the bookie "
+            "loses the data in the others",
         )
     return one
 
 
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
-    """In the cluster."""
+    """Replace the cookie of a bookie in the cluster, if it differs."""
     from quire.bookie.directories.identity import its_cookie, tell_differences
 
     known = await its_cookie(store, made.bookie_id)
     try:
         told = tell_differences(differences(made, decode(known.value)), "now", "before")
     except CookieError as error:
-        told = f"it could not be understood: {error}"
+        told = f"it could not be decoded: {error}"
     if not told:
-        say(f"the cluster's cookie of bookie {made.bookie_id} is as it should be")
+        say(f"the cluster's cookie of bookie {made.bookie_id} is up to date")
         return
     if not dry_run:
         await store.write_cookie(made.bookie_id, encode(made), known.version)
@@ -592,21 +617,22 @@ def _read_given(file: str, bookie: str) -> Cookie:
 
 
 async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: bool) -> None:
-    """Raise CookieError for the cookie of another cluster: its bookie would delete ledgers that
-    this cluster does not have."""
+    """Raise CookieError if the cookie is of another cluster.
+
+    Its bookie would delete the ledgers that this cluster does not have.
+    """
     instance_id = await store.instance_id()
     if (one.instance_id or "") != instance_id and not force:
         raise CookieError(
-            f"{what} names cluster {one.instance_id or 'none'}, the one at {store.uri} is "
-            f"{instance_id or 'without an instance id'}: nothing was changed",
-            remedy="Use the metadata URI of its cluster. If that store is lost or was created "
-            "again, restore it from a backup first (docs/guides/disaster-recovery.md). If `quire "
-            "ledger "
-            "list` shows that this store names the bookie's ledgers, --force makes the bookie "
-            "belong to it; the bookie then deletes ledgers that the store does not name",
+            f"{what} names cluster {one.instance_id or 'none'}, but the instance id of {store.uri} "
+            f"is {instance_id or 'not set'}; nothing was changed",
+            remedy="Use the metadata URI of the cookie's cluster. If that store is lost or was "
+            "created again, restore it from a backup first (docs/guides/disaster-recovery.md). If "
+            "`quire ledger list` shows that this store has the bookie's ledgers, --force makes the "
+            "bookie part of it; the bookie then deletes the ledgers that the store does not have",
         )
 
 
 def _say_written(where: str, made: Cookie, dry_run: bool) -> None:
-    done = "would be written" if dry_run else "is written"
+    done = "would be written" if dry_run else "was written"
     say(f"the cookie of bookie {made.bookie_id} {done} to {where}")

@@ -1,4 +1,4 @@
-"""`quire bookie disk`: the files of a bookie, looked at from beside or without it."""
+"""The commands `quire bookie disk ...` that read the files of a bookie, which may be running."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _COMMANDS = commands(
     """
-    files          disk:files           List the files and what they are.
-    segment        disk:segment         Show what is in one segment of the log.
-    ledger         disk:ledger          Show where the entries of one ledger lie.
+    files          disk:files           List the files of a data directory.
+    segment        disk:segment         Show the content of one segment of the log.
+    ledger         disk:ledger          Show where the entries of one ledger are stored.
     last-mark      disk:last_mark       Show where the log ends.
     check          check:check          Check every block, run and index.
-    rebuild-index  check:rebuild_index  Make the index of segments again from what they hold.
-    replace        replace:replace      Put an empty directory in the place of one that is lost.
-    remove         replace:remove       Take a data directory away from a bookie that has several.
+    rebuild-index  check:rebuild_index  Rebuild the damaged indexes of segments.
+    replace        replace:replace      Replace a lost data directory by an empty one.
+    remove         replace:remove       Remove a data directory from a bookie that has several.
     """,
     "bookie",
 )
@@ -45,10 +45,11 @@ _COMMANDS = commands(
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def disk() -> None:
-    """Look at the files of a bookie, whether it runs or not; replace or remove its directories.
+    """Inspect and check a bookie's files; replace or remove a data directory.
 
-    DIRECTORY is a data directory. All but the last three only read; beside a bookie that runs they
-    tell of a moment of its log.
+    DIRECTORY is a data directory. All commands except the last three only read files. If the bookie
+    is running, they show a snapshot of its log. The commands readlog, ledger, lastmark, ... of
+    `quire shell` show the same in the format of Apache's BookieShell.
     """
 
 
@@ -58,12 +59,13 @@ def directory_argument(command: Any) -> Any:
 
 @contextmanager
 def looked_at(directory: str) -> Iterator[RealDisk]:
-    """Nothing in it is changed."""
+    """Open a data directory for reading. Nothing in it is changed."""
     from quire.storage.disk import RealDisk
 
     if not Path(directory, "current").is_dir():
         raise StorageError(
-            f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
+            f"{directory} is not a data directory of a Quire bookie",
+            remedy="Give the directory that the bookie was started with (--dir)",
         )
     with errors_of(directory):
         yield RealDisk(directory, read_only=True)
@@ -74,9 +76,12 @@ def looked_at(directory: str) -> Iterator[RealDisk]:
 
 @click.command()
 @directory_argument
-@json_option("One JSON object a file.")
+@json_option("Print one JSON object per file.")
 def files(directory: str, as_json: bool) -> None:
-    """List the files of a data directory and what they are. Of segments only the ends are read."""
+    """List the files of a data directory, with their sizes and kinds.
+
+    Only the header and the trailer of each segment are read.
+    """
     from quire.storage.inspect.contents import list_files
 
     with looked_at(directory) as place:
@@ -96,7 +101,7 @@ def _file_line(one: FileDescription) -> str:
     from quire.storage.inspect.contents import kind_of
 
     if one.size_bytes is None:
-        return f"{one.name:27} it went meanwhile"
+        return f"{one.name:27} deleted by the bookie meanwhile"
     line = f"{one.name:27} {one.size_bytes / 1e6:>7.1f}"
     found = one.segment
     if found is None:
@@ -146,7 +151,7 @@ def _either(one: Any, other: Any) -> Any:
 
 
 def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    """A number, or the name of the file."""
+    """Return the number of a segment, which is given as a number or as the name of its file."""
     from quire.storage.inspect.contents import number_of
 
     name = "log/" + value.rpartition("/")[2]
@@ -154,20 +159,22 @@ def segment_number(context: click.Context, parameter: click.Parameter, value: st
     if found is None and value.isdecimal() and int(value) < 2**63:
         found = int(value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no number of a segment", context, parameter)
+        raise click.BadParameter(
+            f"{value!r} is neither the number nor the file name of a segment", context, parameter
+        )
     return found
 
 
 @click.command()
 @directory_argument
 @click.argument("number", callback=segment_number)
-@flag("--runs", "The runs of every group, too.")
-@json_option("One JSON object a line: the segment, then its groups, then its index.")
+@flag("--runs", "Also show the runs of every group.")
+@json_option("Print one JSON object per line: the segment, then its groups, then its index.")
 def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
-    """Show what is in one segment: its groups with their state records, and its index.
+    """Show the content of one segment: its groups with their state records, and its index.
 
-    NUMBER is a segment's number, or its file's name. Exit status 1 where something in it does not
-    match its checksum.
+    NUMBER is the number of a segment or the name of its file. The exit status is 1 if something in
+    it does not match its checksum.
     """
     from quire.storage.inspect.contents import open_segment
     from quire.storage.segment.segment import segment_name
@@ -193,8 +200,8 @@ def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:
                 bad |= _show_index(dump, as_json)
         except FileNotFoundError:
             raise StorageError(
-                f"{directory}/{segment_name(number)} does not exist, or not any more",
-                remedy="`quire bookie disk files` lists those that do",
+                f"{directory}/{segment_name(number)} does not exist, or the bookie has deleted it",
+                remedy="`quire bookie disk files` lists the segments",
             ) from None
     return EXIT_ERROR if bad else 0
 
@@ -213,7 +220,7 @@ def _gap(start: int, end: int, as_json: bool) -> bool:
     if as_json:
         print_json({"what": "unknown", "offset": start, "bytes": end - start})
     else:
-        click.echo(f"  {start:>10} what is here up to {end} does not check")
+        click.echo(f"  {start:>10} the bytes from here up to {end} are damaged")
     return True
 
 
@@ -261,7 +268,10 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
-    """Describe a record. Only the length of a master key is shown, because its owner may write."""
+    """Describe a record.
+
+    Only the length of a master key is shown, because the key allows writing to the ledger.
+    """
     from quire.codec.log.state_records import Deleted, RecordKind, Superseded, decode_segment_value
 
     described: dict[str, Any] = {
@@ -297,7 +307,7 @@ def _record_text(described: dict[str, Any]) -> str:
 
 
 def _show_index(dump: SegmentDump, as_json: bool) -> bool:
-    """Whether something in it does not check."""
+    """Print the index of a segment, and return whether it is damaged."""
     from quire.codec.log.state_records import FormatError
 
     trailer, bad = dump.description.trailer, bool(dump.problem)
@@ -305,7 +315,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
         if as_json:
             print_json({"what": "index", "problem": dump.problem or "it has none yet"})
         else:
-            click.echo(f"  it has no index{f': {dump.problem}' if bad else ' yet'}")
+            click.echo(f"  the segment has no index{f': {dump.problem}' if bad else ' yet'}")
         return bad
     if not as_json:
         click.echo(
@@ -344,19 +354,20 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
 @click.command()
 @directory_argument
 @click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0, LEDGER_ID_MAX))
-@flag("--runs", "Every run, and not only the segments.")
-@json_option("One JSON object.")
+@flag("--runs", "Show every run, not only the segments.")
+@json_option("Print one JSON object.")
 def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
-    """Show what the directory has of one ledger, and where.
+    """Show which entries of one ledger the directory has, and in which segments.
 
-    Exit status 1: it has nothing of it, or the index of a segment that has does not check.
+    The exit status is 1 if the directory has no entries of the ledger, or if the index of a segment
+    with entries of the ledger is damaged.
     """
     from quire.storage.inspect.contents import describe_ledger
 
     with looked_at(directory) as place:
         found = describe_ledger(place, ledger_id)
     if found is None:
-        say(f"{directory} has nothing of ledger {ledger_id}")
+        say(f"{directory} has no entries of ledger {ledger_id}")
         return EXIT_ERROR
     if as_json:
         print_json(_ledger_as_json(found))
@@ -364,7 +375,7 @@ def ledger(directory: str, ledger_id: int, runs: bool, as_json: bool) -> int:
         click.echo("\n".join(_ledger_lines(found, runs)))
     problems = [f"segment {part.segment}: {part.problem}" for part in found.parts if part.problem]
     if found.absence_unknown:
-        say("something of the log was lost: entries that are not here may have been")
+        say("a part of the log was lost: the missing entries may have been in it")
     for problem in problems:
         say(problem)
     return EXIT_ERROR if problems else 0
@@ -412,13 +423,14 @@ def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
     state = [
         "fenced" if found.fenced else "not fenced",
         "its master key is known" if found.has_master_key else "its master key is not known",
-        f"confirmed up to {found.last_add_confirmed} at least",
+        f"confirmed at least up to entry {found.last_add_confirmed}",
     ]
     if found.has_explicit_lac:
         state.append("with an explicit LAC")
     if found.refused_until_ms is not None:
         state.append(
-            f"deleted after it was fenced: refused until {time_text(found.refused_until_ms)}"
+            f"deleted after it was fenced: adds are refused until "
+            f"{time_text(found.refused_until_ms)}"
         )
     lines = [f"ledger {found.ledger_id}: {', '.join(state)}"]
     held = words_of(found.entries) if found.entries else "no entries"
@@ -442,11 +454,11 @@ def _ledger_lines(found: LedgerDescription, runs: bool) -> list[str]:
 
 @click.command("last-mark")
 @directory_argument
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 def last_mark(directory: str, as_json: bool) -> int:
-    """Show where the log ends: behind the last group that is certainly synced.
+    """Show where the log ends: after the last group that is known to be synced.
 
-    Exit status 1 where something of the log is missing or damaged.
+    The exit status is 1 if a part of the log is missing or damaged.
     """
     from quire.storage.inspect.contents import end_of_log
     from quire.storage.segment.segment import segment_name
@@ -461,23 +473,27 @@ def last_mark(directory: str, as_json: bool) -> int:
         })  # fmt: skip
     else:
         if not end.segment:
-            click.echo("the log has not begun")
+            click.echo("the log is empty")
         else:
             group = "no group yet" if end.last_group is None else f"group {end.last_group}"
             click.echo(
                 f"segment {end.segment} ({segment_name(end.segment)}), byte {end.offset_bytes}, "
-                f"behind {group}"
+                f"after {group}"
             )
-            click.echo(f"the last stop was {'clean' if end.clean else 'not clean, or it runs'}")
+            click.echo(
+                "the bookie was stopped cleanly"
+                if end.clean
+                else "the bookie is running, or was not stopped cleanly"
+            )
         if end.unsure_group is not None:
             click.echo(
-                f"group {end.unsure_group} behind it is whole, but may not be synced: a start "
-                "writes it again before it serves"
+                f"group {end.unsure_group}, which follows, is complete but may not be synced: the "
+                "bookie writes it again at its next start, before it serves"
             )
         if end.torn_group is not None:
             click.echo(
-                f"group {end.torn_group} behind it is not whole: it is being written, or nobody "
-                "was told that it is stored"
+                f"group {end.torn_group}, which follows, is incomplete: it is being written, or it "
+                "was never acknowledged"
             )
         for problem in end.problems:
             say(problem)

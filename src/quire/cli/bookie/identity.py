@@ -1,4 +1,4 @@
-"""The identity of a bookie: its directories, its cookies, and who still needs it."""
+"""The identity of a bookie: its directories, its cookies, and the ledgers that still need it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from quire.storage.recovery.incarnation import ExpectedLog
 
 NAMED_MAX = 5
-"""Ledgers that are named where a bookie is still needed."""
+"""The number of ledgers that are named in an error which says that a bookie is still needed."""
 
 
 @asynccontextmanager
 async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+    """Open the metadata store, and close it at the end of the context."""
     from quire.metadata import open_metadata
 
     store = await open_metadata(uri, create=create)
@@ -37,7 +38,10 @@ async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[Me
 
 @contextmanager
 def held(directory: str) -> Iterator[RealDisk]:
-    """The directory, which nobody else uses meanwhile. `StartError` where a bookie runs on it."""
+    """Lock a directory, so that no bookie uses it during the context.
+
+    Raises `StartError` if a bookie is running on it.
+    """
     from quire.storage.disk import RealDisk
 
     with errors_of(directory):
@@ -46,7 +50,8 @@ def held(directory: str) -> Iterator[RealDisk]:
             disk.lock()
         except BlockingIOError:
             raise StartError(
-                f"a bookie runs on {directory}: nothing was changed", remedy="Stop it first"
+                f"a bookie is running on {directory}; nothing was changed",
+                remedy="Stop the bookie first",
             ) from None
         try:
             yield disk
@@ -60,11 +65,11 @@ def errors_of(directory: str) -> Iterator[None]:
     try:
         yield
     except (BrokenPipeError, QuireError):
-        raise  # whoever reads the output has enough of it
+        raise  # the output was closed, or the error is ours
     except OSError as error:
         raise StorageError(
             f"{directory} cannot be used: {error.strerror or error}",
-            remedy="Run this as the user of the bookie",
+            remedy="Run this command as the user that the bookie runs as",
         ) from None
 
 
@@ -91,8 +96,10 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
 
 
 async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
-    """Return how far the log of this directory should go, according to the cluster. Raises
-    MetadataError."""
+    """Return how far the log of this directory must reach, according to the cluster.
+
+    Raises MetadataError.
+    """
     from quire.bookie.directories.rollback import expected_in
 
     return expected_in(disk, (await _known_of(store, disk))[1])
@@ -100,7 +107,10 @@ async def expected_of(store: MetadataStore, disk: Disk) -> ExpectedLog:
 
 async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
     """Return the bookie that this directory belongs to, and what the cluster knows about its
-    directories. The result is empty for a directory without a cookie or of another cluster."""
+    directories.
+
+    The result is empty if the directory has no cookie, or belongs to another cluster.
+    """
     from quire.bookie.directories.identity import stored_cookie, value_of
     from quire.metadata.bookies.directories import BookieDirectories, read_directories
 
@@ -128,6 +138,7 @@ def absolute(directories: Sequence[str]) -> list[str]:
 
 
 def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
+    """Return the fields of a cookie under their names in JSON output."""
     if cookie is None:
         return None
     return {
@@ -143,15 +154,15 @@ def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
 
 
 def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
-    """It begins; to be called with how many more were looked at."""
-    progress.begin("looking at ledgers", 0, 0)
+    """Begin the progress of a scan, and return a function that adds examined ledgers to it."""
+    progress.begin("examining ledgers", 0, 0)
     return lambda count: progress.done(count, 0)
 
 
 def pages_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """`metadata.naming.pages_naming`, with progress."""
+    """Yield pages of the ledgers whose metadata names the bookie, and show progress."""
     from quire.metadata.ledgers import naming
 
     return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
@@ -186,14 +197,14 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
         some = ", ".join(map(str, needing[:NAMED_MAX]))
         more = ", ..." if len(needing) > NAMED_MAX else ""
         raise UsageError(
-            f"ledgers name bookie {bookie_id} ({some}{more}): nothing was changed",
-            remedy="Replicate them and free the id: "
+            f"ledgers have replicas on bookie {bookie_id} ({some}{more}); nothing was changed",
+            remedy="Move them to other bookies and free the id: "
             + repair("decommission", bookie_id, uri=store.uri)
-            + "; --force gives these copies up",
+            + ". With --force, these replicas are given up",
         )
     if unread:
         raise UsageError(
-            f"no ledger that can be read names bookie {bookie_id}, but the metadata of {unread} "
-            f"cannot be read and may name it ({unread.why}): nothing was changed",
+            f"the metadata of {unread} cannot be read and may name bookie {bookie_id} "
+            f"({unread.why}), although no other ledger does; nothing was changed",
             remedy=REMEDY,
         )

@@ -1,4 +1,5 @@
-"""`quire bookie init` and `quire bookie format`: make a bookie, and destroy what it has stored."""
+"""The commands `quire bookie init`, which creates a bookie, and `quire bookie format`, which
+deletes everything that it stores."""
 
 from __future__ import annotations
 
@@ -51,34 +52,39 @@ if TYPE_CHECKING:
     "directory",
     required=True,
     type=click.Path(file_okay=False),
-    help="Where it will keep its entries: an empty directory, or a missing one, which is made.",
+    help="The directory for entries: an empty one, or one that does not exist yet.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
     default=3181,
     show_default=True,
-    help="For the id, where --bookie-id is not given.",
+    help="The port in the bookie's id, if --bookie-id is not given.",
 )
 @click.option(
-    "--advertise", metavar="HOST", default="127.0.0.1", show_default=True, help="The same."
+    "--advertise",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="The host in the bookie's id, if --bookie-id is not given.",
 )
 @click.option(
     "--bookie-id",
     metavar="ID",
     default="",
-    help="What ledgers will call it, for good. [default: HOST:PORT]",
+    help="The permanent id of the bookie, by which ledgers refer to it. [default: HOST:PORT]",
 )
-@json_option("The cookie as one JSON object.")
+@json_option("Print the cookie as one JSON object.")
 @asynchronous
 async def init(
     uri: str, directory: str, port: int, advertise: str, bookie_id: str, as_json: bool
 ) -> None:
-    """Make a new bookie: its cookie in the directory and in the cluster. Prints its id.
+    """Create a new bookie in an empty directory, and print its id.
 
-    `quire bookie start` does the same with an empty directory whose id the cluster does not know.
-    This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
-    the id, it is an error and nothing is changed.
+    The command writes the bookie's cookie into the directory and into the cluster. `quire bookie
+    start` does the same if its directory is empty and the cluster does not know the id. If the
+    directory belongs to a bookie, or the cluster knows the id, the command fails and changes
+    nothing.
     """
     from quire.bookie.directories.identity import create_identity
     from quire.bookie.options import check_advertised, check_directories, check_new_id
@@ -103,7 +109,7 @@ async def init(
 
 
 @click.command("format")
-@optional_metadata_option("The bookie's cluster, for --delete-cookie.")
+@optional_metadata_option("The metadata store of the bookie's cluster, for --delete-cookie.")
 @click.option(
     "--dir",
     "directories",
@@ -112,14 +118,18 @@ async def init(
     type=click.Path(exists=True, file_okay=False),
     help="A data directory of the bookie. May be repeated.",
 )
-@flag("--delete-cookie", "Remove the bookie from the cluster as well, so that its id is free.")
+@flag(
+    "--delete-cookie",
+    "Also remove the bookie from the cluster, so that a new bookie can use its id.",
+)
 @flag(
     "--force",
-    "Also a directory that is not recognised as a Quire bookie's, and a bookie that ledgers name.",
+    "Proceed even if a directory is not recognised as a Quire bookie's, or ledgers still have "
+    "replicas on the bookie.",
 )
-@dry_run_option("Only say what would be deleted.")
-@yes_option("Do not ask.")
-@json_option("One JSON object a directory.")
+@dry_run_option("Only print what would be deleted.")
+@yes_option("Do not ask for confirmation. Required if standard input is not a terminal.")
+@json_option("Print one JSON object per directory.")
 def erase_bookie(
     uri: str | None,
     directories: tuple[str, ...],
@@ -129,11 +139,12 @@ def erase_bookie(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Destroy all that a bookie has stored in its directories.
+    """Delete everything that a bookie stores in its directories.
 
-    To take a bookie away with nothing lost, see `quire bookie decommission`. Nothing is deleted
-    where a bookie runs, and of files beside the bookie's own nothing ever is. Without
-    --delete-cookie the cluster goes on knowing the bookie, and refuses it empty as it then is.
+    To remove a bookie without losing replicas, use `quire bookie decommission`. The command fails
+    if the bookie is running, and deletes only files that belong to the bookie. Without
+    --delete-cookie, the cluster still knows the bookie, and refuses to start it with the empty
+    directories.
     """
     if delete_cookie and uri is None:
         raise click.UsageError(f"--delete-cookie: {WHICH_CLUSTER}")
@@ -148,7 +159,8 @@ def erase_bookie(
             return EXIT_ERROR
         if cookie is not None and not dry_run:
             assert uri is not None
-            # First: what is left by a crash behind it is refused, and can be formatted again.
+            # The cookie goes first: after a crash, the remaining directories are refused at a
+            # start, and can be formatted again.
             run_async(_remove_cookie(uri, cookie, force, dry_run=False, shown=False))
         for one in work:
             if not dry_run:
@@ -164,7 +176,7 @@ def erase_bookie(
 
 
 class _Erasing:
-    """One directory."""
+    """One directory to be erased."""
 
     def __init__(self, disk: RealDisk, force: bool) -> None:
         from quire.bookie.directories.identity import COOKIE_FILE, stored_cookie
@@ -182,10 +194,10 @@ class _Erasing:
                 ours = False
         if not ours and not force:
             raise StorageError(
-                f"{disk.path} is not recognised as the directory of a Quire bookie: nothing was "
+                f"{disk.path} is not recognised as the directory of a Quire bookie; nothing was "
                 "changed",
-                remedy="Name the right directory; --force deletes current/ and log/ in it all the "
-                "same",
+                remedy="Give the right directory. With --force, current/ and log/ in it are "
+                "deleted all the same",
             )
 
     def erase(self) -> None:
@@ -200,7 +212,7 @@ class _Erasing:
         done = "would be deleted" if dry_run else "deleted"
         text = f"{self.disk.path}: {counted(files, 'file')}{whose} {done} ({size:.1f} MB)"
         if self.plan.kept:
-            text += f"; not the bookie's, and kept: {', '.join(self.plan.kept)}"
+            text += f"; kept, because not the bookie's: {', '.join(self.plan.kept)}"
         return text
 
     def as_json(self, cookie_deleted: bool, dry_run: bool) -> dict[str, Any]:
@@ -216,21 +228,21 @@ class _Erasing:
 
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
-    """Return the one cookie of all directories."""
+    """Return the cookie that all directories have. Raises CookieError if they differ."""
     cookies = {one.cookie for one in work}
     cookie = work[0].cookie
     if cookie is None or len(cookies) > 1:
         raise CookieError(
-            "the directories do not say, or not all the same, which bookie they are of: nothing "
-            "was changed",
-            remedy="Format each by itself, and remove the cookie with `quire bookie cookie delete "
-            "BOOKIE`",
+            "the directories have no cookie, or belong to different bookies; nothing was changed",
+            remedy="Format each directory separately, without --delete-cookie, and remove the "
+            "bookie from the cluster with `quire bookie cookie delete BOOKIE`",
         )
     left = sorted(set(split_directories(cookie.ledger_dirs)) - {one.disk.path for one in work})
     if left and not force:
         raise CookieError(
-            f"bookie {cookie.bookie_id} has {', '.join(left)} as well: nothing was changed",
-            remedy="Name all its directories; --force removes its cookie without them",
+            f"bookie {cookie.bookie_id} has other directories: {', '.join(left)}; nothing was "
+            "changed",
+            remedy="Give all its directories. With --force, its cookie is removed without them",
         )
     return cookie
 
@@ -257,21 +269,23 @@ async def _remove_cookie(
 
 
 async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:
-    """Another cluster may have a bookie of the same id."""
+    """Raise CookieError if the cookie is of another cluster, which may have the same bookie id."""
     instance_id = await store.instance_id()
     if (cookie.instance_id or "") != instance_id:
         raise CookieError(
-            f"bookie {cookie.bookie_id} belongs to cluster {cookie.instance_id}, the one at "
-            f"{store.uri} is {instance_id}: nothing was changed",
-            remedy="Use the metadata URI of its cluster",
+            f"bookie {cookie.bookie_id} belongs to cluster {cookie.instance_id}, but {store.uri} "
+            f"is cluster {instance_id}; nothing was changed",
+            remedy="Use the metadata URI of the bookie's cluster",
         )
 
 
 def _agreed(work: list[_Erasing], cookie: Cookie | None) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("this destroys data: give --yes where nobody can be asked")
+        raise click.UsageError(
+            "this command deletes data, and standard input is not a terminal: give --yes"
+        )
     for one in work:
         say(one.text(dry_run=True))
     if cookie is not None:
         say(f"the cluster's cookie of bookie {cookie.bookie_id} would be removed")
-    return click.confirm("Destroy it?", err=True)
+    return click.confirm("Delete all this?", err=True)

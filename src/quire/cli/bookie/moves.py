@@ -1,4 +1,4 @@
-"""`quire bookie recover` and `quire bookie decommission`."""
+"""The commands `quire bookie recover` and `quire bookie decommission`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 @bookie_argument()
 @move_options
 def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json: bool) -> int:
-    """Replicate again what a lost BOOKIE held, to other bookies.
+    """Re-replicate the data of a lost BOOKIE to other bookies.
 
-    Under the same locks and rules as autorecovery, which may be at it, too. Run again it goes on
-    where it was. Exit status 1 if ledgers are left that name the bookie.
+    The command copies the missing replicas from the other bookies of each ledger. It uses the same
+    locks and rules as autorecovery, which may run at the same time. If it is interrupted, run it
+    again: it continues where it stopped. The exit status is 1 if ledgers with replicas on BOOKIE
+    are left.
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
@@ -64,9 +66,9 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
 @bookie_argument()
 @flag(
     "--keep-cookie",
-    "Only empty it: it stays read-only, and may be made writable again with --cancel.",
+    "Only empty the bookie. It stays registered and read-only; --cancel makes it writable again.",
 )
-@flag("--cancel", "Let a bookie that is being emptied take entries again.")
+@flag("--cancel", "Stop emptying the bookie, and let it accept entries again.")
 @move_options
 def decommission(
     bookie: str,
@@ -77,15 +79,16 @@ def decommission(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take BOOKIE away for good, with nothing lost. It may live, which is better, or be stopped.
+    """Empty BOOKIE, then remove it from the cluster, without losing replicas.
 
-    It becomes read-only, what it holds is copied to others, and when no ledger names it any more
-    its cookie is removed and it ends. (An Apache bookie has to be read-only or stopped before.)
-    Interrupted it stays read-only; run again it goes on where it was. Exit status 1 if ledgers are
-    left that name the bookie.
+    BOOKIE becomes read-only and its replicas are copied to other bookies. When no ledger uses it
+    any more, its cookie is removed and its process ends. Leave it running if you can, because its
+    replicas are copied from it too; it may also be stopped. (An Apache bookie must be read-only or
+    stopped first.) If the command is interrupted, BOOKIE stays read-only; run the command again to
+    continue. The exit status is 1 if ledgers with replicas on BOOKIE are left.
     """
     if cancel and (keep_cookie or dry_run):
-        raise click.UsageError("--cancel goes with neither --keep-cookie nor --dry-run")
+        raise click.UsageError("--cancel cannot be combined with --keep-cookie or --dry-run")
     if cancel:
         return _cancel(uri, bookie, as_json)
 
@@ -108,7 +111,10 @@ def decommission(
         found = run_job(uri, work, as_json=as_json, kind="decommission", target=bookie)
     except KeyboardInterrupt:
         if not dry_run:
-            say(f"bookie {bookie} stays read-only: go on with the same command, or --cancel")
+            say(
+                f"bookie {bookie} stays read-only: run the same command again to continue, or with "
+                "--cancel to make it writable"
+            )
         raise
     if as_json:
         print_json(found.as_json(LISTED_MAX))
@@ -123,19 +129,23 @@ def _text(found: Decommissioned, keep_cookie: bool) -> str:
     lines = [done_text(found.moved)]
     if found.moved.unreadable_count:
         lines.append(
-            f"bookie {bookie} keeps its cookie: ledgers whose metadata cannot be read may name it"
+            f"bookie {bookie} keeps its cookie, because ledgers whose metadata cannot be read may "
+            "have replicas on it"
         )
     elif not found.drained:
-        lines.append(f"bookie {bookie} is still needed: run this again")
+        lines.append(
+            f"ledgers still have replicas on bookie {bookie}: run the same command again to "
+            "continue"
+        )
     elif keep_cookie:
         lines.append(f"bookie {bookie} is empty and read-only; --cancel makes it writable again")
     else:
         lines.append(f"bookie {bookie} is decommissioned: its cookie is removed")
         if not found.ended:
-            lines.append("It has not ended yet: stop it now")
+            lines.append("Its process is still running: stop it now")
         lines.append(
-            "Erase its directories: they cannot be used again. A new bookie on that machine should "
-            "have another id (--bookie-id, or another port)"
+            "Erase its directories: they cannot be used again. Give a new bookie on that machine "
+            "another id (--bookie-id, or another port)"
         )
     return "\n".join(lines)
 
@@ -152,8 +162,8 @@ def _cancel(uri: str, bookie: str, as_json: bool) -> int:
         print_json({"bookie": bookie, "cancelled": taken})
     else:
         click.echo(
-            f"bookie {bookie} may take entries again"
+            f"bookie {bookie} may accept entries again"
             if taken
-            else f"bookie {bookie} was not being emptied"
+            else f"bookie {bookie} was not being emptied; nothing was changed"
         )
     return 0

@@ -1,4 +1,4 @@
-"""`quire bookie disk replace` and `remove`: a data directory that is gone, or goes."""
+"""The commands `quire bookie disk replace` and `quire bookie disk remove`."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Loss:
-    """Ledgers that name the bookie and are in none of its other directories."""
+    """The ledgers that name the bookie and are in none of its other directories."""
 
     all: SomeLedgers = field(default_factory=SomeLedgers)
     open: SomeLedgers = field(default_factory=SomeLedgers)
     only_here: SomeLedgers = field(default_factory=SomeLedgers)
-    """Each entry is on one bookie alone."""
+    """The ledgers with a write quorum of 1: each of their entries has one replica."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
-    """Ledgers with a segment that names the bookie and no other registered bookie."""
+    """The ledgers with a segment that names the bookie and no other registered bookie."""
     unread: Unread = field(default_factory=Unread)
     """The ledgers whose metadata cannot be read. They may name the bookie."""
 
@@ -92,23 +92,24 @@ def _as_json(some: SomeLedgers) -> dict[str, Any]:
 @bookie_argument()
 @click.argument("lost", type=click.Path(file_okay=False))
 @click.argument("new", type=click.Path(file_okay=False), required=False)
-@dry_run_option("Only say what would be lost.")
+@dry_run_option("Only print what would be lost.")
 @yes_option()
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def replace(
     uri: str, bookie: str, lost: str, new: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
-    """Put an empty directory in the place of one that BOOKIE has lost for good.
+    """Replace a data directory that BOOKIE has lost for good by an empty one.
 
-    LOST is the path of the lost one, NEW the empty one; without NEW the new disk is mounted where
-    the lost one was. To be run on the machine of the bookie, which must be stopped.
+    LOST is the path of the lost directory, and NEW that of the empty one. Without NEW, the new disk
+    must be mounted where the lost one was. Run the command on the bookie's machine, while the
+    bookie is stopped.
 
-    What was in LOST comes back from other bookies: once BOOKIE runs it marks the ledgers that it
-    should have for autorecovery. Until they are all there it takes no new ledgers, and says of what
-    it does not have that it may be lost, never that it does not exist. A directory whose log can be
-    read is not lost, and nothing is done. Safe to run twice. Should the lost one come back later,
-    BOOKIE refuses to start with it.
+    Autorecovery restores the data of LOST from other bookies: when BOOKIE is started, it marks the
+    ledgers that it should have. Until they are all restored, it accepts no new ledgers, and answers
+    that an entry it does not have may be lost instead of denying that it exists. If the log in LOST
+    can be read, the directory is not lost, and the command changes nothing. It is safe to run the
+    command twice. If LOST comes back later, BOOKIE refuses to start with it.
     """
     from quire.bookie.directories.replacement import find_replacement
 
@@ -132,7 +133,7 @@ async def replace(
 
 
 def _replaced(found: DirectoryReplacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
-    """`loss` None: that was done before."""
+    """Print the result. `loss` is None if the directory was already replaced before."""
     holder, lost, new = found.holder, found.lost, found.new
     if as_json:
         print_json(
@@ -146,10 +147,14 @@ def _replaced(found: DirectoryReplacement, loss: Loss | None, as_json: bool, dry
             }
         )
     elif loss is None:
-        click.echo(f"bookie {holder.bookie_id} has {new} in the place of {lost} already")
+        click.echo(
+            f"{new} has replaced {lost} of bookie {holder.bookie_id} already; nothing was changed"
+        )
     else:
-        done = "would be put" if dry_run else "is put"
-        click.echo(f"{new} {done} in the place of {lost}, as one that lost what was in it")
+        done = "would replace" if dry_run else "replaces"
+        click.echo(
+            f"{new} {done} {lost} of bookie {holder.bookie_id}; the data in {lost} counts as lost"
+        )
     if not as_json:
         _say_start([new if one == lost else one for one in holder.directories], dry_run)
     return 0
@@ -161,32 +166,32 @@ def _say_loss(
     bookie = holder.bookie_id
     for path, found in others.items():
         if found.ledgers is None:
-            say(f"{path} cannot be used either, and counts as lost here: {found.unreadable}")
+            say(f"{path} cannot be read either, and is counted as lost here: {found.unreadable}")
     if loss.unread:
         say(
-            f"the metadata of {loss.unread} cannot be read: it may name bookie {bookie}. Until it "
-            f"can be read again, the bookie does not say that an entry does not exist"
+            f"the metadata of {loss.unread} cannot be read, and may name bookie {bookie}. Until it "
+            f"can be read, the bookie never answers that an entry does not exist"
         )
     if not loss.all.count:
-        click.echo(f"no ledger that names bookie {bookie} was in {lost}")
+        click.echo(f"{lost} had no data of a ledger that names bookie {bookie}")
         return
     click.echo(
         f"{loss.all.count} ledgers name bookie {bookie} and are not in its other directories: "
         f"{loss.all}; {loss.open.count} of them {are(loss.open.count)} open"
     )
     click.echo(
-        "From the bookie's start on it marks them, and autorecovery brings them back from the "
+        "The bookie marks these ledgers when it starts, and autorecovery restores them from the "
         "other bookies that have them"
     )
     if loss.only_here.count:
         click.echo(
-            f"{loss.only_here.count} of them have each entry on one bookie alone (write quorum 1), "
-            f"and do not come back: {loss.only_here}"
+            f"{loss.only_here.count} of them have only one replica of each entry (write quorum 1), "
+            f"and cannot be restored: {loss.only_here}"
         )
     if loss.waiting.count:
         click.echo(
-            f"{loss.waiting.count} of them wait for other bookies, of which none is registered: "
-            f"{loss.waiting}"
+            f"{loss.waiting.count} of them can be restored only once one of their other bookies is "
+            f"registered again: {loss.waiting}"
         )
 
 
@@ -197,15 +202,15 @@ def _say_loss(
 @metadata_option
 @bookie_argument()
 @click.argument("directory", type=click.Path(file_okay=False))
-@dry_run_option("Only say whether it may go.")
-@json_option("One JSON object.")
+@dry_run_option("Only check whether the directory can be removed.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) -> int:
-    """Take a data directory away from BOOKIE, which has others and must be stopped.
+    """Remove a data directory from BOOKIE, which must have others and must be stopped.
 
-    Refused while a ledger that names BOOKIE is not in the others: empty the bookie first
-    (`quire bookie decommission BOOKIE --keep-cookie`), or put an empty directory in the place of a
-    lost one (`quire bookie disk replace`). DIRECTORY itself is left as it is.
+    The command fails if a ledger that names BOOKIE is not in the other directories. In that case,
+    empty the bookie first (`quire bookie decommission BOOKIE --keep-cookie`), or replace a lost
+    directory by an empty one (`quire bookie disk replace`). The files in DIRECTORY are not changed.
     """
     from quire.bookie.directories.replacement import find_removal
 
@@ -223,8 +228,8 @@ async def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: 
     if as_json:
         print_json({"bookie": bookie, "directory": path, "directories": left, "dry_run": dry_run})
     else:
-        done = "would be" if dry_run else "is"
-        click.echo(f"{path} {done} taken away from bookie {bookie}")
+        done = "would be" if dry_run else "was"
+        click.echo(f"{path} {done} removed from bookie {bookie}")
         _say_start(left, dry_run)
     return 0
 
@@ -238,7 +243,10 @@ def _say_start(directories: Sequence[str], dry_run: bool) -> None:
 
 
 class _Here:
-    """This machine: `disk_replacement.Machine`. What it holds is let go with the stack."""
+    """The directories of this machine, as the interface `replacement.Machine` accesses them.
+
+    Locks are released with the stack.
+    """
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack

@@ -1,4 +1,4 @@
-"""`quire bookie explain space`."""
+"""The command `quire bookie explain space`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ LEDGERS_SHOWN = 10
 
 @click.group()
 def explain() -> None:
-    """Say what a bookie keeps on its disk, and why."""
+    """Explain what takes space on a bookie's disk.
+
+    `quire explain` explains what is wrong with a cluster or a ledger.
+    """
 
 
 @explain.command()
@@ -36,24 +39,25 @@ def explain() -> None:
     type=click.IntRange(0),
     default=LEDGERS_SHOWN,
     show_default=True,
-    help="So many of the largest ledgers.",
+    help="The number of ledgers to list, the largest first.",
 )
 @click.option(
     "--set",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A limit that the bookie was started with, e.g. compact_major_ratio=0.5.",
+    help="A key of the [bookie] table that the bookie was started with, for example "
+    "compact_major_ratio=0.5. May be repeated.",
 )
-@json_option("One JSON object for each directory.")
+@json_option("Print one JSON object per directory.")
 def space(
     directories: tuple[str, ...], count: int, settings: tuple[str, ...], as_json: bool
 ) -> int:
-    """Say of each segment of the log what is alive in it and why the rest does not come back.
+    """Explain, for each segment of the log, what is live and why the rest is not freed yet.
 
-    DIRECTORY is a bookie's data directory; a bookie with several has a log in each. The bookie may
-    run or not. Nothing is changed. Exit status 1 if a directory cannot be read; of several the
-    others are shown all the same.
+    DIRECTORY is a data directory of a bookie; each of its data directories has its own log. The
+    bookie may be running. Nothing is changed. The exit status is 1 if a directory cannot be read;
+    the others are shown all the same.
     """
     from quire.cli.bookie.start import bookie_config
 
@@ -77,7 +81,10 @@ def space(
             click.echo("\n" * (number > 0) + "\n".join(_lines(report, count)))
             if report.free_bytes < config.min_free_bytes:
                 least = _mb(config.min_free_bytes)
-                click.echo(f"With min_free_bytes at {least} MB it takes no adds: less is free")
+                click.echo(
+                    f"With min_free_bytes at {least} MB the bookie accepts no adds, because less "
+                    "is free: free space on the disk, or delete ledgers"
+                )
     return EXIT_ERROR if failed else 0
 
 
@@ -88,7 +95,8 @@ def _look(directory: str, config: BookieConfig) -> SpaceReport:
 
     if not Path(directory, "current").is_dir():
         raise StorageError(
-            f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
+            f"{directory} is not a data directory of a Quire bookie",
+            remedy="Give the directory that the bookie was started with (--dir)",
         )
     try:
         disk = RealDisk(directory, read_only=True)
@@ -96,7 +104,7 @@ def _look(directory: str, config: BookieConfig) -> SpaceReport:
     except OSError as error:
         raise StorageError(
             f"reading {directory} failed: {error.strerror or error}",
-            remedy="Run this as the user of the bookie",
+            remedy="Run this command as the user that the bookie runs as",
         ) from None
 
 
@@ -111,6 +119,7 @@ def _described(report: SpaceReport, count: int) -> dict[str, Any]:
 
 
 def totals(report: SpaceReport) -> dict[str, int]:
+    """Return the sums over all segments."""
     names = ("file_bytes", "live_bytes", "copies_bytes", "deleted_bytes", "index_bytes",
              "other_bytes")  # fmt: skip
     return {name: sum(getattr(one, name) for one in report.segments) for name in names}
@@ -119,12 +128,12 @@ def totals(report: SpaceReport) -> dict[str, int]:
 def _lines(report: SpaceReport, count: int) -> list[str]:
     found = totals(report)
     lines = [
-        f"{report.path}: {_mb(report.free_bytes)} MB free of {_mb(report.total_bytes)}; its files "
-        f"take {_mb(report.file_bytes)} MB, the log {_mb(found['file_bytes'])} of these, "
-        f"{_mb(found['live_bytes'])} of it alive; {_mb(report.reserve_bytes)} MB are kept for a "
-        "compaction",
+        f"{report.path}: {_mb(report.free_bytes)} MB of {_mb(report.total_bytes)} are free. The "
+        f"bookie's files take {_mb(report.file_bytes)} MB: the log takes "
+        f"{_mb(found['file_bytes'])} MB, of which {_mb(found['live_bytes'])} MB are live. "
+        f"{_mb(report.reserve_bytes)} MB are reserved for compaction.",
         "",
-        f"{'segment':>16} {'state':8} {'MB':>7} {'alive':>7} {'copies':>7} {'deleted':>7} "
+        f"{'segment':>16} {'state':8} {'MB':>7} {'live':>7} {'copies':>7} {'deleted':>7} "
         f"{'other':>7} {'ledgers':>9}  why it is not smaller",
     ]
     for one in report.segments:
@@ -148,9 +157,9 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
     lines += [f"damage: {problem}" for problem in report.problems]
     if report.absence_unknown:
         lines.append(
-            "It takes no new ledgers, and says of what it does not have that it may be lost: until "
-            "every ledger that names it is whole here once more (autorecovery; then `loss_healed` "
-            "is in its log)"
+            "The bookie lost data: it accepts no new ledgers, and answers that an entry it does "
+            "not have may be lost. This ends when autorecovery has restored all its ledgers; its "
+            "log then has the event `loss_healed`"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""The command `quire bookie`, which runs one bookie in the foreground until it is stopped."""
+"""The command `quire bookie start`, which runs one bookie in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -44,42 +44,48 @@ def _check_host(host: str) -> None:
     "directories",
     multiple=True,
     type=click.Path(file_okay=False),
-    help="Where it keeps its entries: its own, or an empty or missing one. May be repeated: one "
-    "for each disk. If one fails or fills, the others go on.",
+    help="A directory for entries: one that the bookie used before, an empty one, or one to be "
+    "created. May be repeated, once per disk. If one disk fails or fills up, the bookie continues "
+    "with the others.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), show_default="3181", help="0: any free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default="3181",
+    help="The port to listen on. 0 selects any free port.",
+)
 @click.option(
     "--advertise",
     metavar="HOST",
     show_default="127.0.0.1",
-    help="The host under which clients reach it.",
+    help="The host name or address at which clients reach the bookie.",
 )
 @click.option(
     "--bookie-id",
     metavar="ID",
     callback=checked(_check_id),
-    help="What ledgers call it, for good. [default: the id that its directory was first started "
-    "with; of a new one HOST:PORT]",
+    help="The permanent id of the bookie, by which ledgers refer to it. [default: the id stored in "
+    "its directory; for a new bookie HOST:PORT]",
 )
 @click.option(
     "--bind",
     metavar="HOST",
     callback=checked(_check_host),
-    help="The address to listen on. [default: that of --advertise]",
+    help="The address to listen on. [default: the host of --advertise]",
 )
 @click.option(
     "--set",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A key of the table [bookie] of the configuration, e.g. gc_interval_s=60. May be "
-    "repeated.",
+    help="Set a key of the [bookie] table of the configuration, for example gc_interval_s=60. May "
+    "be repeated.",
 )
 @bk_server_conf_option
 @flag(
     "--autorecovery",
-    "Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
-    "start.",
+    "Also run autorecovery in this process: an auditor candidate and a repair worker. `quire "
+    "autorecovery start` runs it in a process of its own.",
 )
 @settings_option("--set-autorecovery")
 @http_options("--http")
@@ -98,8 +104,8 @@ def bookie(
 ) -> int:
     """Run one bookie in the foreground.
 
-    It prints its id on standard output once it serves, and one line of JSON for each event on
-    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    The bookie prints its id on standard output once it serves requests, and one line of JSON per
+    event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     from quire.bookie.main import BookieOptions, log_event, run_bookie
     from quire.configuration.layers import options_layer
@@ -121,12 +127,12 @@ def bookie(
     process = configuration.bookie_process()
     stats = AutorecoveryStats() if process.autorecovery else None
     if not process.directories:
-        raise click.UsageError("where does it keep its entries? Give --dir DIR")
+        raise click.UsageError("no data directory is given: use --dir DIR")
     fill_options(configuration.http_side("bookie").options())
     _check_ports(process.port, given_options())
     _log_as_events(log_event)
     announce(log_event)
-    # A supervisor that goes away must not end the bookie by its output.
+    # If the supervisor that reads the output goes away, the bookie must continue.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return run_bookie(
         BookieOptions(
@@ -147,11 +153,11 @@ def bookie(
 
 def _check_ports(port: int, http: HttpOptions | None) -> None:
     if http is not None and port and port == http.port:
-        raise click.UsageError(f"--port and --http cannot both be {port}")
+        raise click.UsageError(f"--port and --http cannot both use port {port}")
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """Return the configured limits with NAME=VALUE applied. Raises `click.UsageError`."""
+    """Return the configuration of a bookie with NAME=VALUE applied. Raises `click.UsageError`."""
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
 
 
@@ -165,11 +171,11 @@ def _print_id(bookie_id: str) -> None:
     try:
         print(bookie_id, flush=True)
     except OSError:
-        pass  # nobody listens; it serves all the same
+        pass  # standard output is closed; the bookie serves all the same
 
 
 class _Events(logging.Handler):
-    """Turns log records of libraries into the bookie's own events."""
+    """A handler that turns log records of libraries into events of the bookie."""
 
     def __init__(self, log_event: Any) -> None:
         super().__init__(logging.WARNING)

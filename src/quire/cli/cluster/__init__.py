@@ -1,5 +1,5 @@
 """The commands `quire cluster ...`.
 
-`metadata` makes and destroys a cluster, `bookies` lists bookies and where they are, `jobs` moves
+`metadata` creates and destroys a cluster, `bookies` lists bookies and their locations, `jobs` moves
 entries and pauses such jobs, and `gc` controls garbage collection.
 """

@@ -1,4 +1,4 @@
-"""`quire cluster bookies` and `quire cluster locations`."""
+"""The commands `quire cluster bookies` and `quire cluster locations ...`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
 
 SPACE_TIMEOUT_S = 2
-"""A bookie that does not tell its space within this is listed without."""
+"""Seconds that a bookie may take to report its disk space. Later, it is listed without it."""
 _LOCATIONS = commands(
     """
     list    bookies:list_locations  List bookies and their locations.
-    set     bookies:set_location    Say where a bookie stands.
-    remove  bookies:remove          Forget where a bookie stands.
+    set     bookies:set_location    Set the location of a bookie.
+    remove  bookies:remove          Remove the location of a bookie.
     """,
     "cluster",
 )
@@ -46,12 +46,15 @@ _LOCATIONS = commands(
 
 @click.command()
 @metadata_option
-@flag("--space", "Ask each for the free space of its disk.")
+@flag("--space", "Also ask each bookie for the free and total space of its disks.")
 @tls_options
-@json_option("One JSON object a line.")
+@json_option("Print one JSON object per bookie.")
 @asynchronous
 async def bookies(uri: str, space: bool, as_json: bool) -> None:
-    """List the registered bookies: id, state (writable, read-only), address."""
+    """List the registered bookies, with their state (writable or read-only) and address.
+
+    Bookies that are stopped are not registered.
+    """
     found, spaces = await _bookies(uri, space)
     for bookie_id in sorted({**found.writable, **found.readonly}):
         address = found.find(bookie_id)
@@ -103,10 +106,11 @@ async def _bookies(uri: str, space: bool) -> tuple[Bookies, dict[str, quire.Book
 
 @click.group(cls=LazyGroup, lazy=_LOCATIONS)
 def locations() -> None:
-    """Where bookies stand, for clients whose placement has `locations=metadata`.
+    """Show and set the rack, region or zone of each bookie.
 
-    The table is the node /bookies in the format that Pulsar keeps there. Clients that run follow
-    its changes.
+    Clients whose placement has locations=metadata use these locations to choose bookies. The table
+    is stored in the metadata store, in the node /bookies, in Pulsar's format. Running clients pick
+    up changes at once.
     """
 
 
@@ -129,18 +133,20 @@ def _node_option(command: Any) -> Any:
         show_default=True,
         metavar="PATH",
         callback=checked(_check_node),
-        help="The node of the metadata store that holds the table.",
+        help="The node of the metadata store that holds the table of locations.",
     )(command)
 
 
 @click.command("list")
 @metadata_option
 @_node_option
-@json_option("One JSON object a line.")
+@json_option("Print one JSON object per bookie.")
 @asynchronous
 async def list_locations(uri: str, node: str, as_json: bool) -> None:
-    """List bookies and their locations: what the table says, and registered bookies that it does
-    not name ('-')."""
+    """List bookies and their locations.
+
+    A registered bookie without a location is shown with '-'.
+    """
     found, registered = await _list(uri, node)
     for bookie in sorted({**found, **registered}):
         group, facts = found.get(bookie) or ("", {})
@@ -162,13 +168,23 @@ async def list_locations(uri: str, node: str, as_json: bool) -> None:
 @_node_option
 @bookie_argument()
 @click.argument("location", metavar="LOCATION", callback=checked(_check_location))
-@click.option("--group", default="", metavar="NAME", help="Pulsar's group of the bookie.")
-@click.option("--hostname", default="", metavar="HOST", help="Its host, for Pulsar.")
+@click.option(
+    "--group",
+    default="",
+    metavar="NAME",
+    help='The bookie group, which only Pulsar uses. [default: the present one, else "default"]',
+)
+@click.option(
+    "--hostname",
+    default="",
+    metavar="HOST",
+    help="The host name of the bookie, which only Pulsar uses. [default: the present one]",
+)
 @asynchronous
 async def set_location(
     uri: str, node: str, bookie: str, location: str, group: str, hostname: str
 ) -> None:
-    """Say where a bookie stands: /rack, /region/rack or /zone/upgrade-domain."""
+    """Set the location of a bookie: /rack, /region/rack or /zone/upgrade-domain."""
     from quire.core.placement.tables import with_location
 
     await _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
@@ -180,7 +196,7 @@ async def set_location(
 @bookie_argument()
 @asynchronous
 async def remove(uri: str, node: str, bookie: str) -> None:
-    """Forget where a bookie stands. One that is not in the table is success."""
+    """Remove the location of a bookie. The command succeeds if the bookie has none."""
     from quire.core.placement.tables import with_location
 
     await _change(uri, node, lambda data: with_location(data, bookie, None))
@@ -203,7 +219,7 @@ async def _list(
     except UsageError as error:
         raise MetadataError(
             f"the table of locations at {node} cannot be read: {error}",
-            remedy="Write the node anew: {} for an empty table",
+            remedy="Correct the JSON in this node, or write {} into it for an empty table",
         ) from None
     found = {
         bookie: (group, facts)
@@ -228,6 +244,6 @@ async def _change(uri: str, node: str, change: Callable[[bytes], bytes]) -> None
             await store.tree.commit(Put(node, changed, found.version))
 
     async with opened_metadata(uri) as store:
-        await store.instance_id()  # not into a store that nobody uses
-        # The same change twice is the change.
+        await store.instance_id()  # raises if there is no cluster
+        # The change is idempotent, so it may be attempted again.
         await swap(f"the node {node}", partial(attempt, store), random.Random(), ask_again=True)

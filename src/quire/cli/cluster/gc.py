@@ -1,5 +1,5 @@
-"""Commands of `quire cluster gc`, which control whether bookies delete ledgers that the metadata
-store does not name."""
+"""The commands `quire cluster gc ...`, which control whether bookies delete ledgers that the
+metadata store does not have."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _COMMANDS = commands(
     """
-    status  gc:status  Show whether garbage is collected.
+    status  gc:status  Show whether bookies collect garbage, and which refuse to.
     off     gc:off     Stop all bookies from deleting anything.
-    on      gc:on      Let bookies delete deleted ledgers again.
-    accept  gc:accept  Let bookies go on with a metadata store that went back in time.
+    on      gc:on      Let bookies delete the data of deleted ledgers again.
+    accept  gc:accept  Let bookies resume with a metadata store that went back in time.
     """,
     "cluster",
 )
@@ -40,15 +40,17 @@ _COMMANDS = commands(
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def gc() -> None:
-    """Garbage collection: bookies delete the ledgers that the metadata store does not name.
+    """Show garbage collection in the cluster, and switch it off and on.
 
-    It stops by itself if the store went back in time, for example after a backup was restored.
+    Bookies delete the ledgers that the metadata store does not have. They refuse to do so if the
+    store went back in time, for example after a backup was restored. These commands apply to the
+    whole cluster; `quire bookie explain space` shows what one bookie has not freed yet, and why.
     """
 
 
 @click.command()
 @metadata_option
-@json_option("One JSON object: off, since_ms, by, why, refusing.")
+@json_option("Print one JSON object: off, since_ms, by, why, refusing.")
 @asynchronous
 async def status(uri: str, as_json: bool) -> None:
     """Show whether garbage collection is switched off, and which bookies refuse it.
@@ -74,7 +76,7 @@ async def status(uri: str, as_json: bool) -> None:
     if switch is None:
         click.echo("garbage collection is on")
     else:
-        click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'some time'}")
+        click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'an unknown time'}")
     for name, one in sorted(refusing.items()):
         click.echo(_line(name, one))
 
@@ -82,10 +84,10 @@ async def status(uri: str, as_json: bool) -> None:
 def _line(name: str, one: CollectionRefusal) -> str:
     if one.unreadable:
         since = f" since {time_text(one.since_ms)}" if one.since_ms else ""
-        return f"{name} collects nothing{since}: its mark could not be read ({one.unreadable})"
+        return f"{name} collects no garbage{since}: its mark could not be read ({one.unreadable})"
     return (
-        f"{name} collects nothing: the metadata store went back behind its mark "
-        f"{one.remembered.count}, found at {time_text(one.since_ms)}"
+        f"{name} collects no garbage: at {time_text(one.since_ms)} it found that the metadata "
+        f"store is older than its mark {one.remembered.count}"
     )
 
 
@@ -93,13 +95,15 @@ async def _status(uri: str) -> tuple[Switch | None, dict[str, CollectionRefusal]
     from quire.metadata.bookies.collection import read_switch, refusals
 
     async with opened_metadata(uri) as store:
-        await store.instance_id()  # there is a cluster
+        await store.instance_id()  # raises if there is no cluster
         return await read_switch(store), await refusals(store)
 
 
 @click.command()
 @metadata_option
-@click.option("--why", metavar="TEXT", default="", help="The reason, which the status shows.")
+@click.option(
+    "--why", metavar="TEXT", default="", help="The reason, which `quire cluster gc status` shows."
+)
 @asynchronous
 async def off(uri: str, why: str) -> None:
     """Stop all bookies from deleting ledgers or copies, until `quire cluster gc on`.
@@ -119,9 +123,10 @@ async def off(uri: str, why: str) -> None:
 @metadata_option
 @asynchronous
 async def on(uri: str) -> None:
-    """Let bookies delete ledgers again that the metadata store does not name.
+    """Let bookies delete the ledgers that the metadata store does not have, after `off`.
 
-    A bookie that refuses because the store went back in time still refuses: see `accept`.
+    A bookie that refuses because the store went back in time still refuses: see `quire cluster gc
+    accept`.
     """
     from quire.metadata.bookies.collection import switch_on
 
@@ -135,13 +140,14 @@ async def on(uri: str) -> None:
 @metadata_option
 @click.argument("bookies", nargs=-1, metavar="[BOOKIE]...", callback=checked(check_bookie))
 @dry_run_option("Only print which bookies would resume.")
-@yes_option("Do not ask.")
-@json_option("One JSON object per bookie that resumes: bookie, dry_run.")
+@yes_option("Do not ask for confirmation. Required if standard input is not a terminal.")
+@json_option("Print one JSON object per bookie that resumes: bookie, dry_run.")
 def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Let bookies that refuse to collect garbage resume with this metadata store. [default: all]
+    """Let bookies resume garbage collection with a metadata store that went back in time.
 
-    They delete the ledgers that they hold and the store does not name. First find out which ledgers
-    these are, and restore the missing metadata: deleted ledgers cannot be recovered.
+    Without BOOKIE, all bookies that refuse resume. They then delete the ledgers that they hold and
+    the store does not have. First find out which ledgers these are, and restore the missing
+    metadata: deleted ledgers cannot be recovered.
     """
     _, refusing = run_async(_status(uri))
     for name in bookies:
@@ -164,12 +170,12 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
 def _agreed(wanted: list[str], refusing: dict[str, CollectionRefusal]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "nothing was changed: there is no terminal to ask for confirmation, and bookies would "
-            "delete ledgers that this store does not name. Confirm with --yes"
+            "nothing was changed: bookies would delete the ledgers that this store does not have, "
+            "and there is no terminal to ask for confirmation. Confirm with --yes"
         )
     for name in wanted:
         say(_line(name, refusing[name]))
-    return click.confirm("Let them delete the ledgers that this store does not name?", err=True)
+    return click.confirm("Let them delete the ledgers that this store does not have?", err=True)
 
 
 async def _accept(uri: str, bookie: str) -> bool:

@@ -1,4 +1,4 @@
-"""`quire cluster rebalance`, and `pause` and `resume` for jobs that copy replicas."""
+"""The commands `quire cluster rebalance`, and `pause` and `resume` for jobs that copy replicas."""
 
 from __future__ import annotations
 
@@ -54,18 +54,23 @@ if TYPE_CHECKING:
     metavar="PERCENT",
     default=TARGET_SPREAD_PERCENT,
     show_default=True,
-    help="Enough when the fullest has so much more than the emptiest, in percent of the mean.",
+    help="Stop when the fullest bookie has at most this much more than the emptiest, in percent of "
+    "the mean.",
 )
-@size_option("--max-bytes", "Copy at most so much: 10g. [default: all]")
+@size_option("--max-bytes", "Copy at most this many bytes, for example 10g. [default: no limit]")
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Chooses among moves that are as good."
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="The seed of the random choice among equally good moves.",
 )
 @placement_option
 @parallel_option
 @rate_option
 @password_option
 @tls_options
-@json_option("The plan and the result as one JSON object; no progress.")
+@json_option("Print the plan and the result as one JSON object, without progress.")
 def rebalance(
     uri: str,
     dry_run: bool,
@@ -77,11 +82,12 @@ def rebalance(
     password: bytes,
     as_json: bool,
 ) -> int:
-    """Move entries from the fullest bookies to the emptiest, after one was added.
+    """Move entries from the fullest bookies to the emptiest.
 
-    Replicas of closed ledgers are copied, then named in the metadata; bookies drop what is not
-    theirs any more by themselves. Safe to interrupt and to run again. Exit status 1 if moves of the
-    plan were not done.
+    Use this after adding a bookie. The command copies replicas of closed ledgers, then updates the
+    metadata; bookies delete the replicas that they no longer need by themselves. It is safe to
+    interrupt the command and to run it again. The exit status is 1 if moves of the plan were not
+    done.
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Rebalanced:
@@ -118,11 +124,11 @@ def _lines(result: Rebalanced) -> list[str]:
         if len(plan.moves) > LINES_MAX:
             lines.append(f"... and {len(plan.moves) - LINES_MAX} more")
     lines += [
-        f"{bookie}: {size} bytes, {plan.after[bookie]} by this plan"
+        f"{bookie}: {size} bytes, {plan.after[bookie]} after this plan"
         for bookie, size in plan.before.items()
     ]
     lines.append(
-        f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % by this plan: "
+        f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % after this plan: "
         f"{counted(len(plan.moves), 'replica')}, {plan.size_bytes} bytes"
     )
     if not result.dry_run:
@@ -139,7 +145,9 @@ def _lines(result: Rebalanced) -> list[str]:
 def _target(kind: str, bookie: str | None) -> str:
     if (kind == "rebalance") == (bookie is not None):
         what = (
-            "is about the whole cluster" if bookie is not None else "needs the BOOKIE it is about"
+            "applies to the whole cluster: leave BOOKIE out"
+            if bookie is not None
+            else "requires a BOOKIE"
         )
         raise click.UsageError(f"{kind} {what}")
     if bookie is not None:
@@ -151,14 +159,15 @@ def _target(kind: str, bookie: str | None) -> str:
 @metadata_option
 @click.argument("kind", type=click.Choice(KINDS), required=False)
 @click.argument("bookie", required=False)
-@json_option("One JSON object a line, of what is paused.")
+@json_option("Print one JSON object per paused job.")
 @asynchronous
 async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None:
-    """Pause a job: recover or decommission BOOKIE, or rebalance. Without arguments: list what is.
+    """Pause a job, or list the paused jobs.
 
-    The job sees that within seconds, wherever it runs: it ends the ledgers that it is at,
-    begins no other, and waits, also when it is started again, until `quire cluster resume`.
-    Autorecovery is paused with `quire autorecovery disable`.
+    A job is the recovery or decommissioning of BOOKIE, or rebalance. Without arguments, the paused
+    jobs are listed. The job notices the pause within seconds, on whichever machine it runs: it
+    completes the ledgers in progress and then waits until `quire cluster resume`, even if it is
+    started again. To pause autorecovery, use `quire autorecovery disable`.
     """
     import quire
     from quire.replication.moves.recover import check_known
@@ -181,8 +190,8 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
             print_json(asdict(one))
     elif kind is None:
         for one in found:
-            click.echo(f"{one.kind} {one.target}, by {one.by or 'nobody known'}, since "
-                       f"{time_text(one.at_ms) or 'some time'}")  # fmt: skip
+            click.echo(f"{one.kind} {one.target}, by {one.by or 'an unknown process'}, since "
+                       f"{time_text(one.at_ms) or 'an unknown time'}")  # fmt: skip
 
 
 @click.command()
@@ -191,7 +200,10 @@ async def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -
 @click.argument("bookie", required=False)
 @asynchronous
 async def resume(uri: str, kind: str, bookie: str | None) -> None:
-    """Let a paused job go on, within seconds: recover or decommission BOOKIE, or rebalance."""
+    """Resume a paused job: the recovery or decommissioning of BOOKIE, or rebalance.
+
+    A job that is running continues within seconds.
+    """
     import quire
 
     target = _target(kind, bookie)

@@ -1,4 +1,4 @@
-"""`quire cluster init`, `erase` and `skip-ids`: the metadata of a whole cluster."""
+"""The commands `quire cluster init`, `erase` and `skip-ids`, which change the metadata store."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
 
 NAMED_MAX = 5
-"""Bookies that are named where some still run."""
+"""The number of bookies that are named in an error which says that some are still running."""
 _LAST = ("LAYOUT", "INSTANCEID", "available")
-"""Nodes by which a cluster is known: as long as they are there, an erasing can be run again."""
+"""The nodes that make a cluster recognisable. They are deleted last, so that an interrupted
+`quire cluster erase` can be run again."""
 
 
 # -- init -------------------------------------------------------------------------------------
@@ -35,12 +36,12 @@ _LAST = ("LAYOUT", "INSTANCEID", "available")
 @click.command()
 @metadata_option
 @ledger_manager_option
-@json_option("One JSON object: instance_id.")
+@json_option("Print one JSON object: instance_id.")
 @asynchronous
 async def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
-    """Make a new, empty cluster and print its instance id.
+    """Create a new, empty cluster and print its instance id.
 
-    Where a cluster exists already this is an error, and nothing is changed.
+    If the cluster exists already, the command fails and changes nothing.
     """
     _check_manager(uri, ledger_manager)
     async with opened_metadata(uri, create=True) as store:
@@ -52,8 +53,7 @@ async def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
 
 
 def _check_manager(uri: str, ledger_manager: str | None) -> None:
-    """Refuse --ledger-manager for a store that has no ledger managers, before the store is
-    created."""
+    """Raise UsageError for --ledger-manager if the store has none, before the store is created."""
     from quire.metadata.uri import Driver, parse_uri
 
     if ledger_manager is not None and parse_uri(uri).driver is not Driver.ZOOKEEPER:
@@ -68,58 +68,67 @@ def _check_manager(uri: str, ledger_manager: str | None) -> None:
 
 @click.command()
 @metadata_option
-@click.option("--instance-id", metavar="ID", help="Only if this is the cluster's instance id.")
-@dry_run_option("Only say what would be destroyed.")
-@yes_option("Do not ask.")
+@click.option(
+    "--instance-id",
+    metavar="ID",
+    help="Proceed only if the cluster has this instance id.",
+)
+@dry_run_option("Only print what would be destroyed.")
+@yes_option("Do not ask for confirmation. Required if standard input is not a terminal.")
 @asynchronous
 async def erase(uri: str, instance_id: str | None, dry_run: bool, yes: bool) -> int:
-    """Destroy a cluster in ZooKeeper: all its metadata, and with it every ledger.
+    """Destroy a cluster and all its ledgers, by deleting its metadata in ZooKeeper.
 
-    Refused while a bookie is registered. Files of bookies stay: see `quire bookie format`. The
-    nodes of streams are elsewhere, and stay as well.
+    The command fails while a bookie is registered. It does not delete the files of bookies (use
+    `quire bookie format`), nor the metadata of streams, which is stored elsewhere in ZooKeeper.
     """
 
     async with opened_metadata(uri) as store:
         found = await check_erasable(store, instance_id)
         if not dry_run and not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError("this destroys a cluster: give --yes where nobody can "
-                                       "be asked")  # fmt: skip
+                raise click.UsageError("this command destroys a cluster, and standard input is "
+                                       "not a terminal: give --yes")  # fmt: skip
             if not click.confirm(f"Destroy the cluster {found} at {uri}?", err=True):
                 say("nothing was destroyed")
                 return EXIT_ERROR
         if not dry_run:
             await erase_now(store)
-    done = "would be destroyed" if dry_run else "is destroyed"
+    done = "would be destroyed" if dry_run else "was destroyed"
     say(f"the metadata of the cluster {found} at {uri} {done}")
     return 0
 
 
 async def check_erasable(store: MetadataStore, instance_id: str | None) -> str:
-    """The cluster's instance id. `UsageError` where a bookie runs, where that is not the id that
-    was named, and for a store that is a file; MetadataError."""
+    """Return the instance id of a cluster that may be erased.
+
+    Raises UsageError if a bookie is registered, if the cluster has another id than `instance_id`,
+    or if the store is not in ZooKeeper. Raises MetadataError.
+    """
     from quire.metadata.uri import Driver, parse_uri
 
     where = parse_uri(store.uri)
     if where.driver is not Driver.ZOOKEEPER:
         raise UsageError(
-            f"{store.uri} is not in ZooKeeper: nothing was changed",
-            remedy=f"Stop its processes and delete the file {where.path}: it is the whole cluster",
+            f"{store.uri} is not in ZooKeeper; nothing was changed",
+            remedy=f"Stop the processes of the cluster and delete the file {where.path}, which "
+            "holds all its metadata",
         )
     found = await store.instance_id()
     if instance_id is not None and instance_id != found:
         raise UsageError(
-            f"the cluster at {store.uri} is {found or 'without an id'}, not {instance_id}: nothing "
-            "was changed"
+            f"the instance id of the cluster at {store.uri} is {found or 'not set'}, not "
+            f"{instance_id}; nothing was changed"
         )
     bookies = await store.bookies()
     running = sorted({*bookies.writable, *bookies.readonly})
     if running:
         some = ", ".join(running[:NAMED_MAX]) + (", ..." if len(running) > NAMED_MAX else "")
         raise UsageError(
-            f"bookies of the cluster at {store.uri} are still registered ({some}): nothing was "
+            f"bookies of the cluster at {store.uri} are still registered ({some}); nothing was "
             "changed",
-            remedy="Stop them first; one that was killed stays registered for its session time-out",
+            remedy="Stop them first. A bookie that was killed stays registered until its ZooKeeper "
+            "session expires",
         )
     return found
 
@@ -147,7 +156,7 @@ async def erase_now(store: MetadataStore) -> None:
 @click.argument("last", type=click.IntRange(0, 2**63 - 2), metavar="ID")
 @asynchronous
 async def skip_ids(uri: str, last: int) -> None:
-    """Give no new ledger an id up to ID.
+    """Reserve all ledger ids up to ID, so that new ledgers get higher ids.
 
     Use this after restoring the metadata store from an older backup. The store would otherwise
     reuse the ids of ledgers that were created after the backup, and bookies still hold their

@@ -1,7 +1,7 @@
-"""Parts that several commands share.
+"""Code that several commands share.
 
-Read `groups` first: groups of commands that are imported lazily, and what becomes of errors.
-`options` declares options, `tls` those of connections, and `moves` those of jobs that copy
-replicas. `configuration` merges options with the environment and the file. `input`, `output` and
-`progress` are about standard input, output and the terminal.
+Read `groups` first: it has the groups of lazily imported commands, and turns errors into messages
+and exit statuses. `options` declares options, `tls` those of connections, and `moves` those of jobs
+that copy replicas. `configuration` merges options with the environment and the configuration file.
+`input` reads standard input, `output` writes standard output, and `progress` draws progress bars.
 """

@@ -1,5 +1,4 @@
-"""The configuration of the current command: its options, the environment, and the one file that
-counts."""
+"""The configuration of the current command, from its options, the environment and one file."""
 
 from __future__ import annotations
 
@@ -23,15 +22,17 @@ from quire.configuration.layers import (
 FILE_NAME = "quire.toml"
 SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
 BELOW = "quire.configuration.below"
-"""In the context of a command: a layer that counts less than the file."""
+"""The key in a command's context of a layer with a lower priority than the file."""
 _CACHE = "quire.configuration"
 _TOLD = "quire.configuration.told"
-"""In the context of a command: the warnings that it has printed."""
+"""The key in a command's context of the set of warnings that were already printed."""
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
-    """Return the layer of an option NAME=VALUE for the keys of one table. Raises
-    `click.UsageError`."""
+    """Return the layer of an option NAME=VALUE for the keys of one table.
+
+    Raises `click.UsageError` for an unknown key or a setting without a value.
+    """
     layer = Layer()
     for setting in settings:
         last, equals, text = setting.partition("=")
@@ -39,7 +40,7 @@ def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer
         if not equals:
             known = sorted(key.removeprefix(f"{table}.") for key in keys() if _under(key, table))
             raise click.UsageError(
-                f"{option} {setting}: use NAME=VALUE with one of {', '.join(known)}"
+                f"{option} {setting} is not NAME=VALUE. The names are: {', '.join(known)}"
             )
         if name not in keys() and name not in IN_MILLISECONDS:
             raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
@@ -52,8 +53,11 @@ def _under(name: str, table: str) -> bool:
 
 
 def configuration_file(environment: Mapping[str, str]) -> Path | None:
-    """The one file that counts: that of `--config`, else of QUIRE_CONFIG (empty: none), else the
-    user's, else the machine's, if they are there."""
+    """Return the path of the configuration file, or None if there is none.
+
+    It is the file of `--config`, else the one that QUIRE_CONFIG names (an empty value means no
+    file), else the user's, else the machine's if it exists.
+    """
     context = click.get_current_context(silent=True)
     chosen = context.meta.get(CONFIG_VARIABLE) if context is not None else None
     if chosen is None:
@@ -68,7 +72,7 @@ def configuration_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def _base() -> list[Layer]:
-    """File and environment, read once for a command."""
+    """Return the layers of the file and the environment, which are read once per command."""
     context = click.get_current_context(silent=True)
     found: list[Layer] | None = context.meta.get(_CACHE) if context is not None else None
     if found is None:
@@ -82,9 +86,10 @@ def _base() -> list[Layer]:
 
 
 def configured(*options: Layer) -> Configuration:
-    """Return the configuration of the current command, whose options count most.
+    """Return the configuration of the current command. Its `options` override everything else.
 
-    Raises `click.UsageError`, and `OSError` for a file that cannot be read.
+    Warnings are printed once. Raises `click.UsageError` for an invalid value, and `OSError` for a
+    file that cannot be read.
     """
     found = checked(merged([*_base(), *options]))
     context = click.get_current_context(silent=True)
@@ -97,9 +102,9 @@ def configured(*options: Layer) -> Configuration:
 
 
 def checked(found: Configuration) -> Configuration:
-    """`click.UsageError` with its first problem, if there is any."""
+    """Return the configuration. Raises `click.UsageError` with its first problem, if it has any."""
     if found.problems:
         first, *others = found.problems
-        more = f" (and {len(others)} more; `quire config check` lists them)" if others else ""
+        more = f" (and {len(others)} more: `quire config check` lists them)" if others else ""
         raise click.UsageError(first + more)
     return found

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported only when they are asked for, and what becomes of errors."""
+"""Groups of lazily imported commands, and the messages and exit statuses of errors."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ import click
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells say it."""
+"""128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141
-"""128 + SIGPIPE: the reader of our output has closed it."""
+"""128 + SIGPIPE: the reader of standard output has closed it."""
 
 DEBUG_VARIABLE = "QUIRE_DEBUG"
 CONFIG_VARIABLE = "QUIRE_CONFIG"
-"""Also the place in the context of a command where the option `--config` keeps its value."""
+"""The environment variable. The option `--config` keeps its value under the same key in the context
+of a command."""
 
 
 def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
-    """Read a table of commands for `LazyGroup`.
+    """Parse a table of commands for `LazyGroup`.
 
-    Each line has a command's name, the `module:attribute` where it is, and its line of help.
-    Modules are named within `quire.cli`, or within its room `below`.
+    Each line has a command's name, the `module:attribute` that defines it, and its line of help.
+    Module names are relative to `quire.cli`, or to its subpackage `below`.
     """
     rows = (line.split(maxsplit=2) for line in table.strip().splitlines())
     where = f"quire.cli.{below}." if below else "quire.cli."
@@ -37,7 +38,10 @@ def commands(table: str, below: str = "") -> dict[str, tuple[str, str]]:
 
 
 class LazyGroup(click.Group):
-    """`lazy` maps the name of a command to 'module:attribute' and the line of help for it."""
+    """A group whose commands are imported when they are called.
+
+    `lazy` maps the name of a command to its 'module:attribute' and its line of help.
+    """
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -60,8 +64,10 @@ class LazyGroup(click.Group):
 
 
 class DefaultGroup(LazyGroup):
-    """A group that is a command as well: where its first argument is an option of that command
-    (`default`), and none of the group, the command is meant. `alone`: also without arguments."""
+    """A group with a `default` command, which runs if the first argument is an option.
+
+    With `alone`, the default command also runs if there are no arguments.
+    """
 
     def __init__(self, *arguments: Any, default: str, alone: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -77,8 +83,10 @@ class DefaultGroup(LazyGroup):
 
 
 class Program(click.Command):
-    """A whole program: whatever goes wrong becomes one line on standard error and an exit
-    status. A command returns its exit status, or None for 0."""
+    """A program that reports every error as one line on standard error and an exit status.
+
+    A command returns its exit status, or None for 0.
+    """
 
     def main(
         self,
@@ -97,7 +105,7 @@ class Program(click.Command):
         sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Here and not in `main`, where click has already made something else of them.
+        # Caught here because click would replace these exceptions before `main` sees them.
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, OSError) as error:
@@ -105,11 +113,11 @@ class Program(click.Command):
 
 
 class RootGroup(Program, LazyGroup):
-    """The program `quire` with all its commands."""
+    """The root group of the `quire` program."""
 
 
 def exit_status(error: BaseException) -> int:
-    """Says what happened, in one line, and gives the exit status for it."""
+    """Print one line that says what happened, and return the exit status for it."""
     from quire.errors import QuireError, UsageError
 
     error = _innermost(error)
@@ -140,20 +148,22 @@ def exit_status(error: BaseException) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         fail(where + (error.strerror or str(error)))
         return EXIT_ERROR
-    fail(f"unexpected {type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)")
+    fail(
+        f"unexpected {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 to see the traceback)"
+    )
     return EXIT_ERROR
 
 
 def say(text: str) -> None:
-    """One line on standard error, whatever `text` holds."""
+    """Print `text` as one line on standard error."""
     try:
         print(" ".join(text.split()), file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody listens
+        pass  # standard error is closed
 
 
 def warn(text: str) -> None:
-    """Print one line of warning on standard error."""
+    """Print a warning as one line on standard error."""
     click.echo(f"warning: {text}", err=True)
 
 
@@ -162,7 +172,7 @@ def fail(text: str) -> None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the error inside groups of errors: the first of ours, else the first."""
+    """Return the error inside nested exception groups: the first `QuireError`, else the first."""
     from quire.errors import QuireError
 
     while isinstance(error, BaseExceptionGroup):
@@ -172,7 +182,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _forget_stdout() -> None:
-    """So that nothing is flushed into the broken pipe when the interpreter ends."""
+    """Redirect standard output to /dev/null, so that the interpreter does not flush into the broken
+    pipe when it ends."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -182,7 +193,7 @@ def _forget_stdout() -> None:
 
 
 class _OneLine(logging.Handler):
-    """Warnings of libraries as single lines; without the stack unless debugging."""
+    """A handler that prints each warning of a library as one line, without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -192,8 +203,10 @@ class _OneLine(logging.Handler):
 
 
 def _quiet_logs() -> None:
-    """Keep the logs of libraries short: a failure is one line, and kazoo's lost connections are for
-    debugging."""
+    """Keep the logs of libraries short, unless QUIRE_DEBUG is set.
+
+    A failure is one line, and kazoo does not report lost connections.
+    """
     root = logging.getLogger()
     if os.environ.get(DEBUG_VARIABLE):
         logging.basicConfig(level=logging.INFO, stream=sys.stderr)

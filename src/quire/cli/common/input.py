@@ -1,4 +1,4 @@
-"""Input from a descriptor, read by a thread so that the event loop is not blocked."""
+"""Input from a file descriptor, read by a thread so that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from quire.errors import EntryTooLargeError
 
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_WAITING_MAX = 4
-"""Read and not yet taken; behind it the thread stops reading."""
+"""The number of chunks that are read and not yet taken at which the thread stops reading."""
 
 
 class Splitter(Protocol):
-    def feed(self, chunk: bytes) -> list[bytes]: ...
+    """The interface of an object that cuts a sequence of chunks into pieces."""
 
-    def finish(self) -> list[bytes]: ...
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the pieces that `chunk` completes."""
+        ...
+
+    def finish(self) -> list[bytes]:
+        """Return the rest, once there are no more chunks."""
+        ...
 
 
 class WholeChunks:
-    """Bytes in, the same out."""
+    """A splitter that passes chunks on as they are."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         return [chunk]
@@ -36,16 +42,20 @@ class WholeChunks:
 
 
 class LineSplitter:
-    """Bytes in, whole lines out, without their newline; a carriage return belongs to its line.
+    """A splitter that returns complete lines without their newline.
 
-    Chunks are smaller than `max_line_bytes`, so that only the first line of one can be too long.
+    A carriage return belongs to its line. Chunks are smaller than `max_line_bytes`, so that only
+    the first line of a chunk can be too long.
     """
 
     def __init__(
         self, max_line_bytes: int, delimiter: bytes = b"\n", becomes: str = "entry"
     ) -> None:
-        """`delimiter`: a byte that takes the place of the newline. `becomes`: what is made of a
-        line, for messages."""
+        """Create a splitter.
+
+        `delimiter` is the byte that ends a line. `becomes` says in error messages what a line is
+        stored as.
+        """
         self._max_line_bytes = max_line_bytes
         self._delimiter = delimiter
         self._becomes = becomes
@@ -54,14 +64,16 @@ class LineSplitter:
         self._lines = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes. EntryTooLargeError as soon as a line can be no entry:
-        its end is not waited for."""
+        """Return the lines that `chunk` completes.
+
+        Raises EntryTooLargeError as soon as a line is too long, without waiting for its end.
+        """
         pieces = chunk.split(self._delimiter)
         self._rest_bytes += len(pieces[0])
         if self._rest_bytes > self._max_line_bytes:
             raise EntryTooLargeError(
-                f"line {self._lines + 1} is longer than {self._max_line_bytes} bytes, the most "
-                f"that fits into one {self._becomes}; nothing of it was appended",
+                f"line {self._lines + 1} is longer than {self._max_line_bytes} bytes, the largest "
+                f"size of one {self._becomes}; this line was not appended",
                 remedy="Split it into several lines",
             )
         self._rest.append(pieces[0])
@@ -74,16 +86,17 @@ class LineSplitter:
         return pieces
 
     def finish(self) -> list[bytes]:
-        """A last line without a newline."""
+        """Return the last line, if it has no newline."""
         rest = b"".join(self._rest)
         self._rest, self._rest_bytes = [], 0
         return [rest] if rest else []
 
 
 class InputSource:
-    """`async for pieces in source`: what came in since the last time, as it comes.
+    """An asynchronous iterator over the input: `async for pieces in source`.
 
-    `stop` ends the iteration at once; what was read and not yet taken is dropped.
+    Each item is a list of pieces that arrived together. `stop` ends the iteration at once, and
+    drops input that was read and not yet taken.
     """
 
     def __init__(self, descriptor: int, splitter: Splitter) -> None:
@@ -112,7 +125,7 @@ class InputSource:
             self._pieces.put_nowait(None)
 
     def close(self) -> None:
-        """The thread has ended when this returns."""
+        """Stop, and wait until the thread has ended."""
         self.stop()
         self._thread.join()
         os.close(self._wake_read)
@@ -130,11 +143,11 @@ class InputSource:
             if last and not self._put(last):
                 return
             self._post(None)
-        except Exception as error:  # noqa: BLE001 - raised where the pieces are taken
+        except Exception as error:  # noqa: BLE001 - raised in the iteration
             self._post(error)
 
     def _read(self) -> bytes | None:
-        """None at the end, and once stopped."""
+        """Return the next chunk, or None at the end of the input or after `stop`."""
         ready, _, _ = select.select([self._descriptor, self._wake_read], [], [])
         if self._wake_read in ready:
             return None
@@ -150,11 +163,11 @@ class InputSource:
         try:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, item)
         except RuntimeError:
-            pass  # the loop is closed: nobody takes anything any more
+            pass  # the loop is closed
 
 
 class LineSource(InputSource):
-    """`async for lines in source`: lines without their newline."""
+    """An input source that yields lists of lines without their newline."""
 
     def __init__(self, descriptor: int, max_line_bytes: int) -> None:
         super().__init__(descriptor, LineSplitter(max_line_bytes))
@@ -162,7 +175,10 @@ class LineSource(InputSource):
 
 @contextmanager
 def signals_to(source: InputSource) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end the input, and are noted; a second one ends the waiting too."""
+    """Let SIGINT and SIGTERM end the input, and yield the list of signals that were caught.
+
+    A second signal also cancels the task.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -186,7 +202,7 @@ def signals_to(source: InputSource) -> Iterator[list[int]]:
 
 
 def input_bytes(descriptor: int) -> int | None:
-    """Return the number of bytes left in a file; None for anything else."""
+    """Return the number of bytes left in a regular file, or None for anything else."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         return None

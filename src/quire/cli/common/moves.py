@@ -1,4 +1,4 @@
-"""Options of commands that copy replicas from bookie to bookie, and how these are run."""
+"""Options and output of the commands that copy replicas between bookies."""
 
 from __future__ import annotations
 
@@ -35,20 +35,24 @@ T = TypeVar("T")
 
 PARALLEL_MAX = 256
 LISTED_MAX = 1_000
-"""Ledgers in each list of a result that is printed as JSON; all of them are counted."""
+"""The number of ledgers in each list of a JSON result. The counts cover all ledgers."""
 LINES_MAX = 100
 
 rate_option = size_option(
-    "--bytes-per-s", "Write at most so many bytes a second: 20m. [default: no bound]", name="rate"
+    "--bytes-per-s",
+    "Write at most this many bytes per second, for example 20m. [default: no limit]",
+    name="rate",
 )
 parallel_option = click.option(
     "--parallel",
     type=click.IntRange(1, PARALLEL_MAX),
     default=PARALLEL,
     show_default=True,
-    help="So many ledgers at one time.",
+    help="The number of ledgers to copy at the same time.",
 )
-dry_run_of_moves = dry_run_option("Change nothing; say what would move, and how many bytes.")
+dry_run_of_moves = dry_run_option(
+    "Change nothing; print which ledgers would be copied, and how many bytes."
+)
 
 _OPTIONS = (
     dry_run_of_moves,
@@ -57,8 +61,9 @@ _OPTIONS = (
         type=click.Choice(("wait", "fence", "skip")),
         default="wait",
         show_default=True,
-        help="What becomes of a ledger that is open on the bookie: wait for its writer to replace "
-        "the bookie, and close it if nothing happens to it; close it at once; leave it.",
+        help="What to do with a ledger that is still open and uses the bookie. wait: give its "
+        "writer --grace to replace the bookie, then fence the writer and close the ledger. fence: "
+        "do that at once. skip: leave the ledger as it is.",
     ),
     click.option(
         "--grace",
@@ -67,20 +72,23 @@ _OPTIONS = (
         metavar="SECONDS",
         default=OPEN_GRACE_S,
         show_default=True,
-        help="How long a writer has.",
+        help="With --open-ledgers wait: how long to wait for the writer of an open ledger, in "
+        "seconds or with a unit (15m).",
     ),
     parallel_option,
     rate_option,
     placement_option,
     password_option,
     tls_options,
-    json_option("The result as one JSON object; no progress."),
+    json_option("Print the result as one JSON object, without progress."),
 )
 
 
 def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--metadata, and what says how ledgers are copied; the command gets `options`, and `dry_run`
-    and `as_json` besides."""
+    """Add --metadata and the options that control how ledgers are copied.
+
+    The command receives `uri`, `options`, `dry_run` and `as_json`.
+    """
 
     @functools.wraps(command)
     def called(
@@ -109,8 +117,11 @@ def run_job(
     target: str,
     counted: str = "ledgers",
 ) -> T:
-    """`work(client, locks, progress)` with a client of this cluster. By `kind` and `target` the job
-    is paused, and told of among those that run."""
+    """Run `work(client, locks, progress)` with a client of the cluster, and return its result.
+
+    `kind` and `target` identify the job: it is paused by them, and listed by them among the running
+    jobs.
+    """
 
     async def job() -> T:
         from quire.cli.common.options import default_name
@@ -131,10 +142,10 @@ def run_job(
 
 
 def say_what_is_left(result: RecoverResult) -> None:
-    """A line for each ledger that still names the bookie, some of them at most."""
+    """Print a line for each of the first ledgers that still name the bookie."""
     lines = [f"ledger {one.ledger}: {one.why}" for one in result.failed]
-    lines += [f"ledger {one}: it is open, and was written meanwhile" for one in result.open]
-    lines += [f"ledger {one}: somebody else works on its replicas" for one in result.locked]
+    lines += [f"ledger {one}: it is open, and its writer is active" for one in result.open]
+    lines += [f"ledger {one}: another process is copying its replicas" for one in result.locked]
     for line in lines[:LINES_MAX]:
         say(line)
     if len(lines) > LINES_MAX:
@@ -143,20 +154,20 @@ def say_what_is_left(result: RecoverResult) -> None:
     if result.unreadable_count:
         from quire.metadata.ledgers.unreadable import REMEDY
 
-        say(f"they may name {result.bookie}. {REMEDY}")
+        say(f"the skipped ledgers may have replicas on {result.bookie}. {REMEDY}")
 
 
 def say_what_was_skipped(named: Sequence[RemainingLedger], count: int) -> None:
-    """Print a line for each of the first ledgers that could not be read, and the number of the
-    others."""
+    """Print a line for each of the first ledgers whose metadata cannot be read, and the number of
+    the others."""
     for one in named:
         say(f"ledger {one.ledger} was skipped: {one.why}")
     if count > len(named):
-        say(f"... and {counted(count - len(named), 'ledger')} more that cannot be read")
+        say(f"... and {counted(count - len(named), 'ledger')} more whose metadata cannot be read")
 
 
 def planned_text(result: RecoverResult) -> str:
-    """Describe what a dry run found."""
+    """Return the description of a dry run."""
     lines = [
         f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
         f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"
@@ -168,24 +179,25 @@ def planned_text(result: RecoverResult) -> str:
     size = sum(one.bytes for one in result.moves)
     waiting = sum(one.open for one in result.moves)
     lines.append(
-        f"{counted(len(result.moves), 'ledger')} {'names' if len(result.moves) == 1 else 'name'} "
-        f"{result.bookie}: {counted(entries, 'entry')}, {size} bytes would be copied; "
-        f"{waiting} of them still open"
+        f"{counted(len(result.moves), 'ledger')} {'has' if len(result.moves) == 1 else 'have'} "
+        f"replicas on {result.bookie}: {counted(entries, 'entry')}, {size} bytes would be copied; "
+        f"{waiting} of these ledgers still open"
     )
     return "\n".join(lines)
 
 
 def done_text(result: RecoverResult) -> str:
+    """Return the description of a finished job."""
     text = (
         f"{result.ledgers} of {counted(len(result.moves), 'ledger')} "
-        f"{'does' if result.ledgers == 1 else 'do'} not name {result.bookie} any more: "
+        f"no longer {'uses' if result.ledgers == 1 else 'use'} {result.bookie}: "
         f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
         f"({result.bytes} bytes) copied"
     )
     for what, ledgers in (
-        ("closed, for their writers were gone", result.recovered),
-        ("still written", result.open),
-        ("worked on by others", result.locked),
+        ("closed because their writers were gone", result.recovered),
+        ("still being written", result.open),
+        ("being copied by other processes", result.locked),
         ("failed", result.failed),
     ):
         if ledgers:

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and how commands run coroutines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
-"""Seconds that an interrupted command may take to clean up, before its process ends."""
+"""Seconds that an interrupted command may take to clean up, before its process is ended."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 METADATA_VARIABLE = "QUIRE_METADATA"
-WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}"
+WHICH_CLUSTER = f"no cluster is given: use --metadata URI, or set {METADATA_VARIABLE}"
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
@@ -38,7 +38,7 @@ DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
 
 def _uri(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """A URI that cannot be is a usage error at once."""
+    """Return the URI of --metadata or of the configuration. Raises UsageError if it is invalid."""
     from quire.errors import MetadataURIError
     from quire.metadata.uri import parse_uri
 
@@ -59,9 +59,9 @@ def _configured_uri() -> str:
 
 
 def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return an option callback that gives the value as `check` returns it, or each of several.
+    """Return an option callback that passes the value, or each of several, through `check`.
 
-    A check that returns None leaves the value as it is. A UsageError from `check` ends the command
+    If `check` returns None, the value stays as it is. A UsageError from `check` ends the command
     before it does anything.
     """
 
@@ -95,7 +95,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Size(click.IntRange):
-    """A size in bytes, as the configuration takes it: 65536, 512k, 64MiB."""
+    """A size in bytes, in the syntax of the configuration: 65536, 512k, 64MiB."""
 
     name = "size"
 
@@ -110,7 +110,7 @@ class Size(click.IntRange):
 
 
 class Duration(click.FloatRange):
-    """A duration in seconds, as the configuration takes it: 90, 500ms, 15m, 1d."""
+    """A duration in seconds, in the syntax of the configuration: 90, 500ms, 15m, 1d."""
 
     name = "time"
 
@@ -122,9 +122,9 @@ class Duration(click.FloatRange):
         plain: Literal["s", "ms"] = "s",
         whole: bool = False,
     ) -> None:
-        """Accept `min` to `max` seconds, and only whole ones if `whole`.
+        """Accept `min` to `max` seconds; with `whole`, only whole seconds.
 
-        `plain` is the unit of a number that is given without one.
+        `plain` is the unit of a number that is given without a unit.
         """
         super().__init__(min, max)
         self._plain = plain
@@ -153,14 +153,14 @@ def check_bookie(bookie_id: str) -> None:
 
 
 def default_name() -> str:
-    """Return HOST.PID: how locks, votes and marks name this process."""
+    """Return HOST.PID, the name of this process in locks, votes and marks."""
     host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
                    for c in socket.gethostname())  # fmt: skip
     return f"{host or 'host'}.{os.getpid()}"
 
 
 def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
-    """Return the argument BOOKIE. If it is optional and left out, its value is ''."""
+    """Return the argument BOOKIE. Its value is '' if it is optional and not given."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
         if value is None:
@@ -173,7 +173,7 @@ def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
 def option(
     flags: str, help_text: str, name: str | None = None, **more: Any
 ) -> Callable[[Command], Command]:
-    """Return an option. `flags` are separated by blanks; `name` is that of the parameter."""
+    """Return an option. `flags` are separated by blanks; `name` is the name of the parameter."""
     names = [*flags.split(), name] if name is not None else flags.split()
     return click.option(*names, help=help_text, **more)
 
@@ -190,13 +190,16 @@ def metadata_option(command: Command) -> Command:
         metavar="URI",
         envvar=METADATA_VARIABLE,
         callback=_uri,
-        help=f"The cluster: sqlite:///FILE or zk+hierarchical://HOST:PORT/ledgers. "
-        f"[default: {METADATA_VARIABLE}]",
+        help=f"The metadata store of the cluster: sqlite:///FILE or "
+        f"zk+hierarchical://HOST:PORT/ledgers. [default: {METADATA_VARIABLE}]",
     )(command)
 
 
 def optional_metadata_option(help_text: str) -> Callable[[Command], Command]:
-    """For commands that can do without a cluster: `uri` is None then."""
+    """Return the option --metadata of a command that can do without a cluster.
+
+    `uri` is None if no cluster is given.
+    """
     return click.option(
         "--metadata",
         "uri",
@@ -213,8 +216,8 @@ def ledger_manager_option(command: Command) -> Command:
     return click.option(
         "--ledger-manager",
         type=click.Choice(LEDGER_MANAGERS),
-        help="How ZooKeeper arranges the ledgers, for good. [default: what the URI names, else "
-        "hierarchical]",
+        help="How ledgers are laid out in ZooKeeper. This cannot be changed later. [default: what "
+        "the URI names, else hierarchical]",
     )(command)
 
 
@@ -225,7 +228,7 @@ def ledger_argument(command: Command) -> Command:
 def password_of(
     help_text: str, flags: str = "--password", **more: Any
 ) -> Callable[[Command], Command]:
-    """Return an option with a password; the command gets bytes."""
+    """Return an option for a password. The command receives bytes."""
     return option(
         flags,
         help_text,
@@ -237,7 +240,7 @@ def password_of(
 
 
 password_option: Callable[[Command], Command] = password_of(
-    "The password that the ledger was created with. [default: none]"
+    "The password that the ledgers were created with. [default: none]"
 )
 
 
@@ -247,13 +250,14 @@ def liars_option(command: Command) -> Command:
         type=click.IntRange(0, 2**31 - 1),
         default=0,
         metavar="COUNT",
-        help="So many bookies of an ensemble may lie: ask more of them, and believe what enough "
-        "agree on. Less than the ack quorum. [default: 0]",
+        help="Tolerate this many bookies of an ensemble that return false answers (Byzantine "
+        "bookies): ask more bookies, and accept only what enough of them agree on. Must be less "
+        "than the ack quorum. [default: 0]",
     )(command)
 
 
 def placement_option(command: Command) -> Command:
-    """`wanted_placement` has what is given."""
+    """Add the option --placement. `wanted_placement` returns its value."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         context.meta[PLACEMENT_VARIABLE] = value
@@ -263,13 +267,14 @@ def placement_option(command: Command) -> Command:
         metavar="POLICY[,NAME=VALUE...]",
         expose_value=False,
         callback=keep,
-        help="On which bookies to write, as rack-aware,min_racks=2,locations=metadata. "
-        f"[default: {PLACEMENT_VARIABLE}, else any, on different hosts]",
+        help="How to choose bookies for new replicas, for example "
+        f"rack-aware,min_racks=2,locations=metadata. [default: {PLACEMENT_VARIABLE}, else any "
+        "bookies on different hosts]",
     )(command)
 
 
 def wanted_placement(context: click.Context) -> PlacementConfig | None:
-    """Return the placement that `--placement` or the environment names, if any."""
+    """Return the placement that `--placement` or the environment selects, if any."""
     from quire.core.placement.settings import parse_placement
     from quire.errors import UsageError
 
@@ -286,13 +291,15 @@ def dry_run_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--dry-run", is_flag=True, help=help_text)
 
 
-def yes_option(help_text: str = "Do not ask on a terminal.") -> Callable[[Command], Command]:
+def yes_option(help_text: str = "Do not ask for confirmation.") -> Callable[[Command], Command]:
     return click.option("--yes", is_flag=True, help=help_text)
 
 
 def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") -> bool:
-    """Ask the user, unless `--yes` was given or standard input is no terminal. After a "no",
-    print `otherwise`."""
+    """Ask the user, unless `yes` is set or standard input is not a terminal.
+
+    If the user says no, print `otherwise` and return False.
+    """
     if yes or not sys.stdin.isatty() or click.confirm(question, err=True):
         return True
     say(otherwise)
@@ -300,9 +307,9 @@ def confirmed(question: str, yes: bool, otherwise: str = "nothing was deleted") 
 
 
 def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[Command], Command]:
-    """Return an option KEY=VALUE that may be repeated; its value is a dictionary of strings.
+    """Return an option KEY=VALUE that may be repeated. Its value is a dictionary of strings.
 
-    `distinct` refuses a key that is given twice.
+    With `distinct`, a key that is given twice is an error.
     """
 
     def parsed(
@@ -322,9 +329,9 @@ def key_values(*names: str, help_text: str, distinct: bool = True) -> Callable[[
 
 
 def kept(place: str) -> dict[str, Any]:
-    """Return the parameters of an option that keeps its value in the context of the command.
+    """Return the parameters of an option that stores its value in the context of the command.
 
-    The command does not get the value: it is in the dictionary `context.meta[place]`.
+    The command does not receive the value: it is in the dictionary `context.meta[place]`.
     """
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -334,7 +341,7 @@ def kept(place: str) -> dict[str, Any]:
 
 
 def composed(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return one decorator for several; the first one's option is the first in the help."""
+    """Return one decorator that applies several. The first option is the first in the help."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -355,45 +362,48 @@ quorum_options: Callable[[Command], Command] = composed(
         type=click.IntRange(min=1),
         default=3,
         show_default=True,
-        help="Entries are striped over so many bookies.",
+        help="The ensemble size: the number of bookies that entries are striped over.",
     ),
     click.option(
         "--write-quorum",
         type=click.IntRange(min=1),
         default=3,
         show_default=True,
-        help="Each entry goes to so many bookies.",
+        help="The number of bookies that each entry is written to.",
     ),
     click.option(
         "--ack-quorum",
         type=click.IntRange(min=1),
         default=2,
         show_default=True,
-        help="So many bookies must have an entry on disk before it is acknowledged.",
+        help="The number of bookies that must have an entry on disk before it is acknowledged.",
     ),
     click.option(
         "--digest",
         type=click.Choice(DIGESTS, case_sensitive=False),
         default="crc32c",
         show_default=True,
-        help="How entries are protected.",
+        help="The checksum of each entry. hmac also authenticates the writer by the password; "
+        "dummy means no checksum.",
     ),
 )
-"""--ensemble, --write-quorum, --ack-quorum, --digest: named as `create_ledger` has them."""
+"""The options --ensemble, --write-quorum, --ack-quorum and --digest, named as the arguments of
+`create_ledger`."""
 
 
 def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
     if not ensemble >= write_quorum >= ack_quorum:
         raise click.UsageError(
-            f"--ensemble {ensemble} >= --write-quorum {write_quorum} >= --ack-quorum {ack_quorum} "
-            "does not hold"
+            f"--ensemble {ensemble}, --write-quorum {write_quorum} and --ack-quorum {ack_quorum} "
+            "do not fit: the ensemble must be at least as large as the write quorum, and the write "
+            "quorum at least as large as the ack quorum"
         )
 
 
 def asynchronous(command: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make a command of a coroutine function: calling it runs it to its end, as `run_async` does.
+    """Turn a coroutine function into a command, which runs the coroutine with `run_async`.
 
-    This decorator stands directly above the function, below those that declare options.
+    Apply this decorator first: directly above the function, below those that declare options.
     """
 
     @functools.wraps(command)
@@ -404,7 +414,10 @@ def asynchronous(command: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; Ctrl-C cancels it and is raised once it has cleaned up."""
+    """Run a command's coroutine and return its result.
+
+    Ctrl-C cancels the coroutine. KeyboardInterrupt is raised once it has cleaned up.
+    """
     from quire._runtime.heap import keep_heap
 
     keep_heap()
@@ -417,7 +430,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C cancels `work`; its cleaning up is bounded, for a terminal must come back."""
+    """Await `work`; Ctrl-C cancels it, and ends the process if it takes too long to clean up."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     interrupted = False

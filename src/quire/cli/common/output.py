@@ -1,4 +1,4 @@
-"""The output of commands."""
+"""Standard output of commands."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_tex
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One object on one line of standard output."""
+    """Print one JSON object on one line of standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 class OutputThread:
-    """Writes bytes to a descriptor without holding up the event loop: a reader that stops for a
-    while (a pager) must not make the bookies look late.
+    """A thread that writes bytes to a file descriptor, so that the event loop is not blocked.
 
-    The thread is a daemon and writes past Python's buffers, so that a process whose reader has
-    stopped for good can still end.
+    If the reader of the output pauses, for example a pager, requests to bookies must not time out.
+    The thread is a daemon and bypasses Python's buffers, so that the process can still end if its
+    reader never continues.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -61,12 +61,12 @@ class OutputThread:
             try:
                 self._loop.call_soon_threadsafe(_finish, written, failure)
             except RuntimeError:
-                return  # the loop is closed: nobody waits
+                return  # the loop is closed
 
 
 def _finish(written: asyncio.Future[None], failure: OSError | None) -> None:
     if written.done():
-        return  # whoever waited was cancelled
+        return  # the waiting task was cancelled
     if failure is not None:
         written.set_exception(failure)
     else:
@@ -75,7 +75,7 @@ def _finish(written: asyncio.Future[None], failure: OSError | None) -> None:
 
 @contextmanager
 def diverted(log: Path, descriptors: Sequence[int] = (1, 2)) -> Iterator[None]:
-    """Send the output of child processes that start now to a file, for as long as they live."""
+    """Append the output of child processes that start in this context to the file `log`."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [(descriptor, os.dup(descriptor)) for descriptor in descriptors]

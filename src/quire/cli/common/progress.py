@@ -1,4 +1,4 @@
-"""Lines of progress on a terminal's standard error; nothing elsewhere."""
+"""Progress bars on standard error. They are drawn only on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFRESHES_PER_S = 4
 
 
 class _Line:
-    """One line that is drawn while the context is entered, if a terminal shows it."""
+    """A progress line that is drawn while its context is entered, if stderr is a terminal."""
 
     def __init__(self, shown: bool) -> None:
         self._shown = shown and sys.stderr.isatty()
@@ -32,7 +32,7 @@ class _Line:
 
     def __enter__(self) -> Self:
         if self._shown:
-            # Imported here: a script that pipes needs none of it.
+            # Imported here, because scripts whose output is piped do not need it.
             from rich import progress
             from rich.console import Console
 
@@ -56,9 +56,10 @@ class _Line:
 
 
 class ProgressBar(_Line):
-    """`with ProgressBar("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
+    """A bar: `with ProgressBar("read", total=1000) as progress: progress.advance(entries, bytes)`.
 
-    `total` counts entries (or what `counted` says), or bytes with `in_bytes`; None: not known.
+    `total` is the number of entries (or of what `counted` names), or of bytes with `in_bytes`. It
+    is None if it is not known.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class ProgressBar(_Line):
 
 
 class JobBar(_Line):
-    """The progress of a job that copies: what jobs of `quire.replication` call as their
-    `progress`. It shows ledgers, bytes, the rate and the time left."""
+    """The progress of a job that copies replicas: the `progress` argument of `quire.replication`.
+
+    It shows ledgers, bytes, the rate and the time left.
+    """
 
     def __init__(self, counted: str = "ledgers", *, shown: bool = True) -> None:
         super().__init__(shown)
@@ -145,13 +148,13 @@ class JobBar(_Line):
             await self.gate.passes()
 
     def paused(self, found: Pause | None) -> None:
-        """Print on standard error that the job is paused, or goes on; also where no bar is."""
+        """Print on standard error that the job is paused or resumed, even if no bar is shown."""
         self._paused = found is not None
         if found is None:
-            say("the job goes on")
+            say("the job is resumed")
         else:
             say(
-                f"the job is paused, by {found.by}; it goes on after: "
+                f"the job is paused by {found.by}; to resume it, run: "
                 f"quire cluster resume {found.kind}"
                 + ("" if found.kind == "rebalance" else f" {found.target}")
             )
@@ -175,7 +178,7 @@ class JobBar(_Line):
 
 
 class StepBar(_Line):
-    """The progress of a job of Spark, which calls it from any thread."""
+    """The progress of a Spark job, which may call it from any thread."""
 
     def __init__(self, *, shown: bool = True) -> None:
         super().__init__(shown)
@@ -198,7 +201,7 @@ class StepBar(_Line):
             self._update(description=what, completed=done, total=total, counted=counted)
 
     def far(self) -> JobStatus:
-        """Return the step, for the list of jobs that run. What is counted differs by job."""
+        """Return the current step, for the list of running jobs."""
         from quire.replication.marks.job_announcements import JobStatus
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""Options about TLS: those of a bookie, and those of every command that talks to bookies."""
+"""TLS options: those of a bookie, and those of every command that connects to bookies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quire.configuration.layers import Configuration, Layer
 
 SYSTEM = "system"
-"""Instead of a file of authorities: those that the operating system trusts."""
+"""The value of --tls-ca that means the authorities that the operating system trusts."""
 _CLIENT = "quire.tls"
 """The key of the client options in the context of a command."""
 _FILE = click.Path(dir_okay=False)
@@ -28,26 +28,32 @@ _FILE = click.Path(dir_okay=False)
 server_tls_options: Callable[[Command], Command] = composed(
     file_option(
         "--tls-cert",
-        "Offer TLS with this certificate (PEM, with its chain). It must name the host of "
-        "--advertise. Files that change are followed.",
+        "Offer TLS with this certificate (PEM, including its chain). It must be valid for the host "
+        "of --advertise. The bookie reloads its TLS files when they change.",
     ),
-    file_option("--tls-key", "Its private key (PEM). [default: in the file of --tls-cert]"),
-    file_option("--tls-key-password-file", "Where the key is encrypted."),
+    file_option(
+        "--tls-key",
+        "The private key of the certificate (PEM). [default: in the file of --tls-cert]",
+    ),
+    file_option(
+        "--tls-key-password-file",
+        "A file with the password of the private key, if the key is encrypted.",
+    ),
     file_option("--tls-ca", "The authorities that sign the certificates of clients (PEM)."),
     click.option(
         "--tls-client-certs",
         type=click.Choice(("none", "optional", "required")),
-        help="Whether clients must show a certificate. [default: required with --tls-ca, else "
+        help="Whether clients must present a certificate. [default: required with --tls-ca, else "
         "none]",
     ),
-    flag("--tls-only", "Refuse what comes in clear text."),
+    flag("--tls-only", "Refuse connections without TLS."),
     click.option(
         "--tls-authorized-role",
         "roles",
         multiple=True,
         metavar="ROLE",
-        help="Serve only clients whose certificate has this as its first role (OU=0:ROLE). May be "
-        "repeated; implies --tls-only.",
+        help="Serve only clients whose certificate has this role as its first (OU=0:ROLE). May be "
+        "repeated. Implies --tls-only.",
     ),
 )
 
@@ -62,8 +68,11 @@ def server_tls(
     tls_only: bool,
     roles: tuple[str, ...],
 ) -> Layer:
-    """The keys of the configuration that they stand for; `click.UsageError` if they make no sense
-    with what is `configured` without them."""
+    """Return the configuration layer of the TLS options of a bookie.
+
+    Raises `click.UsageError` if the options contradict each other, or what is `configured` without
+    them.
+    """
     from quire.configuration.layers import options_layer
 
     if tls_cert is None and "bookie.tls" not in configured.tables:
@@ -76,14 +85,17 @@ def server_tls(
             (roles, "--tls-authorized-role"),
         ]:
             if given:
-                raise click.UsageError(f"{name} needs --tls-cert")
+                raise click.UsageError(f"{name} requires --tls-cert")
     authorities = tls_ca or configured.values["bookie.tls.ca"]
     default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
     wanted = tls_client_certs or default
     if wanted != "none" and authorities is None:
-        raise click.UsageError(f"--tls-client-certs {wanted} needs --tls-ca")
+        raise click.UsageError(f"--tls-client-certs {wanted} requires --tls-ca")
     if roles and wanted == "none":
-        raise click.UsageError("--tls-authorized-role needs --tls-ca, and certificates of clients")
+        raise click.UsageError(
+            "--tls-authorized-role requires client certificates: give --tls-ca, and "
+            "--tls-client-certs other than none"
+        )
     return options_layer(
         {
             "bookie.tls.certificate": (tls_cert, "--tls-cert"),
@@ -108,30 +120,34 @@ tls_options: Callable[[Command], Command] = composed(
         envvar="QUIRE_TLS_CA",
         metavar="FILE",
         **_KEEP,
-        help=f"Talk TLS to bookies, whose certificates these authorities sign (PEM; '{SYSTEM}': "
-        "those that this machine trusts). [default: QUIRE_TLS_CA]",
+        help="Connect to bookies with TLS, and trust certificates that these authorities signed "
+        f"(a PEM file, or '{SYSTEM}' for the authorities that this machine trusts). "
+        "[default: QUIRE_TLS_CA]",
     ),
     file_option(
         "--tls-cert",
-        "The certificate to show to bookies (PEM). [default: QUIRE_TLS_CERT]",
+        "The client certificate to present to bookies (PEM). [default: QUIRE_TLS_CERT]",
         envvar="QUIRE_TLS_CERT",
         **_KEEP,
     ),
     file_option(
         "--tls-key",
-        "Its private key (PEM). [default: QUIRE_TLS_KEY, else in the file of --tls-cert]",
+        "The private key of the client certificate (PEM). [default: QUIRE_TLS_KEY, else in the "
+        "file of --tls-cert]",
         envvar="QUIRE_TLS_KEY",
         **_KEEP,
     ),
     file_option(
         "--tls-key-password-file",
-        "Where the key is encrypted. [default: QUIRE_TLS_KEY_PASSWORD_FILE]",
+        "A file with the password of the private key, if the key is encrypted. [default: "
+        "QUIRE_TLS_KEY_PASSWORD_FILE]",
         envvar="QUIRE_TLS_KEY_PASSWORD_FILE",
         **_KEEP,
     ),
     flag(
         "--tls-any-host-name",
-        "Accept certificates that name other hosts: for clusters whose certificates have no names.",
+        "Do not check the host names in the certificates of bookies, for clusters whose "
+        "certificates contain none.",
         envvar="QUIRE_TLS_ANY_HOST_NAME",
         **_KEEP,
     ),
@@ -139,8 +155,10 @@ tls_options: Callable[[Command], Command] = composed(
 
 
 def client_config(**limits: Any) -> ClientConfig:
-    """The configuration of a client, as the options of the command at hand want it; with other
-    limits than the usual ones where the command wants it."""
+    """Return the client configuration of the current command, with its options applied.
+
+    `limits` overrides fields of the configuration.
+    """
     from quire.cli.common.configuration import configured
     from quire.configuration.layers import GivenValue, options_layer
 
@@ -151,7 +169,7 @@ def client_config(**limits: Any) -> ClientConfig:
         limits["placement"] = placement
     shown = given.get("tls_cert") or given.get("tls_key")
     if shown and not authorities and "client.tls" not in configured().tables:
-        raise click.UsageError("--tls-cert and --tls-key need --tls-ca", context)
+        raise click.UsageError("--tls-cert and --tls-key require --tls-ca", context)
     options = options_layer(
         {
             "client.tls.ca": ("" if authorities == SYSTEM else authorities or None, "--tls-ca"),
@@ -169,7 +187,7 @@ def client_config(**limits: Any) -> ClientConfig:
 
 
 def connect(uri: str, **limits: Any) -> Opening[Client]:
-    """`quire.connect` with that configuration."""
+    """Call `quire.connect` with the client configuration of the current command."""
     import quire
 
     return quire.connect(uri, config=client_config(**limits))

@@ -1,1 +1,1 @@
-"""The commands `quire ledger ...`: `write`, `read`, and `manage` for all others."""
+"""The commands `quire ledger ...`: `write`, `read`, and `manage` for all other commands."""

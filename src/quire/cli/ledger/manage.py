@@ -1,4 +1,4 @@
-"""`quire ledger list`, `show`, `delete` and `recover`: what is done with a ledger as a whole."""
+"""The commands `quire ledger list`, `show`, `delete` and `recover`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ LOOKUPS_IN_FLIGHT = 64
     "--first",
     type=click.IntRange(0, LEDGER_ID_MAX),
     default=0,
-    help="Only ledgers from this id on.",
+    help="List only ledgers with this id or a higher one. [default: 0]",
 )
-@json_option("One JSON object a line, with what `show --json` says of the ledger.")
+@json_option("Print one JSON object per ledger, as `quire ledger show --json` does.")
 @asynchronous
 async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
-    """List the ids of all ledgers, ascending, one a line.
+    """List the ids of all ledgers in ascending order, one per line.
 
     With --json, a ledger whose metadata cannot be read is an object with `ledger_id` and `error`,
     and the exit status is 1.
@@ -81,7 +81,7 @@ async def list_ledgers(uri: str, first: int, as_json: bool) -> int:
 async def _described_in_list(
     client: Client, ledger_id: int, unread: Unread
 ) -> dict[str, Any] | None:
-    """Return a ledger as JSON; None for one that was deleted since it was listed."""
+    """Return a ledger as JSON, or None if it was deleted since it was listed."""
     from quire.http.views.ledger_json import described_or_error
 
     return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)
@@ -93,10 +93,13 @@ async def _described_in_list(
 @click.command()
 @metadata_option
 @ledger_argument
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def show(uri: str, ledger_id: int, as_json: bool) -> None:
-    """Show what the metadata says of a ledger: state, length, quorums, segments and bookies."""
+    """Show the metadata of a ledger: state, length, quorums, segments and bookies.
+
+    `quire explain ledger` also asks the bookies for the replicas that they have.
+    """
     import quire
 
     async with quire.connect(uri) as client:
@@ -109,7 +112,7 @@ async def show(uri: str, ledger_id: int, as_json: bool) -> None:
 
 def _lines(described: dict[str, Any]) -> list[str]:
     def known(value: Any) -> Any:
-        return "not known" if value is None else value
+        return "unknown" if value is None else value
 
     lines = [
         f"ledger        {described['ledger_id']}",
@@ -142,18 +145,18 @@ def _lines(described: dict[str, Any]) -> list[str]:
 @yes_option()
 @flag(
     "--force",
-    "Also delete ledgers that a stream, an object, a dataset or another application needs, "
-    "which loses their data.",
+    "Also delete ledgers that a stream, an object, a dataset or another application needs. These "
+    "lose their data.",
 )
-@dry_run_option("Only say what would be deleted.")
+@dry_run_option("Only print what would be deleted.")
 @asynchronous
 async def delete(
     uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool
 ) -> int:
-    """Delete ledgers; bookies free their space at their next garbage collection.
+    """Delete ledgers. Bookies free their space at their next garbage collection.
 
     The command asks for confirmation once for all ledgers if standard input is a terminal. If one
-    of the ledgers does not exist, none is deleted. Without --force none is deleted if one of them
+    of the ledgers does not exist, none is deleted. Without --force, none is deleted if one of them
     belongs to a stream, an object, a dataset or another application, or if its owner cannot be
     determined.
     """
@@ -177,8 +180,10 @@ async def delete(
 
 
 async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
-    """Raise LedgerOwnedError if one of these ledgers has an owner. With `force`, print the owners
-    instead."""
+    """Raise LedgerOwnedError if one of these ledgers has an owner.
+
+    With `force`, print the owners instead.
+    """
     from quire.streams.ownership.owners import find_claims, refuse_owned
 
     if force:
@@ -196,7 +201,7 @@ async def _found(client: Client, ledger_id: int, force: bool) -> str:
     except UnreadableMetadataError:
         if not force:
             raise
-        return "its metadata cannot be understood"
+        return "its metadata cannot be read"
 
 
 def _summary(metadata: LedgerMetadata) -> str:
@@ -217,10 +222,10 @@ def _summary(metadata: LedgerMetadata) -> str:
 @liars_option
 @flag(
     "--unverified-password",
-    "Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
-    "stores none (format 1).",
+    "Also recover an empty ledger whose password cannot be checked, because its metadata (format "
+    "1) does not store one.",
 )
-@json_option("Print what `show --json` says of the closed ledger.")
+@json_option("Print the closed ledger as one JSON object, as `quire ledger show --json` does.")
 @asynchronous
 async def recover(
     uri: str,
@@ -230,9 +235,10 @@ async def recover(
     unverified_password: bool,
     as_json: bool,
 ) -> None:
-    """Fence the writer of a ledger, if there is one, and close the ledger.
+    """Fence the writer of a ledger and close the ledger.
 
-    Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
+    The writer, if it is still alive, can no longer append. The closed ledger has every acknowledged
+    entry. A ledger that is closed already is not changed.
     """
 
     async with (

@@ -1,4 +1,4 @@
-"""`quire ledger read`."""
+"""The command `quire ledger read`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,24 @@ if TYPE_CHECKING:
 @metadata_option
 @tls_options
 @ledger_argument
-@click.option("--first", type=click.IntRange(0, ENTRY_ID_MAX), default=0, help="[default: 0]")
+@click.option(
+    "--first",
+    type=click.IntRange(0, ENTRY_ID_MAX),
+    default=0,
+    help="The id of the first entry to print. [default: 0]",
+)
 @click.option(
     "--last",
     type=click.IntRange(0, ENTRY_ID_MAX),
-    help="Inclusive. [default: the last acknowledged entry]",
+    help="The id of the last entry to print. [default: the last acknowledged entry]",
 )
 @password_option
 @liars_option
-@flag("--recover", "Fence the writer and close the ledger first, if it is not closed.")
-@flag("--follow", "Wait for what is appended, until the ledger is closed (or --last is reached).")
-@json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
+@flag("--recover", "If the ledger is not closed, first fence its writer and close it.")
+@flag("--follow", "Wait for new entries until the ledger is closed, or --last is reached.")
+@json_option(
+    "Print one JSON object per entry: ledger_id, entry_id and value, the payload in Base64."
+)
 @asynchronous
 async def read(
     uri: str,
@@ -57,15 +64,18 @@ async def read(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print the payloads of a ledger, each with a newline behind it.
+    """Print the entries of a ledger, one per line.
 
-    A ledger that is still written is read up to what is known to be acknowledged, and with
-    --follow from then on as it grows; it is fenced only with --recover.
+    The payload of each entry is printed as it is, followed by a newline. A ledger that is still
+    open is read up to the last entry that is known to be acknowledged; with --follow, it is read on
+    as it grows. The writer is fenced only with --recover.
     """
     if last is not None and last < first:
-        raise click.UsageError(f"--first {first} lies behind --last {last}")
+        raise click.UsageError(f"--first {first} is greater than --last {last}")
     if follow and recover:
-        raise click.UsageError("--recover closes the ledger: there would be nothing to --follow")
+        raise click.UsageError(
+            "--recover and --follow exclude each other: a closed ledger does not grow"
+        )
     sys.stdout.flush()
     as_text = _as_json if as_json else _as_lines
     output = OutputThread(sys.stdout.fileno())
@@ -85,7 +95,7 @@ async def read(
                 return
             end = reader.last_add_confirmed if last is None else last
             if last is None and first > end + 1:
-                last = first  # beyond the end: the reader says so
+                last = first  # the reader raises the error for an entry beyond the end
             total = max(end - first + 1, 0)
             with ProgressBar("read", total=total, shown=not sys.stdout.isatty()) as progress:
                 async with aclosing(reader.read_runs(first, last)) as runs:
@@ -99,13 +109,15 @@ async def read(
 
 
 def _where_it_ends(state: LedgerState, ledger_id: int, end: int) -> str:
-    """Say that an open ledger may have more entries than were printed."""
+    """Return a note that an open ledger may have more entries than were printed."""
     if state.name == "OPEN":
-        what, more = "open", "--follow waits for more, --recover fences its writer and closes it"
+        what = "open"
+        more = "--follow waits for more entries; --recover fences its writer and closes it"
     else:
-        what, more = "in recovery", f"`quire ledger recover {ledger_id}` goes on with it"
-    known = f"entry {end} is the last that is" if end >= 0 else "no entry is"
-    return f"ledger {ledger_id} is {what}: {known} known to be acknowledged; {more}"
+        what = "in recovery"
+        more = f"`quire ledger recover {ledger_id}` completes the recovery"
+    known = f"entry {end} is the last one" if end >= 0 else "no entry is"
+    return f"ledger {ledger_id} is {what}: {known} known to be acknowledged. {more}"
 
 
 def _as_lines(run: EntryRun) -> bytes:

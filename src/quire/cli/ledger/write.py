@@ -1,4 +1,4 @@
-"""`quire ledger write`."""
+"""The command `quire ledger write`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 STDIN = 0
 EXPLICIT_LAC_MS = 100
 PIECE_ENTRIES = 4_096
-"""Handed over between two looks at what is outstanding."""
+"""The number of entries that are submitted before outstanding ones are counted again."""
 OUTSTANDING_ENTRIES_MAX = 65_536
-"""Bytes have the client's own bound; this is for short lines."""
+"""The largest number of unacknowledged entries. The client limits only their bytes, which short
+lines do not reach."""
 
 
 @click.command()
@@ -47,10 +48,11 @@ OUTSTANDING_ENTRIES_MAX = 65_536
 @tls_options
 @quorum_options
 @password_option
-@key_values("--custom", help_text="Stored with the ledger's metadata. May be repeated.")
+@key_values("--custom", help_text="Custom metadata to store with the ledger. May be repeated.")
 @flag(
     "--deferred-sync",
-    "Let bookies acknowledge before they sync; everything is synced before the ledger is closed.",
+    "Let bookies acknowledge entries before they sync them to disk. All entries are synced before "
+    "the ledger is closed.",
 )
 @click.option(
     "--explicit-lac",
@@ -59,16 +61,17 @@ OUTSTANDING_ENTRIES_MAX = 65_536
     type=Duration(0, EXPLICIT_LAC_MAX_S, plain="ms"),
     default=EXPLICIT_LAC_MS,
     show_default=True,
-    help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
-    "so that readers see it. 0: never.",
+    help="If no line arrives for this many milliseconds, report the last acknowledged entry to the "
+    "bookies, so that readers can see it. 0 means never.",
 )
 @asynchronous
 async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledger: Any) -> int:
-    """Append the lines of standard input to a new ledger, one entry a line, and close it.
+    """Append the lines of standard input to a new ledger.
 
-    Lines may hold any bytes; the newline is not part of the entry. Prints the ledger id, and
-    nothing else, on standard output as soon as the ledger exists. Exit status 0 means that every
-    line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
+    Each line becomes one entry; the newline is not part of it, and a line may contain any bytes.
+    The ledger is closed at the end of the input. The command prints only the ledger id on standard
+    output, as soon as the ledger exists. Exit status 0 means that every line is acknowledged and
+    the ledger is closed. Ctrl-C and SIGTERM end the input and close the ledger.
     """
     import quire
 
@@ -79,7 +82,7 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledge
         sys.stdout.write(f"{writer.ledger_id}\n")
         sys.stdout.flush()
         if os.isatty(STDIN):
-            say("type lines, one entry each; Ctrl-D ends")
+            say("type lines; each becomes one entry; Ctrl-D ends the input")
         limit = max_payload_bytes(quire.DigestType.parse(ledger["digest"]))
         with closing(LineSource(STDIN, limit)) as source, signals_to(source) as caught:
             try:
@@ -100,16 +103,19 @@ async def write(uri: str, custom: dict[str, str], explicit_lac_s: float, **ledge
 
 def _left_open(writer: LedgerWriter) -> str:
     return (
-        f"Ledger {writer.ledger_id} was left open, acknowledged up to entry "
-        f"{writer.last_add_confirmed}: `quire ledger recover {writer.ledger_id}` closes it"
+        f"Ledger {writer.ledger_id} was left open; its entries are acknowledged up to "
+        f"{writer.last_add_confirmed}. `quire ledger recover {writer.ledger_id}` closes it"
     )
 
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
-    """Append the input and close the ledger, also after a line that cannot be an entry. Return what
-    was done."""
+    """Append the input and close the ledger, and return what was done.
+
+    A line that is too large for an entry ends the input: EntryTooLargeError is raised once the
+    ledger is closed.
+    """
     too_large: EntryTooLargeError | None = None
-    shown = not os.isatty(STDIN)  # a bar would run into what is typed
+    shown = not os.isatty(STDIN)  # a bar would mix with the typed lines
     with ProgressBar("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
@@ -132,8 +138,8 @@ async def _append(writer: LedgerWriter, source: LineSource, progress: ProgressBa
                 writer.submit(line)
             progress.advance(len(piece), writer.length - before + len(piece))
             await writer.room()
-            # Also sends what was handed over, where the bound is not reached: a line that was
-            # typed is appended at once.
+            # Even below the limit, let the event loop run, so that submitted entries are sent at
+            # once.
             behind = writer.last_add_pushed - OUTSTANDING_ENTRIES_MAX
             if behind > writer.last_add_confirmed:
                 await writer.wait(behind)

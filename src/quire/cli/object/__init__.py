@@ -1,1 +1,1 @@
-"""The commands `quire object ...`: `transfer` puts and gets, `manage` has the others."""
+"""The commands `quire object ...`: `transfer` has `put` and `get`, `manage` all others."""

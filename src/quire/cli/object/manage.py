@@ -1,4 +1,4 @@
-"""`quire object list`, `show` and `delete`."""
+"""The commands `quire object list`, `show` and `delete`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 @metadata_option
 @bucket_option
 @click.argument("prefix", metavar="[PREFIX]", default="")
-@click.option("--after", metavar="NAME", default="", help="Only names that come after this one.")
-@json_option("One JSON object a line, with what `show --json` says of the object.")
+@click.option(
+    "--after", metavar="NAME", default="", help="List only names that sort after this one."
+)
+@json_option("Print one JSON object per object, as `quire object show --json` does.")
 @asynchronous
 async def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
-    """List the names of objects that begin with PREFIX, in their order, one a line."""
+    """List the names of objects that begin with PREFIX, sorted, one per line."""
 
     import quire
     from quire.streams.objects.objects import Objects
@@ -61,7 +63,7 @@ async def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: 
 @metadata_option
 @bucket_option
 @name_argument
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
     """Show the size, SHA-256, ledger and metadata of an object, without reading its data.
@@ -101,7 +103,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"bucket    {described['bucket']}",
         f"bytes     {described['bytes']}",
         f"SHA-256   {described['sha256']}",
-        f"created   {described['ctime'] or 'not known'}",
+        f"created   {described['ctime'] or 'unknown'}",
         f"ledger    {described['ledger_id']}",
         *(
             ["lost      the ledger no longer exists: the bytes of the object are gone"]
@@ -121,12 +123,13 @@ def _lines(described: dict[str, Any]) -> list[str]:
 @bucket_option
 @name_argument
 @yes_option()
-@dry_run_option("Only say what would be deleted.")
+@dry_run_option("Only print what would be deleted.")
 @asynchronous
 async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
-    """Delete an object and its ledger; bookies free its space at their next garbage collection.
+    """Delete an object and its ledger. Bookies free the space at their next garbage collection.
 
-    Asks first where standard input is a terminal. An object that is not there is success.
+    The command asks for confirmation if standard input is a terminal. It succeeds if the object
+    does not exist.
     """
 
     import quire
@@ -142,5 +145,5 @@ async def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> 
             if not confirmed(f"Delete object {name} ({held} bytes)?", yes):
                 return EXIT_ERROR
         found = await objects.delete(name)
-    say(f"object {name} deleted" if found else f"object {name}: there is none")
+    say(f"object {name} deleted" if found else f"object {name} does not exist")
     return 0

@@ -16,14 +16,14 @@ DEFAULT_BUCKET = "default"
 
 
 def check_bucket(text: str) -> str:
-    """Return the name of a bucket. UsageError if no bucket can have it."""
+    """Return the name of a bucket. Raises UsageError if it is invalid."""
     from quire.streams.objects import format as object_format
 
     return object_format.check_bucket(text)
 
 
 def check_name(text: str) -> str:
-    """Return the name of an object. UsageError if no object can have it."""
+    """Return the name of an object. Raises UsageError if it is invalid."""
     from quire.streams.objects import format as object_format
 
     return object_format.check_name(text)
@@ -36,7 +36,7 @@ def bucket_option(command: Command) -> Command:
         show_default=True,
         metavar="NAME",
         callback=checked(check_bucket),
-        help="Objects of different buckets do not see each other.",
+        help="The bucket of the object. Each bucket has its own set of names.",
     )(command)
 
 
@@ -45,7 +45,7 @@ def name_argument(command: Command) -> Command:
 
 
 def object_as_json(bucket: str, info: ObjectInfo) -> dict[str, Any]:
-    """Return what the commands print of an object with --json."""
+    """Return the JSON that the commands print for an object."""
     return {
         "name": info.name,
         "bucket": bucket,

@@ -1,4 +1,4 @@
-"""`quire object put` and `get`."""
+"""The commands `quire object put` and `quire object get`."""
 
 from __future__ import annotations
 
@@ -51,30 +51,31 @@ STANDARD_OUTPUT = "-"
 @bucket_option
 @click.argument("path", metavar="FILE")
 @click.argument("name", metavar="[NAME]", required=False, callback=checked(check_name))
-@flag("--replace", "Take the place of what has the name.")
-@key_values("--meta", "metadata", help_text="Stored with the object. May be repeated.")
+@flag("--replace", "Replace an object that has the name already.")
+@key_values("--meta", "metadata", help_text="Metadata to store with the object. May be repeated.")
 @click.option(
     "--chunk-bytes",
     metavar="SIZE",
     type=Size(1, CHUNK_BYTES_MAX),
     default=CHUNK_BYTES,
     show_default=True,
-    help="Bytes of one entry of its ledger.",
+    help="The size of a chunk, which is one entry of the object's ledger, in bytes.",
 )
 @quorum_options
-@json_option("One JSON object: what `show --json` says of it.")
+@json_option("Print the object as one JSON object, as `quire object show --json` does.")
 def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how: Any) -> None:
-    """Store a file as an object; '-' is standard input. NAME defaults to the file's own.
+    """Store FILE as an object.
 
-    Nobody sees anything of the object before all of it is stored. Exit status 0 means that it is
-    there, on an ack quorum of bookies.
+    FILE '-' is standard input. NAME defaults to the name of the file. The object becomes visible
+    only when all of it is stored. Exit status 0 means that it is stored on an ack quorum of
+    bookies.
     """
     from quire.streams.objects.format import check_metadata, check_name
 
     check_quorums(how["ensemble_size"], how["write_quorum"], how["ack_quorum"])
     if name is None:
         if path == STANDARD_INPUT:
-            raise click.UsageError("what comes from standard input needs a NAME")
+            raise click.UsageError("an object from standard input has no name: give NAME")
         name = os.path.basename(path)
     check_name(name)  # before the whole object is stored, and not after
     check_metadata(name, how["metadata"])
@@ -121,7 +122,7 @@ async def _counted(source: InputSource, progress: ProgressBar) -> AsyncGenerator
 def _range(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, int | None]:
-    """(first byte, how many)."""
+    """Return the offset of the first byte, and the number of bytes or None for all."""
     if value is None:
         return 0, None
     match = re.fullmatch(r"(\d+)-(\d*)", value, re.ASCII)
@@ -145,20 +146,21 @@ def _range(
     "--output",
     metavar="FILE",
     default=STANDARD_OUTPUT,
-    help="Where to write it: the file is there once all of it is. [default: standard output]",
+    help="The file to write. It appears only when it is complete. [default: standard output]",
 )
 @click.option(
     "--range",
     "wanted",
     metavar="A-B",
     callback=_range,
-    help="Only the bytes from A to B, counted from 0, both included; A-: to the end.",
+    help="Print only the bytes A to B, both included and counted from 0. A- means from A to the "
+    "end.",
 )
 def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | None]) -> None:
     """Print an object, or write it to a file.
 
-    Every chunk is checked against its digest, and a whole object against its SHA-256: where that
-    differs, standard output lacks the last chunk, a file is not made, and the exit status is 1.
+    Every chunk is checked against its digest, and the whole object against its SHA-256. If the
+    SHA-256 differs, the last chunk is not printed, no file is created, and the exit status is 1.
     """
     _check_output(output)
     sys.stdout.flush()
@@ -166,14 +168,14 @@ def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | 
 
 
 def _check_output(path: str) -> None:
-    """Raise UsageError for a file that cannot be created, before anything is read."""
+    """Raise UsageError if the file cannot be created, before anything is read."""
     if path == STANDARD_OUTPUT:
         return
     if os.path.isdir(path):
-        raise click.UsageError(f"--output {path}: it is a directory")
+        raise click.UsageError(f"--output {path} is a directory: give the name of a file")
     above = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(above):
-        raise click.UsageError(f"--output {path}: there is no directory {above}")
+        raise click.UsageError(f"--output {path}: the directory {above} does not exist")
 
 
 async def _get(
@@ -203,8 +205,11 @@ async def _get(
 
 @contextmanager
 def _opened_output(path: str) -> Iterator[int]:
-    """A descriptor to write to. A regular file takes the name when all of it is written, and on the
-    disk; until then, and after an error, what had the name before is untouched."""
+    """Open the output, and yield its file descriptor.
+
+    A regular file gets its name when all of it is written and synced. Until then, and after an
+    error, a file that had the name before is unchanged.
+    """
     if path == STANDARD_OUTPUT:
         yield sys.stdout.fileno()
         return

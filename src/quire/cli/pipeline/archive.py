@@ -1,4 +1,4 @@
-"""`quire pipeline offload` and `quire pipeline history`."""
+"""The commands `quire pipeline offload` and `quire pipeline history`."""
 
 from __future__ import annotations
 
@@ -32,49 +32,57 @@ WAIT = "30s"
     "--directory",
     required=True,
     metavar="DIR",
-    help="Where the files go: a path or a URI that all machines with tasks reach.",
+    help="The directory for the files: a path or a URI that all Spark executors can reach.",
 )
 @click.option(
     "--older-than",
     "older_than_s",
     metavar="TIME",
     type=Duration(),
-    help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
+    help="Copy only segments that were closed at least this long ago (500ms, 30s, 15m, 1h). "
+    "[default: all]",
 )
 @size_option(
     "--larger-than",
-    "Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
-    "either is enough.",
+    "Copy the oldest segments while the stream has more than this on its bookies (64m, 10g). With "
+    "--older-than, a segment is copied if either condition holds.",
 )
-@flag("--truncate", "Behind what is verified, truncate the stream and free its ledgers.")
+@flag(
+    "--truncate",
+    "Truncate the stream up to the verified files, so that bookies free its ledgers.",
+)
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
     default="parquet",
     show_default=True,
-    help="delta and iceberg also add the files to a table.",
+    help="The format. delta and iceberg also add the Parquet files to a table.",
 )
-@click.option("--table", metavar="NAMESPACE.NAME", help="Of --format iceberg.")
+@click.option(
+    "--table", metavar="NAMESPACE.NAME", help="With --format iceberg: the name of the table."
+)
 @key_values(
-    "--catalog", help_text="A property of pyiceberg's catalog. May be repeated.", distinct=False
+    "--catalog",
+    help_text="With --format iceberg: a property of pyiceberg's catalog. May be repeated.",
+    distinct=False,
 )
 @click.option(
     "--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
-    help="Of the files.",
+    help="The compression of the files.",
 )  # fmt: skip
 @size_option(
     "--file-size",
-    "Of a file, about: what its records take in ledgers.",
+    "The approximate size of a file, measured as the bytes of its records in ledgers.",
     name="file_bytes",
     default="128m",
     show_default=True,
 )
-@flag("--skip-lost", "Go on behind records that are gone, and note what is missing.")
+@flag("--skip-lost", "Continue after records that are lost, and record what is missing.")
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
-    type=Duration(), help="For another job that offloads the same stream.",
+    type=Duration(), help="How long to wait for another job that offloads the same stream.",
 )  # fmt: skip
-@dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
+@dry_run_option("Change nothing; print what would be copied, and how many ledgers freed.")
 def offload(
     job: PipelineJob,
     path: str,
@@ -85,10 +93,11 @@ def offload(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    """Copy the closed segments of STREAMs (names, or patterns such as 'orders-*') to Parquet files.
+    """Copy closed segments of streams to Parquet files.
 
-    Each file is read back and compared with what came from the bookies before it counts. Run it
-    again at any time: it goes on where it was, and clears up behind a run that was killed.
+    STREAM is a name, or a pattern such as 'orders-*'. Each file is read back and compared with the
+    data from the bookies before it is published. Run the command again at any time: it continues
+    where it stopped, and removes the remains of a run that was killed.
     """
     from quire.spark import jobs
 
@@ -145,15 +154,22 @@ def _count(number: int, what: str) -> str:
 @job_options
 @namespace_option
 @name_argument()
-@click.option("--directory", required=True, metavar="DIR", help="Where the stream is offloaded to.")
-@place_option("from", f"The first record: {PLACES}. [default: earliest]")
-@place_option("to", "Before this place. [default: what is acknowledged now]")
+@click.option(
+    "--directory",
+    required=True,
+    metavar="DIR",
+    help="The directory that the stream was offloaded to.",
+)
+@place_option("from", f"The position to begin at: {PLACES}. [default: earliest]")
+@place_option("to", "Stop before this position. [default: the last acknowledged record]")
 @click.option("--count", "action", flag_value="count", help="Count the records.")
 @click.option(
     "--check", "action", flag_value="check", help="Read every file and compare it with its digests."
 )
 @click.option(
-    "--output", metavar="DIR", help="Write the records to Parquet files here; DIR must not exist."
+    "--output",
+    metavar="DIR",
+    help="Write the records to Parquet files in this directory, which must not exist.",
 )
 def history(
     job: PipelineJob,
@@ -165,10 +181,11 @@ def history(
     action: str | None,
     output: str | None,
 ) -> int:
-    """Tell where the offloaded part of a stream ends, and the live part begins; count both, write
-    both to files, or check the offloaded part.
+    """Inspect and read a stream across its offloaded and live parts.
 
-    Without --count, --check and --output no Spark is started.
+    By default, the command prints where the offloaded part ends and the live part begins, without
+    starting Spark. --count counts the records of both parts, --output writes them to files, and
+    --check verifies the offloaded part.
     """
     bounds = {"start": from_place or "earliest", "end": to_place}
     if output is not None and action is not None:
@@ -176,7 +193,7 @@ def history(
     if (from_place is not None or to_place is not None) and (action == "check" or (
         action is None and output is None
     )):  # fmt: skip
-        raise click.UsageError("--from and --to are for --count and --output")
+        raise click.UsageError("--from and --to require --count or --output")
     if action == "check":
         return _check(job, name, directory)
     if action is None and output is None:
@@ -191,14 +208,14 @@ def _describe(job: PipelineJob, path: str, name: str, directory: str) -> None:
 
     facts = history_facts(job.cluster, path, name, directory)
     if not facts.files:
-        line = f"stream {name}: nothing is offloaded to {directory}"
+        line = f"stream {name}: no records are offloaded to {directory}"
     else:
         line = (
             f"stream {name}: {facts.records:,} {plural('record', facts.records)} from "
             f"{facts.start} to before {facts.boundary} are in {counted(facts.files, 'file')} "
             f"({facts.size_bytes:,} bytes)"
         )
-    line += f"; bookies have it from {facts.live_start} on"
+    line += f"; bookies have the records from {facts.live_start} on"
     for gap in facts.gaps:
         line += f"; {gap}"
     job.show(facts.as_json(), line)
@@ -209,7 +226,7 @@ def _check(job: PipelineJob, name: str, directory: str) -> int:
 
     with job.session(name) as (spark, progress):
         wrong: list[str] = check_history(spark, name, directory, progress=progress)
-    shown = "all files are as they were written"
+    shown = "all files are intact"
     if wrong:
         shown = counted(len(wrong), "damaged file")
     job.show({"stream": name, "damaged": wrong}, f"stream {name}: {shown}")

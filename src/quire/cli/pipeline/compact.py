@@ -1,4 +1,4 @@
-"""`quire pipeline compact`."""
+"""The command `quire pipeline compact`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ from quire.cli.stream.options import name_argument, namespace_option, stream_cal
 
 @click.command()
 @name_argument("stream", "STREAM")
-@click.option("--key", "field", metavar="FIELD", help="The key: a field of a JSON object.")
-@click.option("--key-prefix", "prefix", metavar="TEXT", help="The key: the record up to this text.")
-@click.option("--key-sql", "sql", metavar="EXPR", help="The key: an expression of the columns.")
+@click.option(
+    "--key", "field", metavar="FIELD", help="Use this field of the record, a JSON object, as key."
+)
+@click.option(
+    "--key-prefix", "prefix", metavar="TEXT", help="Use the record up to this text as key."
+)
+@click.option(
+    "--key-sql", "sql", metavar="EXPR", help="Use this SQL expression of the columns as key."
+)
 @click.option(
     "--tombstone",
     "tombstone_field",
     metavar="FIELD",
-    help="Records in which this field is missing, or null, remove their key.",
+    help="A record in which this field is missing or null removes its key.",
 )
 @click.option(
     "--tombstone-sql",
     metavar="EXPR",
-    help="Records for which this is true remove their key. [default: with --key-prefix, those "
-    "with nothing behind it]",
+    help="A record for which this SQL expression is true removes its key. [default: with "
+    "--key-prefix, a record that has nothing after the prefix]",
 )
-@click.option("--to", metavar="DIR", help="The table: a directory, or a URI of a store.")
+@click.option("--to", metavar="DIR", help="The directory, or URI, of the table to write.")
 @click.option(
     "--to-stream", metavar="NAME", callback=stream_callback,
-    help="The stream that receives the changes.",
+    help="The stream that receives the changes, instead of a table.",
 )  # fmt: skip
-@flag("--full", "Read all of the stream, not only what is new.")
-@flag("--skip-keyless", "Leave out records without key.")
-@dry_run_option("Change nothing; say how many records would be read.")
+@flag("--full", "Read the whole stream, not only new records.")
+@flag("--skip-keyless", "Ignore records without a key. [default: fail]")
+@dry_run_option("Change nothing; print how many records would be read.")
 @namespace_option
 @job_options
 def compact(
@@ -50,15 +56,15 @@ def compact(
     dry_run: bool,
     **key_options: Any,
 ) -> None:
-    """Keep the latest record of each key of a stream, as a table of Parquet files or as another
-    stream.
+    """Keep the latest record of each key of a stream.
 
-    A run brings it up to what is acknowledged now, and reads what is new only.
+    The result is a table of Parquet files, or another stream. Each run reads only the records that
+    are new since the last one, up to those that are acknowledged now.
     """
     from quire.spark.jobs.compact import RecordKey, compact, preview_compact
 
     if (to is None) == (to_stream is None):
-        raise click.UsageError("where to? Give --to DIR or --to-stream NAME")
+        raise click.UsageError("give either --to DIR or --to-stream NAME")
     key = RecordKey(**key_options)
     where: dict[str, Any] = {"to": to, "to_stream": to_stream, "namespace": path, "full": full}
     if dry_run:
@@ -73,7 +79,7 @@ def compact(
     with job.session(f"{path}/{stream}") as (spark, progress):
         result = compact(spark, job.cluster, stream, key, progress=progress, **where)
     if not result.changed:
-        line = f"nothing new in {stream} behind {result.end}: {result.target} is up to date"
+        line = f"no new records in {stream} after {result.end}: {result.target} is up to date"
     else:
         kept = counted(result.rows, "key" if to is not None else "record")
         line = f"{counted(result.records, 'record')} of {stream} read, up to {result.end}; {kept}"

@@ -1,4 +1,4 @@
-"""`quire pipeline ingest`."""
+"""The command `quire pipeline ingest`."""
 
 from __future__ import annotations
 
@@ -41,42 +41,48 @@ def _writer_name(text: str) -> str:
 
 _SOURCE = (
     click.argument("paths", metavar="[PATH]...", nargs=-1),
-    click.option("--table", metavar="NAME", help="A table, or view, instead of files."),
+    click.option("--table", metavar="NAME", help="Read this table or view instead of files."),
     click.option(
         "--format",
         "format_name",
         metavar="NAME",
-        help="csv, json, orc, parquet, text, or another one of Spark's. [default: by suffix]",
+        help="The format of the files: csv, json, orc, parquet, text, or another one that Spark "
+        "knows. [default: by the file's suffix]",
     ),
     key_values(
         "--option",
         "options",
-        help_text="Of Spark's reader (inferSchema=true). May be repeated.",
+        help_text="An option of Spark's reader, for example inferSchema=true. May be repeated.",
         distinct=False,
     ),
-    click.option("--schema", metavar="DDL", help='Of the files: "id BIGINT, name STRING".'),
+    click.option(
+        "--schema",
+        metavar="DDL",
+        help='The schema of the files, for example "id BIGINT, name STRING".',
+    ),
 )
 _TARGET = (
     click.option(
         "--stream", metavar="NAME", callback=stream_callback, help="The stream to write."
     ),
     click.option(
-        "--stream-column", metavar="COLUMN", help="The column that says which stream a row is for."
+        "--stream-column", metavar="COLUMN", help="The column that names the stream of each row."
     ),
     click.option(
         "--streams",
         metavar="NAME,...",
         callback=checked(_streams),
-        help="With --stream-column: streams that may be written, or patterns. [default: those "
-        "that occur]",
+        help="With --stream-column: the names or patterns of the streams that may be written. "
+        "[default: all that occur]",
     ),
-    flag("--create", "Make streams that are missing."),
+    flag("--create", "Create streams that do not exist."),
     click.option(
         "--value-column",
         metavar="COLUMN",
-        help="The column that becomes the record. [default: the only one, else all as JSON]",
+        help="The column that becomes the record. [default: the only column, else all columns as a "
+        "JSON object]",
     ),
-    click.option("--order-by", metavar="COLUMN", help="Sort the rows."),
+    click.option("--order-by", metavar="COLUMN", help="Sort the rows by this column."),
     click.option(
         "--token", envvar="QUIRE_TOKEN", default="", metavar="TEXT", callback=checked(_token),
         help="The fencing token of the streams. [default: QUIRE_TOKEN]",
@@ -87,30 +93,33 @@ _ONCE = (
         "--txn-id",
         metavar="ID",
         callback=checked(_job_name),
-        help="What has been published under this id is not published again. [default: derived "
-        "from path, size and time of each file; for a table: none]",
+        help="The id of this run. Data that was published under the same id is not appended again. "
+        "[default: derived from path, size and time of each file; for a table: none]",
     ),
-    flag("--again", "Append, even if the same files were ingested."),
+    flag("--again", "Append the files even if they were ingested before."),
 )
 _FOLLOW = (
-    flag("--follow", "Go on with files that come, until interrupted."),
-    flag("--available-now", "The files that --checkpoint does not know, and stop."),
+    flag("--follow", "Continue with new files as they arrive, until interrupted."),
+    flag("--available-now", "Ingest the files that --checkpoint does not list yet, and stop."),
     click.option(
-        "--checkpoint", metavar="DIR", help="What has been read; with --follow, --available-now."
+        "--checkpoint",
+        metavar="DIR",
+        help="The directory that records which files were read. Required with --follow and "
+        "--available-now.",
     ),
     click.option(
         "--writer-id",
         metavar="NAME",
         callback=checked(_writer_name),
-        help="The name under which the streams know this writer.",
+        help="The name under which the streams remember what this writer has appended.",
     ),
-    flag("--takeover", "The writer begins with a new checkpoint."),
+    flag("--takeover", "Let the writer begin with a new checkpoint, and forget the old one."),
     click.option(
         "--interval",
         "interval_s",
         type=Duration(),
         metavar="SECONDS",
-        help="With --follow: between two looks. [default: none]",
+        help="With --follow: the time between two searches for new files. [default: none]",
     ),
 )
 
@@ -139,16 +148,18 @@ def ingest(
     checkpoint: str | None,
     **how: Any,
 ) -> None:
-    """Bring files and tables into streams.
+    """Append the rows of files and tables to streams.
 
-    A row becomes a record: all its columns as a JSON object, or one of them. All rows of a run are
-    seen at once. Files that are unchanged since a former run are not appended again, unless --again
-    says so.
+    Each row becomes one record: one of its columns, or all columns as a JSON object. All rows of a
+    run become visible at once. Files that have not changed since an earlier run are not appended
+    again, except with --again.
     """
     if (table is None) == (not paths):
-        raise click.UsageError("what is to be ingested? Give PATH..., or --table NAME")
+        raise click.UsageError("give either PATH... or --table NAME")
     if (follow or available_now) != (checkpoint is not None):
-        raise click.UsageError("--checkpoint goes together with --follow or --available-now")
+        raise click.UsageError(
+            "--checkpoint must be combined with --follow or --available-now, and these require it"
+        )
     from quire.spark.jobs.ingest import Files, IngestTarget
 
     given = tuple(name.strip() for name in streams.split(",")) if streams else ()
@@ -159,7 +170,7 @@ def ingest(
     if checkpoint is None:
         _batch(job, files, table, target, **how)
     elif table is not None:
-        raise click.UsageError("a table cannot be followed: give a directory")
+        raise click.UsageError("a table cannot be followed: give the PATH of a directory")
     else:
         how |= {"checkpoint": checkpoint, "available_now": available_now}
         _follow(job, files, target, **how)
@@ -182,7 +193,9 @@ def _batch(
     interval_s: float | None,
 ) -> None:
     if writer_id is not None or takeover or interval_s is not None:
-        raise click.UsageError("--writer-id, --takeover and --interval are for --follow")
+        raise click.UsageError(
+            "--writer-id, --takeover and --interval require --follow or --available-now"
+        )
     if again and txn_id is not None:
         raise click.UsageError("--again and --txn-id exclude each other")
     from quire.spark.jobs.ingest import content_id, ingest, list_files, read_files
@@ -198,7 +211,7 @@ def _batch(
         result = ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
     names = ", ".join(one.stream for one in result.streams) or "no stream"
     if result.repeated:
-        line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
+        line = f"nothing appended: {names} has this batch already (transaction {result.txn_id})"
     else:
         records = counted(result.records, "record")
         line = f"{records} appended to {names} (transaction {result.txn_id})"
@@ -215,7 +228,7 @@ def _follow(
     **how: Any,
 ) -> None:
     if txn_id is not None or again:
-        raise click.UsageError("--txn-id and --again are of no use with --checkpoint")
+        raise click.UsageError("--txn-id and --again cannot be combined with --checkpoint")
     from quire.spark.jobs.ingest import follow
 
     with job.session(_named(target)) as (spark, progress):

@@ -1,6 +1,6 @@
-"""The parts that the commands `quire pipeline NAME` share: the cluster, Spark, and the output.
+"""The code that the commands `quire pipeline NAME` share: the cluster, Spark, and the output.
 
-A command of it looks like this:
+A command looks like this:
 
     @click.command()
     @job_options
@@ -12,7 +12,8 @@ A command of it looks like this:
             result = jobs.example(spark, job.cluster, path, progress=progress)
         job.show(result.as_json(), f"{result.records} records")
 
-`job.session` raises one error that says what went wrong, never a stack of Spark's.
+If the job fails, `job.session` raises one error that says what went wrong, without the stack trace
+of Spark.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ LOG_NAME = "spark.log"
 RETRY_BACKOFF = Backoff(10.0, 10.0)
 """The pauses between two attempts to reach an unreachable metadata store."""
 END_TIMEOUT_S = 5.0
-"""A job that has ended waits so long to be told of no more; else that goes with its session."""
+"""Seconds that a job which has ended waits for its announcement to be removed. Otherwise the
+announcement disappears with the session of the metadata store."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineJob:
-    """One run of one command: what its options say, and how it is run and shown."""
+    """One run of a command: its options, and how it is run and its result is printed."""
 
     name: str
     cluster: ClusterOptions
@@ -72,13 +74,13 @@ class PipelineJob:
 
     @contextmanager
     def session(self, target: str) -> Iterator[tuple[Any, StepBar]]:
-        """A session of Spark, and what a job calls as its `progress`.
+        """Yield a Spark session, and the `progress` argument of the job.
 
-        The session is the active one, that of spark-submit, or one that is made for this job and
-        stopped after it. What Spark says meanwhile goes to a file, which is removed when all went
-        well. `target`, what the job works on, is shown in the list of jobs that run.
+        The session is the active one, that of spark-submit, or one that is created for this job and
+        stopped after it. The output of Spark goes to a log file, which is removed if the job
+        succeeds. `target`, the object that the job works on, is shown in the list of running jobs.
 
-        Any failure becomes a QuireError with one sentence and the name of that file.
+        Any failure becomes a QuireError with one sentence and the name of the log file.
         """
         from quire.spark.failures import one_error
         from quire.spark.session import job_session
@@ -103,7 +105,7 @@ class PipelineJob:
                 raise one_error(error, self.name, lambda: _kept(log, directory)) from error
 
     def show(self, result: Mapping[str, Any], line: str) -> None:
-        """On standard output: with --json the result, else the line."""
+        """Print `result` as JSON with --json, else `line`."""
         if self.as_json:
             print_json(result)
         else:
@@ -115,33 +117,41 @@ class PipelineJob:
 
 _OPTIONS = (
     password_of(
-        f"Of the ledgers. Others on this machine see command lines: the variable "
-        f"{PASSWORD_VARIABLE} is safer. [default: {PASSWORD_VARIABLE}, else none]",
+        f"The password of the ledgers. Other users of this machine can see command lines, so the "
+        f"environment variable {PASSWORD_VARIABLE} is safer. [default: {PASSWORD_VARIABLE}, else "
+        "none]",
         envvar=PASSWORD_VARIABLE,
     ),
     click.option(
         "--master",
         metavar="URL",
-        help=f"Where Spark runs: local[N], spark://HOST:PORT, sc://HOST:PORT (Spark Connect), ... "
-        f"[default: what spark-submit says, else {MASTER}]",
+        help=f"The Spark master: local[N], spark://HOST:PORT, sc://HOST:PORT (Spark Connect), ... "
+        f"[default: that of spark-submit, else {MASTER}]",
     ),
     key_values(
-        "--conf", "settings", help_text="A setting of Spark. May be repeated.", distinct=False
+        "--conf",
+        "settings",
+        help_text="A configuration property of Spark. May be repeated.",
+        distinct=False,
     ),
     click.option(
         "--spark-log",
         "log",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Where to keep what Spark says. [default: a temporary file, kept if the job fails]",
+        help="The file for the log of Spark. [default: a temporary file, which is kept if the job "
+        "fails]",
     ),
-    json_option("The result as one JSON object; no progress."),
+    json_option("Print the result as one JSON object, without progress."),
 )
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--metadata, --tls-..., --password, --master, --conf, --spark-log and --json; the command gets
-    them as `job`. Stands directly above the function, or above its other options."""
+    """Add --metadata, --tls-..., --password, --master, --conf, --spark-log and --json.
+
+    The command receives them as `job`. Apply this decorator directly above the function, or above
+    its other options.
+    """
 
     @functools.wraps(command)
     def called(
@@ -166,7 +176,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
-    """The cluster that the options of the command at hand name."""
+    """Return the cluster that the options of the current command select."""
     from quire.spark.jobs import ClusterOptions
 
     return ClusterOptions(uri, password, client_config().tls)
@@ -177,13 +187,13 @@ def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
 
 @contextmanager
 def _scratch(log: Path | None) -> Iterator[tuple[Path, Path]]:
-    """A directory for this run, and the file for what Spark says: in there, unless one is named."""
+    """Yield a temporary directory for this run, and the log file: `log`, else one in there."""
     with tempfile.TemporaryDirectory(prefix="quire-pipeline-", ignore_cleanup_errors=True) as made:
         yield Path(made), log or Path(made, LOG_NAME)
 
 
 def _kept(log: Path, directory: Path) -> Path | None:
-    """The log, where it survives the directory; None: Spark has said nothing that was caught."""
+    """Return the path of the log, which survives the directory, or None if the log is empty."""
     if not log.exists() or log.stat().st_size == 0:
         return None
     if log.parent != directory:
@@ -201,11 +211,11 @@ def _kept(log: Path, directory: Path) -> Path | None:
 def told(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], JobStatus]
 ) -> Iterator[None]:
-    """List the job among those that run on this cluster, while the context is entered.
+    """List the job among the running jobs of the cluster, while the context is entered.
 
-    This uses the loop of the blocking client and a client of its own, because the job has this
-    thread. The job neither waits for it nor fails with it; a store that cannot be reached is tried
-    again.
+    This uses the event loop of the blocking client and a client of its own, because the job
+    occupies this thread. The job neither waits for the announcement nor fails with it. If the
+    metadata store cannot be reached, it is tried again.
     """
     from quire.blocking.background import call
 

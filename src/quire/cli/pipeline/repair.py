@@ -1,4 +1,4 @@
-"""`quire pipeline audit` and `quire pipeline recover`."""
+"""The commands `quire pipeline audit` and `quire pipeline recover`."""
 
 from __future__ import annotations
 
@@ -36,20 +36,23 @@ if TYPE_CHECKING:
     metavar="ID",
     type=click.IntRange(0, LEDGER_ID_MAX),
     multiple=True,
-    help="This ledger only. May be repeated. [default: all of the cluster]",
+    help="Audit only this ledger. May be repeated. [default: all ledgers of the cluster]",
 )
 @click.option(
     "--streams",
     metavar="PATTERN",
-    help="The ledgers of these streams only: names as of a shell; * matches / too.",
+    help="Audit only the ledgers of the streams whose names match this shell pattern; * also "
+    "matches /.",
 )
 @namespace_option
 @size_option(
-    "--rate", "Read at most so many bytes a second of each bookie: 20m. [default: no bound]"
+    "--rate",
+    "Read at most this many bytes per second from each bookie, for example 20m. [default: no "
+    "limit]",
 )
 @flag(
     "--repair",
-    "Write back what is wrong, from replicas that are right; replace bookies that do not answer.",
+    "Rewrite wrong replicas from intact ones, and replace bookies that do not answer.",
 )
 @job_options
 def audit(
@@ -60,13 +63,14 @@ def audit(
     rate: float | None,
     repair: bool,
 ) -> int:
-    """Read every replica of every entry from the bookie that should have it.
+    """Read every replica of every entry, and report what is wrong.
 
-    Digests are checked, and replicas are compared. The command prints a line for each range of
-    entries that is missing, short, damaged, different, or on a bookie that does not answer. Short
-    means that an ack quorum has the range and this bookie never got it. The exit status is 1 if
-    there is such a range; with --repair, if one could not be repaired. Ledgers and streams whose
-    metadata cannot be read are named; then the status is 1 as well.
+    The command reads each replica from the bookie that should have it, checks its digest, and
+    compares it with the others. It prints a line for each range of entries that is missing, short,
+    damaged, different, or on a bookie that does not answer. Short means that an ack quorum has the
+    range and this bookie never received it. The exit status is 1 if there is such a range; with
+    --repair, if one could not be repaired. It is also 1 if the metadata of a ledger or stream
+    cannot be read; these are listed.
     """
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
@@ -99,18 +103,18 @@ def _text(result: AuditResult) -> str:
     replicas = f"{counted(result.entries, 'replica')} of entries ({result.bytes} bytes)"
     read = f"{counted(result.ledgers, 'ledger')}, {replicas}"
     if result.clean:
-        return f"{read}: all right"
+        return f"{read}: no problems"
     kinds = ", ".join(f"{count} {kind}" for kind, count in result.kinds.items())
-    lines.append(f"{read} are right; ranges that are not: {kinds or 'none'}")
+    lines.append(f"{read} are intact; ranges with problems: {kinds or 'none'}")
     if result.unreadable:
         lines.append(f"not audited, because they cannot be read: {len(result.unreadable)}")
     repair = result.repair
     if repair is not None:
-        lines += [f"left: {_line(one)}" for one in repair.left[:LINES_MAX]]
+        lines += [f"not repaired: {_line(one)}" for one in repair.left[:LINES_MAX]]
         lines.append(
             f"repaired: {counted(repair.written_back, 'entry')} written back, "
             f"{counted(repair.moved, 'segment')} moved to other bookies; "
-            f"{counted(len(repair.left), 'range')} left"
+            f"{counted(len(repair.left), 'range')} not repaired"
         )
     return "\n".join(lines)
 
@@ -125,8 +129,12 @@ def _line(one: Finding) -> str:
 
 @click.command()
 @bookie_argument()
-@dry_run_option("Change nothing; say what would move.")
-@flag("--even-if-alive", "Empty a bookie that is registered, too: it is read from.")
+@dry_run_option("Change nothing; print which ledgers would be copied, and how many bytes.")
+@flag(
+    "--even-if-alive",
+    "Also accept a bookie that is still registered, and empty it. Its replicas are copied from it "
+    "too.",
+)
 @click.option(
     "--grace",
     "open_grace_s",
@@ -134,21 +142,24 @@ def _line(one: Finding) -> str:
     metavar="SECONDS",
     default=OPEN_GRACE_S,
     show_default=True,
-    help="How long the writer of an open ledger has to replace the bookie by itself. A ledger to "
-    "which nothing happens in that time is fenced and closed.",
+    help="How long to wait for the writer of an open ledger to replace the bookie, in seconds or "
+    "with a unit. If the writer is inactive for that time, it is fenced and the ledger is closed.",
 )
-@flag("--leave-open", "Never fence a ledger; leave those that are open.")
+@flag("--leave-open", "Never fence a writer; leave open ledgers as they are.")
 @size_option(
     "--rate",
-    "Write at most so many bytes a second in each task: 20m. [default: no bound]",
+    "Write at most this many bytes per second in each Spark task, for example 20m. [default: no "
+    "limit]",
     name="bytes_per_second",
 )
 @job_options
 def recover(job: PipelineJob, bookie: str, leave_open: bool, **options: Any) -> int:
-    """Replicate again what a lost BOOKIE held, to other bookies.
+    """Re-replicate the data of a lost BOOKIE to other bookies, with Spark.
 
-    Under the same locks and rules as autorecovery, which may be at it, too. Run again it goes on
-    where it was. Exit status 1 if ledgers are left that name the bookie.
+    The command does the same as `quire bookie recover`, in the tasks of a Spark job. It uses the
+    same locks and rules as autorecovery, which may run at the same time. If it is interrupted, run
+    it again: it continues where it stopped. The exit status is 1 if ledgers with replicas on BOOKIE
+    are left.
     """
 
     from quire.spark.jobs.recover import recover as run

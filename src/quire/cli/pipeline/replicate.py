@@ -1,4 +1,4 @@
-"""`quire pipeline replicate`."""
+"""The command `quire pipeline replicate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0
-"""Seconds between two lines of a continuous run whose standard error is no terminal."""
+"""Seconds between two lines of a continuous run, if standard error is not a terminal."""
 
 
 def _target(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -38,14 +38,18 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
 
 @click.command()
 @click.option(
-    "--to", metavar="URI", required=True, callback=_target, help="The metadata of the target."
+    "--to",
+    metavar="URI",
+    required=True,
+    callback=_target,
+    help="The metadata store of the target cluster.",
 )
 @click.option(
     "--to-namespace", metavar="PATH", callback=path_callback,
-    help="Of the copies. [default: as in the source]",
+    help="The namespace of the copies. [default: that of the source]",
 )  # fmt: skip
 @password_of(
-    f"Of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
+    f"The password of the ledgers of the target. [default: {PASSWORD_VARIABLE}, else none]",
     "--to-password",
     envvar=PASSWORD_VARIABLE,
 )
@@ -53,23 +57,24 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     "--streams",
     metavar="PATTERN",
     default="*",
-    help="Which streams: names as of a shell; * matches / too. [default: all]",
+    help="Copy only streams whose names match this shell pattern; * also matches /. [default: all]",
 )
-@flag("--continuous", "Go on, until interrupted.")
+@flag("--continuous", "Keep copying until interrupted.")
 @click.option(
     "--for",
     "for_s",
     type=Duration(0.001),
     metavar="SECONDS",
-    help="With --continuous: stop after this.",
+    help="With --continuous: stop after this time.",
 )
-@flag("--keep-truncated", "Keep in the target what the source gives up.")
+@flag("--keep-truncated", "Keep records in the target that the source truncates.")
 @flag(
     "--skip-gaps",
-    "With --keep-truncated: go on behind what the source gave up before it was copied.",
+    "With --keep-truncated: continue after records that the source truncated before they were "
+    "copied.",
 )
 @set_option
-@dry_run_option("Change nothing; say what would be copied, and what would be refused.")
+@dry_run_option("Change nothing; print what would be copied, and what would be refused.")
 @namespace_option
 @job_options
 def replicate(
@@ -86,15 +91,17 @@ def replicate(
     values: dict[str, Any],
     dry_run: bool,
 ) -> int | None:
-    """Copy the streams of a namespace to another cluster, byte for byte, at the same positions.
+    """Copy streams to another cluster, once or continuously.
 
-    Run it again to go on, after anything. With --set the copies get other settings than the source
-    has (--set ensemble_size=1). It ends with 1 if a stream could not be copied; the others are.
+    The copies have the same records at the same positions, byte for byte. However a run ended, run
+    the command again to continue. --set gives the copies settings that differ from the source, for
+    example --set ensemble_size=1. The exit status is 1 if a stream could not be copied; the others
+    are copied all the same.
     """
     if for_s is not None and not continuous:
-        raise click.UsageError("--for goes together with --continuous")
+        raise click.UsageError("--for requires --continuous")
     if skip_gaps and not keep_truncated:
-        raise click.UsageError("--skip-gaps goes together with --keep-truncated")
+        raise click.UsageError("--skip-gaps requires --keep-truncated")
     from quire.spark import jobs
 
     target = cluster_options(to, to_password)
@@ -139,7 +146,7 @@ def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
 def _plan(plan: ReplicatePreview) -> str:
     lines = [
         f"stream {one.stream}{' (new)' if one.new else ''}: {counted(one.segments, 'segment')}"
-        f"{' and what is there of the one in progress' if one.in_progress else ''}, "
+        f"{' and a part of the one in progress' if one.in_progress else ''}, "
         f"{counted(one.records, 'record')}, {one.bytes} bytes; "
         f"{counted(len(one.freed_ledgers), 'ledger')} of the copy would be freed"
         for one in plan.streams
@@ -165,7 +172,7 @@ def _line(result: ReplicateResult) -> str:
 
 
 def _lines() -> Any:
-    """A line of lag now and then, where there is no progress bar to show it."""
+    """Return a function that prints the lag periodically, if no progress bar shows it."""
     told_at = 0.0
 
     def report(result: ReplicateResult) -> None:
@@ -180,8 +187,11 @@ def _lines() -> Any:
 
 @contextmanager
 def _until_interrupted(continuous: bool) -> Iterator[threading.Event]:
-    """Set by the first interruption, which ends a continuous run in order; the second is one.
-    (Spark has set a handler of its own when its session was made.)"""
+    """Yield an event that the first SIGINT or SIGTERM sets, so that a continuous run ends cleanly.
+
+    A second signal has its usual effect. This context must be entered after the Spark session,
+    which sets a signal handler of its own.
+    """
     stop = threading.Event()
     if not continuous:
         yield stop

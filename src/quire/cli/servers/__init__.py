@@ -1,4 +1,4 @@
 """Commands that run servers in the foreground: a local cluster, HTTP, ZooKeeper, autorecovery.
 
-`http` also has the options of every server with an HTTP side. A bookie is `quire.cli.bookie.start`.
+`http` also has the HTTP options of other servers. A bookie is started by `quire.cli.bookie.start`.
 """

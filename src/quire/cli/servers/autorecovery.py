@@ -1,4 +1,4 @@
-"""`quire autorecovery`: an auditor and workers, and what they are doing."""
+"""The commands `quire autorecovery ...`, which run and control autorecovery."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ if TYPE_CHECKING:
 def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
-    """Return the configured settings with NAME=VALUE applied."""
+    """Return the configured settings of autorecovery with NAME=VALUE applied."""
     flag = parameter.opts[0]
     return configured(assignments_layer(flag, "autorecovery", values)).autorecovery()
 
 
 def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[[Command], Command]:
+    """Return the option that sets keys of the [autorecovery] table."""
     return click.option(
         flag,
         name,
         metavar="NAME=VALUE",
         multiple=True,
         callback=_settings,
-        help="A key of the table [autorecovery] of the configuration, e.g. open_grace_s=60 or "
-        "bytes_per_s=64m. May be repeated.",
+        help="Set a key of the [autorecovery] table of the configuration, for example "
+        "open_grace_s=60 or bytes_per_s=64m. May be repeated.",
     )
 
 
@@ -60,13 +61,14 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
 @metadata_option
 @tls_options
 @placement_option
-@flag("--auditor-only", "Look for what is missing; repair nothing.")
-@flag("--worker-only", "Repair what others have found.")
+@flag("--auditor-only", "Only run for auditor and look for missing replicas; repair nothing.")
+@flag("--worker-only", "Only repair ledgers that the auditor of another process marked.")
 @click.option(
     "--name",
     metavar="ID",
     callback=checked(check_bookie),
-    help="How locks and votes name this process. [default: HOST.PID]",
+    help="The name of this process in locks and in the election of the auditor. [default: "
+    "HOST.PID]",
 )
 @settings_option("--set", "settings")
 @http_options("--http")
@@ -77,13 +79,15 @@ def start(
     name: str | None,
     settings: AutorecoverySettings,
 ) -> None:
-    """Run autorecovery in the foreground: stand for auditor, and work.
+    """Run an auditor candidate and a repair worker in the foreground.
 
-    It prints its name on standard output once it runs, and one line of JSON for each event on
-    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    All processes that run autorecovery elect one auditor, which looks for lost bookies and missing
+    replicas. Every worker repairs the ledgers that it marks. The command prints its name on
+    standard output once it runs, and one line of JSON per event on standard error. SIGTERM and
+    Ctrl-C stop it cleanly, with exit status 0.
     """
     if auditor_only and worker_only:
-        raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
+        raise click.UsageError("--auditor-only and --worker-only exclude each other")
 
     fill_options(configured().http_side("autorecovery").options())
     name, http = name or default_name(), given_options()
@@ -130,8 +134,10 @@ async def _start(
 def beside(
     uri: str, settings: AutorecoverySettings, log: Callable[..., None], stats: AutorecoveryStats
 ) -> Callable[[str], Coroutine[Any, Any, None]]:
-    """Return a function that starts autorecovery in a bookie's process, given the bookie's id as
-    its name. All its runs count in `stats`, including those after a restart."""
+    """Return a function that runs autorecovery in a bookie's process, under the bookie's id.
+
+    All its runs count in `stats`, including those after a restart.
+    """
     config = client_config()
 
     async def run(bookie_id: str) -> None:
@@ -146,10 +152,13 @@ def beside(
 
 @click.command()
 @metadata_option
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def status(uri: str, as_json: bool) -> None:
-    """Show whether it is enabled, who the auditor is, and how much there is to do."""
+    """Show whether autorecovery is enabled, the auditor, and the work left.
+
+    `quire autorecovery list` shows why each marked ledger is not repaired yet.
+    """
     from quire.replication.explain.status import overview
 
     async with _store(uri) as client:
@@ -157,15 +166,19 @@ async def status(uri: str, as_json: bool) -> None:
     if as_json:
         print_json(asdict(found))
         return
-    auditor = found.auditor or "nobody"
+    auditor = found.auditor or "none; start one with `quire autorecovery start`"
     if found.auditor_age_s is not None:
-        auditor += f", who has stood for {found.auditor_age_s:.0f} s"
-    click.echo(f"autorecovery is {'enabled' if found.enabled else 'disabled'}")
-    click.echo(f"auditor: {auditor}")
-    click.echo(f"a single lost bookie is waited for: {found.delay_s} s")
+        auditor += f", a candidate for {found.auditor_age_s:.0f} s"
     click.echo(
-        f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
-        f"the last attempt failed with {found.failing}"
+        "autorecovery is enabled"
+        if found.enabled
+        else "autorecovery is disabled; `quire autorecovery enable` enables it"
+    )
+    click.echo(f"auditor: {auditor}")
+    click.echo(f"delay before a lost bookie is repaired: {found.delay_s} s")
+    click.echo(
+        f"ledgers: {found.marked} lack replicas, {found.locked} are being repaired, "
+        f"the last attempt failed for {found.failing}"
     )
     if found.unreadable is not None:
         click.echo(
@@ -176,13 +189,13 @@ async def status(uri: str, as_json: bool) -> None:
         click.echo(f"damaged: {damaged}")
     if (check := found.placement) is not None:
         click.echo(
-            f"placement: {check.misplaced} of {check.ledgers} ledgers lie otherwise than they "
-            f"should, as of {time_text(check.at_ms)}"
+            f"placement: {check.misplaced} of {check.ledgers} ledgers violate the placement "
+            f"policy, as of {time_text(check.at_ms)}"
         )
 
 
 def _store(uri: str) -> Any:
-    """No bookie is asked."""
+    """Return a client that is used only for the metadata store."""
     import quire
 
     return quire.connect(uri)
@@ -190,11 +203,14 @@ def _store(uri: str) -> Any:
 
 @click.command("list")
 @metadata_option
-@json_option("One JSON object a line.")
+@json_option("Print one JSON object per ledger.")
 @asynchronous
 async def list_marked(uri: str, as_json: bool) -> None:
-    """List the ledgers that lack replicas: since when, which bookies, who works on them, and why
-    they are not repaired yet."""
+    """List the ledgers that lack replicas, and why.
+
+    For each ledger, the command shows since when it lacks replicas, on which bookies, which process
+    repairs it, and why it is not repaired yet.
+    """
 
     from quire.replication.explain.status import marked_ledgers
 
@@ -207,7 +223,7 @@ async def list_marked(uri: str, as_json: bool) -> None:
             else:
                 click.echo(_line(one))
     for path, why in malformed.items():
-        say(f"{path} is in the tree of marks, but is not a mark: {why}")
+        say(f"{path} is not a valid mark of an under-replicated ledger, and was skipped: {why}")
 
 
 def _line(one: WhyNot) -> str:
@@ -219,7 +235,7 @@ def _line(one: WhyNot) -> str:
 @metadata_option
 @asynchronous
 async def enable(uri: str) -> None:
-    """Switch autorecovery on again, for the whole cluster."""
+    """Enable autorecovery in the whole cluster."""
     changed = await _switch(uri, on=True)
     say("autorecovery is enabled" if changed else "autorecovery was enabled already")
 
@@ -228,9 +244,10 @@ async def enable(uri: str) -> None:
 @metadata_option
 @asynchronous
 async def disable(uri: str) -> None:
-    """Switch autorecovery off, for the whole cluster, Apache's too.
+    """Disable autorecovery in the whole cluster, including that of Apache's bookies.
 
-    Nothing new is begun; what is under way comes to its end.
+    Repairs that are under way are completed, and no new ones are started, until `quire autorecovery
+    enable`.
     """
     changed = await _switch(uri, on=False)
     say("autorecovery is disabled" if changed else "autorecovery was disabled already")
@@ -247,13 +264,14 @@ async def _switch(uri: str, *, on: bool) -> bool:
 @click.command()
 @metadata_option
 @click.argument("seconds", type=Duration(0, 2**31 - 1, whole=True), required=False)
-@json_option("One JSON object: delay_s.")
+@json_option("Print one JSON object: delay_s.")
 @asynchronous
 async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
-    """Show or set how long a single lost bookie is waited for.
+    """Show or set how long the auditor waits for a lost bookie to return, in seconds.
 
-    The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
-    at a time are not waited for.
+    The delay avoids copying when a bookie is only restarted. It applies to a single lost bookie: if
+    several are lost at the same time, their ledgers are repaired at once. Setting the same value
+    again wakes the auditor, as `quire autorecovery trigger` does.
     """
     from quire.replication.marks.marks import ReplicationMarks
 
@@ -272,7 +290,7 @@ async def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 @metadata_option
 @asynchronous
 async def trigger(uri: str) -> None:
-    """Make the auditor look for lost bookies now, without waiting for any of them."""
+    """Make the auditor look for lost bookies now, without waiting for them to return."""
 
     from quire.replication.marks.marks import ReplicationMarks
 

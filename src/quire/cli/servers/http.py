@@ -1,4 +1,4 @@
-"""`quire http` and `quire ui`, and the options of every server that has an HTTP side."""
+"""The commands `quire http` and `quire ui`, and the HTTP options of other servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 PORTS_TRIED = 10
-"""From the default one on, where nobody has said which."""
+"""The number of ports to try, from the default one on, if no port was chosen."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _KEEP = kept(_KEPT)
@@ -47,8 +47,10 @@ _NEED_HTTP = (
 
 
 def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
-    """`flag`, and what goes with it; `given_options` has what was given. `default` is that of the
-    configuration, shown in the help."""
+    """Return the option `flag` and the other HTTP options. `given_options` returns their values.
+
+    `default` is the default address of the configuration, which is shown in the help.
+    """
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
     return composed(
         click.option(
@@ -56,33 +58,38 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
             "http",
             metavar="HOST:PORT",
             **_KEEP,
-            help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
-            f"loopback a token and TLS are needed. {shown}",
+            help="The address at which to serve the HTTP API and /metrics. Port 0 selects any free "
+            "port. An address that other machines can reach requires --http-token-file and "
+            f"--http-tls-cert. {shown}",
         ),
         file_option(
-            "--http-token-file", "Answer only those who know the token in this file.", **_KEEP
+            "--http-token-file",
+            "Answer only requests that contain the token in this file.",
+            **_KEEP,
         ),
         file_option(
             "--http-bookies-token-file",
-            "Show the token in this file to bookies whose metrics the dashboard reads: on "
-            "loopback, and over HTTPS where --tls-ca names who signs for bookies.",
+            "Send the token in this file when the dashboard reads the metrics of bookies. It is "
+            "sent only on loopback, and over HTTPS if --tls-ca is given.",
             **_KEEP,
         ),
         file_option(
             "--http-tls-cert",
-            "Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
-            "followed.",
+            "Serve HTTPS with this certificate (PEM, including its chain). The file is reloaded "
+            "when it changes.",
             **_KEEP,
         ),
         file_option(
-            "--http-tls-key", "Its private key. [default: in the file of --http-tls-cert]", **_KEEP
+            "--http-tls-key",
+            "The private key of the certificate (PEM). [default: in the file of --http-tls-cert]",
+            **_KEEP,
         ),
         click.option(
             "--http-name",
             multiple=True,
             metavar="HOST",
             **_KEEP,
-            help="A further host name that requests may be sent to. May be repeated.",
+            help="Also accept requests that are addressed to this host name. May be repeated.",
         ),
     )
 
@@ -94,7 +101,10 @@ def fill_options(configured: Mapping[str, Any]) -> None:
 
 
 def given_options() -> HttpOptions | None:
-    """None: no HTTP is wanted. `click.UsageError`, `StartError`."""
+    """Return the HTTP options, or None if no address is given.
+
+    Raises `click.UsageError` for invalid options, and `StartError` for a file that cannot be used.
+    """
     from quire.config import TlsServerConfig
     from quire.http.server.security import HttpOptions, check_options, check_token
     from quire.net.tls import server_context
@@ -105,11 +115,11 @@ def given_options() -> HttpOptions | None:
     if not address:
         for name in _NEED_HTTP:
             if given.get(name):
-                raise click.UsageError(f"--{name.replace('_', '-')} needs --http", context)
+                raise click.UsageError(f"--{name.replace('_', '-')} requires --http", context)
         return None
     host, port = check_address(address)
     if given.get("http_tls_key") and not given.get("http_tls_cert"):
-        raise click.UsageError("--http-tls-key needs --http-tls-cert", context)
+        raise click.UsageError("--http-tls-key requires --http-tls-cert", context)
 
     def token_in(file: str | None) -> str:
         if file is None:
@@ -140,8 +150,8 @@ def given_options() -> HttpOptions | None:
 def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
     """Return the host and the port of HOST:PORT.
 
-    Raises `click.UsageError`; with `loopback` also for an address that other machines could
-    reach.
+    Raises `click.UsageError` for an invalid address; with `loopback`, also for one that other
+    machines could reach.
     """
     context = click.get_current_context()
     found = _ADDRESS.fullmatch(address)
@@ -172,7 +182,8 @@ def around_bookie(
     import quire
     from quire.http.server.run import serve_bookie
 
-    # Of this client only reads and jobs of an operator: with TLS to bookies by the environment.
+    # The client only reads and runs jobs of an operator. Its TLS settings are those of the
+    # environment, because the TLS options of this command are those of the bookie's server.
     config = client_config()
     return lambda bookie: serve_bookie(
         bookie, options, uri, config, quire.__version__, log, autorecovery=autorecovery
@@ -184,10 +195,11 @@ def around_bookie(
 @http_options("--http", default=DEFAULT_ADDRESS)
 @tls_options
 def http(uri: str) -> None:
-    """Serve the HTTP API of a cluster in the foreground: all but what is about one bookie.
+    """Serve the HTTP API and the metrics of a cluster, in the foreground.
 
-    It prints its address on standard output once it serves, and one line of JSON for each event on
-    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    Calls about a single bookie are served by the bookie itself (`quire bookie start --http`). The
+    command prints its address on standard output once it serves requests, and one line of JSON per
+    event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
     serve_in_foreground(uri)
 
@@ -195,10 +207,10 @@ def http(uri: str) -> None:
 def serve_in_foreground(
     uri: str, serving: Callable[[str], object] | None = None, *, any_port: bool = False
 ) -> None:
-    """Serve until a signal comes.
+    """Serve until a signal arrives.
 
-    `serving` is called with the address once it serves. With `any_port` and no chosen address, one
-    of the next ports is taken if the default one is in use.
+    `serving` is called with the address once the server listens. With `any_port`, and if no address
+    was chosen, one of the next ports is used if the default port is in use.
     """
     from quire.configuration.layers import DEFAULT
 
@@ -207,7 +219,7 @@ def serve_in_foreground(
     fill_options(configured().http().options())
     options = given_options()
     if options is None:
-        raise click.UsageError("where is it to listen? Give --http HOST:PORT")
+        raise click.UsageError("no address to listen on is given: use --http HOST:PORT")
     try:
         run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1))
     except KeyboardInterrupt:
@@ -222,11 +234,11 @@ async def _http(
 
     stopping = stop_event()
     async with quire.connect(uri):
-        pass  # a cluster that is not there is an error now, not at the first request
+        pass  # report a missing cluster now, not at the first request
     async with AsyncExitStack() as stack:
         server = await _served(stack, uri, options, ports)
         if server.port != options.port and options.port:
-            say(f"port {options.port} is taken: serving on {server.port}")
+            say(f"port {options.port} is in use: serving on port {server.port}")
         click.echo(server.url)
         if serving is not None:
             serving(server.url)
@@ -252,12 +264,12 @@ async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: 
                 raise
     raise PortTakenError(
         f"HTTP cannot listen on {options.host}: ports {options.port} to {last} are all in use",
-        remedy="Choose another address with --http; port 0 is any free one",
+        remedy="Choose another address with --http; port 0 selects any free port",
     )
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C."""
+    """Return an event that SIGTERM and Ctrl-C set."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -270,14 +282,14 @@ def stop_event() -> asyncio.Event:
 @click.command()
 @metadata_option
 @http_options("--http", default=DEFAULT_ADDRESS)
-@flag("--open", "Open it in this machine's browser.", name="opened")
+@flag("--open", "Open the dashboard in the browser of this machine.", name="opened")
 @tls_options
 def ui(uri: str, opened: bool) -> None:
-    """Serve the dashboard of a cluster in the foreground, with the HTTP API that it asks.
+    """Serve the dashboard of a cluster, and the HTTP API behind it, in the foreground.
 
-    It prints the address of the dashboard on standard output once it serves, and one line of JSON
-    for each event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0. Where
-    the default port is taken it says so, and takes the next one that is free; one that was chosen,
-    by --http or by the configuration, and is taken is an error.
+    The command prints the address of the dashboard on standard output once it serves requests, and
+    one line of JSON per event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit
+    status 0. If the default port is in use, the next free port is used. If a port that --http or
+    the configuration chooses is in use, the command fails.
     """
     serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None, any_port=True)

@@ -1,4 +1,4 @@
-"""`quire local`."""
+"""The command `quire local`, which runs a complete cluster on this machine."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ UI_START_TIMEOUT_S = 20.0
 @click.option(
     "--bookies",
     type=click.IntRange(1, 1000),
-    help="How many. [default: as many as the directory has, else 3]",
+    help="The number of bookies. [default: as many as the directory has, else 3]",
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False),
-    help="Where everything is kept. [default: a temporary directory, removed at the end]",
+    help="The directory for all data and logs. [default: a temporary directory, which is removed "
+    "at the end]",
 )
 @flag(
     "--zookeeper", "Keep the metadata in a ZooKeeper process instead of a SQLite file (needs Java)."
@@ -43,15 +44,16 @@ UI_START_TIMEOUT_S = 20.0
 @click.option(
     "--base-port",
     type=click.IntRange(1, 65535),
-    help="Port of the first bookie, the others follow. [default: free ones, the same every time]",
+    help="The port of the first bookie; the others use the ports that follow. [default: free "
+    "ports, which the directory remembers]",
 )
 @click.option(
     "--ui",
     metavar="HOST:PORT",
-    help=f"Where the dashboard is; loopback only. [default: {UI_ADDRESS}, or any free port where "
-    "that is taken]",
+    help="The address of the dashboard, which must be a loopback address. [default: "
+    f"{UI_ADDRESS}, or any free port if that one is in use]",
 )
-@flag("--no-ui", "Without the dashboard.")
+@flag("--no-ui", "Do not start the dashboard.")
 def local(
     bookies: int | None,
     directory: str | None,
@@ -60,11 +62,11 @@ def local(
     ui: str | None,
     no_ui: bool,
 ) -> int:
-    """Run a whole cluster on this machine, in the foreground: metadata, bookies, and a dashboard.
+    """Run a complete cluster on this machine, in the foreground.
 
-    Prints the metadata URI, and nothing else, on standard output once all bookies serve. Ctrl-C
-    and SIGTERM stop it cleanly, with exit status 0; started again on the same directory it has its
-    data.
+    The cluster has a metadata store, bookies and a dashboard. The command prints only the metadata
+    URI on standard output, once all bookies serve requests. Ctrl-C and SIGTERM stop it cleanly,
+    with exit status 0. With --dir, the cluster still has its data when it is started again.
     """
     from quire.testing.cluster import LocalCluster, StoppedError
 
@@ -80,7 +82,7 @@ def local(
         bookies,
         directory,
         True if zookeeper else None,
-        ("--http", ANY_PORT) if wanted else (),  # whence the dashboard has what they do now
+        ("--http", ANY_PORT) if wanted else (),  # the dashboard reads the metrics there
         base_port=base_port,
         stopping=stopping,
     )
@@ -93,15 +95,15 @@ def local(
         if shown:
             say(f"Dashboard: {shown[0].said}")
         elif not no_ui:
-            say('No dashboard: it needs pip install "quire-log[http]"')
+            say('No dashboard: to have one, pip install "quire-log[http]"')
         _watch([*cluster.processes, *shown], stopping)
     except StoppedError:
-        say("stopped before it served")
+        say("stopped before the cluster was ready")
         return 0
     finally:
         running = len(cluster.processes) + len(shown)
         for process in shown:
-            process.stop()  # it only looks: how it ends is nobody's loss
+            process.stop()  # it stores nothing, so its exit status does not matter
         unclean = cluster.stop()
     for line in unclean:
         fail(line)
@@ -127,7 +129,7 @@ def _welcome(cluster: LocalCluster) -> None:
 def _dashboard(
     cluster: LocalCluster, address: str | None, stopping: threading.Event
 ) -> ServerProcess:
-    """`quire ui` beside the cluster. StartError."""
+    """Start `quire ui` for the cluster. Raises StartError."""
     from quire.testing._process import quire_command
     from quire.testing.cluster import ServerProcess, StoppedError
 
@@ -145,12 +147,14 @@ def _dashboard(
     except StoppedError:
         raise
     except StartError:
-        return start(ANY_PORT)  # most likely somebody else has the port
+        return start(ANY_PORT)  # most likely the default port is in use
 
 
 def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
-    """Watch the processes until stopped. A process that dies is reported and not restarted, so that
-    the user sees how the others react."""
+    """Watch the processes until the cluster is stopped.
+
+    A process that ends is reported and not restarted, so that the user sees how the others react.
+    """
     dead: set[ServerProcess] = set()
     while not stopping.wait(WATCH_INTERVAL_S):
         for process in processes:
@@ -161,5 +165,5 @@ def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
 
 def _how(process: ServerProcess) -> str:
     if process.returncode == 0:
-        return "in order: it was stopped or decommissioned"
+        return "cleanly: it was stopped or decommissioned"
     return process.how_it_ended()

@@ -1,4 +1,4 @@
-"""`quire zookeeper`."""
+"""The command `quire zookeeper`, which runs a single ZooKeeper server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.errors import StartError
 
 
 class _Stopped(Exception):
-    """SIGTERM or SIGINT."""
+    """SIGTERM or SIGINT arrived."""
 
 
 @click.command()
@@ -24,16 +24,22 @@ class _Stopped(Exception):
     "directory",
     required=True,
     type=click.Path(file_okay=False),
-    help="Where it keeps its data; made if missing.",
+    help="The data directory, which is created if it does not exist.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=2181,
+    show_default=True,
+    help="The port to listen on.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 def zookeeper(directory: str, port: int, host: str) -> int:
-    """Run a single ZooKeeper server in the foreground, from the jars that PySpark ships.
+    """Run a single ZooKeeper server for development and tests, in the foreground.
 
-    For development and tests: one server, nothing is replicated. It prints its metadata URI on
-    standard output once it serves; `quire cluster init` then makes a cluster in it. SIGTERM and
-    Ctrl-C stop it, with exit status 0.
+    The server is started from the jars that PySpark ships, and requires Java. Its data is not
+    replicated. The command prints a metadata URI on standard output once it serves requests; `quire
+    cluster init` then creates a cluster there. SIGTERM and Ctrl-C stop it, with exit status 0.
     """
     from quire.metadata.zookeeper.server import ZooKeeperServer
     from quire.testing._process import with_parent
@@ -47,7 +53,7 @@ def zookeeper(directory: str, port: int, host: str) -> int:
         sys.stdout.write(server.uri() + "\n")
         sys.stdout.flush()
         status = server.wait()
-        fail(f"ZooKeeper ended by itself with status {status}; its log is {server.log_file}")
+        fail(f"ZooKeeper ended unexpectedly with status {status}; see its log {server.log_file}")
         return EXIT_ERROR
     except _Stopped:
         return 0
@@ -58,7 +64,7 @@ def zookeeper(directory: str, port: int, host: str) -> int:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Java would say it in a stack trace."""
+    """Raise StartError if the port is in use, which Java would report only as a stack trace."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -67,7 +73,7 @@ def _check_port(host: str, port: int) -> None:
         except OSError as error:
             raise StartError(
                 f"cannot listen on {host_port(host, port)}: {error.strerror}",
-                remedy="Choose another with --port, or stop its user",
+                remedy="Choose another port with --port, or stop the process that uses this one",
             ) from None
 
 

@@ -1,6 +1,6 @@
-"""The command `quire shell`: verbs and flags of Apache's BookieShell.
+"""The command `quire shell`, which has the commands and flags of Apache's BookieShell.
 
-Read `verbs` first: the table of verbs, with the function of each and its flags. `shell` is the
-command, `session` what stands before the verb and Apache's way to write; the others have the
-functions, by what they are about.
+Read `verbs` first: the table of commands, called verbs here, with the function and the flags of
+each. `shell` is the command itself, and `session` has the options before the verb and Apache's
+output formats. The other modules have the functions of the verbs, grouped by subject.
 """

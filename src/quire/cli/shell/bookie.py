@@ -1,4 +1,4 @@
-"""Verbs of `quire shell` about the local bookie and about cookies."""
+"""Verbs of `quire shell` for the local bookie and for cookies."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ SANITY_PAYLOAD_BYTES = 100
 
 
 def init_bookie(shell: Shell) -> None:
-    """Make a new bookie: its cookie in the directory and in the cluster. Prints its id."""
+    """Create a new bookie in an empty directory, and print its id.
+
+    The cookie is written into the directory and into the cluster. `quire bookie init` does the
+    same.
+    """
     from quire.cli.bookie.init import init
 
     directories = shell.own_directories()
     if len(directories) > 1:
         raise click.UsageError(
-            "a bookie with several directories is made by its first start: `quire bookie start`, "
-            "with empty ones"
+            "a bookie with several directories is created by its first start: run `quire bookie "
+            "start` with empty directories"
         )
     shell.run(
         init,
@@ -45,15 +49,18 @@ def init_bookie(shell: Shell) -> None:
 def bookie_format(
     shell: Shell, silent: bool, force: bool, delete_cookie: bool, dry_run: bool
 ) -> Any:
-    """Destroy all that the local bookie has stored in its directories. Refused while it runs."""
+    """Delete everything that the local bookie stores in its directories.
+
+    The command fails while the bookie is running. `quire bookie format` does the same.
+    """
     from quire.cli.bookie.init import erase_bookie
 
     directories = shell.own_directories()
     sure = silent and force
     if not sure and not dry_run and (silent or not sys.stdin.isatty()):
         raise click.UsageError(
-            "this destroys what the bookie has stored: give -nonInteractive and -force where "
-            "nobody can be asked"
+            "this command deletes everything that the bookie stores, and there is no terminal to "
+            "ask for confirmation: give -nonInteractive and -force"
         )
     return shell.run(
         erase_bookie,
@@ -65,13 +72,13 @@ def bookie_format(
     )
 
 
-# -- does it serve? ---------------------------------------------------------------------------
+# -- the sanity test -------------------------------------------------------------------------
 
 
 async def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> None:
-    """Write a ledger to the local bookie alone, read it back, and delete it.
+    """Write a ledger only to the local bookie, read it back, and delete it.
 
-    The bookie is that of -localbookie ID, else of -conf.
+    The bookie is the one of -localbookie ID, else of -conf.
     """
     shell.cluster()
     bookie = shell.own_id()
@@ -82,7 +89,7 @@ async def bookie_sanity(shell: Shell, entries: int, timeout_s: float) -> None:
 
 async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
     class OnlyThis(AnyBookie):
-        """A replacement would say nothing about the bookie."""
+        """A policy that chooses only this bookie, because a replacement would defeat the test."""
 
         def fill(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
             may = bookie in view.writable and bookie not in wanted.barred and not wanted.gone
@@ -91,7 +98,7 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
     if (await client.bookies()).writable.get(bookie) is None:
         raise UsageError(
             f"bookie {bookie} is not registered as writable",
-            remedy="`quire cluster bookies` lists those that are",
+            remedy="`quire cluster bookies` lists the registered bookies",
         )
     client.placement.policy = OnlyThis(client.placement.config)
     writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
@@ -104,7 +111,7 @@ async def _try_bookie(client: Client, bookie: str, entries: int) -> None:
         async with await client.open_ledger(ledger_id) as reader:
             found = [bytes(entry.payload) async for entry in reader.read()]
         if found != sent:
-            raise QuireError(f"bookie {bookie} does not give back what was written to it")
+            raise QuireError(f"bookie {bookie} returned other entries than were written to it")
         click.echo(f"Read {len(found)} entries from ledger {ledger_id}")
     finally:
         await client.delete_ledger(ledger_id)
@@ -124,14 +131,20 @@ async def cookie_get(shell: Shell, bookie: str) -> None:
 
 
 def cookie_create(shell: Shell, **given: Any) -> None:
-    """Write the cookie of BOOKIE from a file into the cluster, where it has none."""
+    """Write the cookie of BOOKIE from a file into the cluster, which must not have one yet.
+
+    `quire bookie cookie create` also writes the cookie of a directory.
+    """
     from quire.cli.bookie.cookie import create
 
     shell.run(create, uri=shell.cluster(), **given)
 
 
 def cookie_update(shell: Shell, **given: Any) -> None:
-    """Replace the cookie of BOOKIE in the cluster by what is in a file."""
+    """Replace the cookie of BOOKIE in the cluster by the content of a file.
+
+    `quire bookie cookie update` also writes the cookies of directories.
+    """
     from quire.cli.bookie.cookie import update
 
     shell.run(update, uri=shell.cluster(), **given)
@@ -140,7 +153,8 @@ def cookie_update(shell: Shell, **given: Any) -> None:
 def cookie_delete(shell: Shell, **given: Any) -> Any:
     """Remove the cookie of BOOKIE from the cluster.
 
-    Refused while the bookie is registered, and while ledgers name it (--force gives these up).
+    The command fails while the bookie is registered, and while ledgers have replicas on it. With
+    --force, these replicas are given up.
     """
     from quire.cli.bookie.cookie import delete
 
@@ -156,14 +170,14 @@ def cookie_generate(
     indexes: str,
     output: str,
 ) -> int:
-    """Write the cookie that BOOKIE has with these directories to a file."""
+    """Write the cookie of BOOKIE with these directories to a file."""
     from quire.cli.bookie.cookie import generate
 
     def split(text: str) -> tuple[str, ...]:
         return tuple(part for part in text.split(",") if part)
 
     if not split(ledgers):
-        say("no ledger directory is named")
+        say("error: no ledger directory is given: use -ledger-dirs DIR[,DIR...]")
         return EXIT_ERROR
     made = io.BytesIO()
     shell.run(

@@ -1,4 +1,4 @@
-"""Verbs of `quire shell` about the cluster: made, destroyed, and who is in it."""
+"""Verbs of `quire shell` that create, destroy and show the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.codec.metadata.registration import RPC_ENDPOINT, RPC_PROTOCOL, TLS_EX
 
 
 def show_help(shell: Shell, verb: str | None) -> None:
-    """Show the verbs, or what VERB takes."""
+    """Show all verbs, or the help of VERB."""
     parent = click.get_current_context().parent
     assert parent is not None
     assert isinstance(parent.command, click.Group)
@@ -23,20 +23,23 @@ def show_help(shell: Shell, verb: str | None) -> None:
         return
     command = parent.command.get_command(parent, verb)
     if command is None:
-        raise click.UsageError(f"there is no verb {verb!r}", parent)
+        raise click.UsageError(f"unknown verb {verb!r}: `quire shell help` lists the verbs", parent)
     click.echo(command.get_help(click.Context(command, info_name=verb, parent=parent)))
 
 
-# -- made and destroyed -----------------------------------------------------------------------
+# -- created and destroyed -------------------------------------------------------------------
 
 
 async def init_new_cluster(shell: Shell, dry_run: bool) -> int:
-    """Make a new, empty cluster. Where there is one this is an error, and nothing is changed."""
+    """Create a new, empty cluster.
+
+    If the cluster exists already, the command fails and changes nothing.
+    """
     uri = shell.cluster()
     async with shell.store(create=not dry_run) as store:
         if dry_run:
             there = await store.is_initialised()
-            click.echo(f"{uri} {'holds a cluster already' if there else 'would be initialised'}")
+            click.echo(f"{uri} {'has a cluster already' if there else 'would be initialised'}")
             return EXIT_ERROR if there else 0
         made = await store.initialise()
     click.echo(f"Successfully initiated cluster. {uri} instanceId: {made}")
@@ -46,14 +49,15 @@ async def init_new_cluster(shell: Shell, dry_run: bool) -> int:
 async def nuke(
     shell: Shell, root: str, instance_id: str | None, force: bool, dry_run: bool
 ) -> None:
-    """Destroy the cluster's metadata: all ledgers are lost. Refused while a bookie is registered.
+    """Destroy the cluster's metadata, so that all ledgers are lost.
 
-    As with Apache's, -p, and either -i or -f, are the confirmation.
+    The command fails while a bookie is registered. As in Apache's shell, -p with either -i or -f
+    are the confirmation.
     """
     from quire.metadata.uri import parse_uri
 
     if force == (instance_id is not None):
-        raise click.UsageError("give either -force or -instanceid, not both")
+        raise click.UsageError("give either -force or -instanceid, and not both")
     uri = shell.cluster()
 
     if (own := parse_uri(uri).root) and own != root:
@@ -62,14 +66,15 @@ async def nuke(
         found = await check_erasable(store, instance_id)
         if not dry_run:
             await erase_now(store)
-    done = "would be nuked" if dry_run else "is nuked"
+    done = "would be nuked" if dry_run else "was nuked"
     click.echo(f"The cluster {found or 'without an instance id'} at {uri} {done}")
 
 
 async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) -> int:
-    """Destroy the cluster's metadata, if there is a cluster, and make a new one.
+    """Destroy the cluster's metadata, if the cluster exists, and create a new cluster.
 
-    All ledgers are lost, and bookies have to be formatted. Refused while a bookie is registered.
+    All ledgers are lost, and bookies must be formatted. The command fails while a bookie is
+    registered.
     """
     uri = shell.cluster()
     async with shell.store() as store:
@@ -80,15 +85,15 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
                 return 0
             if silent and not force:
                 raise click.UsageError(
-                    f"{uri} holds the cluster {found}: nothing was changed. Give -force with "
-                    "-nonInteractive"
+                    f"{uri} has the cluster {found}; nothing was changed. To destroy it, give "
+                    "-force with -nonInteractive"
                 )
             question = f"Destroy all metadata of the cluster {found} at {uri}?"
             if not silent and not agreed(question, without="-n -f"):
                 return EXIT_ERROR
             await erase_now(store)
         elif dry_run:
-            click.echo(f"{uri} holds no cluster: one would be made")
+            click.echo(f"{uri} has no cluster: one would be created")
             return 0
     async with shell.store(create=True) as store:
         made = await store.initialise()
@@ -96,7 +101,7 @@ async def meta_format(shell: Shell, silent: bool, force: bool, dry_run: bool) ->
     return 0
 
 
-# -- looked at --------------------------------------------------------------------------------
+# -- shown -----------------------------------------------------------------------------------
 
 
 async def instance_id(shell: Shell) -> None:
@@ -109,9 +114,9 @@ async def instance_id(shell: Shell) -> None:
 async def list_bookies(
     shell: Shell, writable: bool, readonly: bool, known: bool, hostnames: bool
 ) -> None:
-    """List the bookies: -rw, -ro or -a."""
+    """List the bookies that -rw, -ro or -a selects."""
     if writable + readonly + known != 1:
-        raise click.UsageError("which bookies? Give one of -readwrite, -readonly and -all")
+        raise click.UsageError("give one of -readwrite, -readonly and -all")
     async with shell.store() as store:
         found = await store.bookies()
         wanted = {*found.writable} if writable else {*found.readonly}
@@ -126,7 +131,7 @@ async def list_bookies(
 
 
 async def bookie_info(shell: Shell) -> int:
-    """Print free and total disk space of the bookies, and of all together."""
+    """Print the free and total disk space of each bookie, and their sums."""
     from quire.http.routes.cluster import spaces_of
 
     async with shell.client() as client:
@@ -134,7 +139,7 @@ async def bookie_info(shell: Shell) -> int:
         bookies = await client.bookies()
     told = {name: space for name, space in spaces.items() if space is not None}
     for name in sorted(set(spaces) - set(told)):
-        say(f"bookie {name} does not tell its space")
+        say(f"bookie {name} did not report its disk space")
     if not told:
         say("Failed to retrieve bookie information from any of the bookies")
         return EXIT_ERROR
@@ -149,7 +154,7 @@ async def bookie_info(shell: Shell) -> int:
 
 
 async def cluster_info(shell: Shell) -> None:
-    """Print how many bookies there are, the auditor, and whether replicas are missing, as JSON."""
+    """Print the number of bookies, the auditor, and whether replicas are missing, as JSON."""
     from quire.http.routes.cluster import cluster_facts
 
     async with shell.client() as client:
@@ -158,11 +163,11 @@ async def cluster_info(shell: Shell) -> None:
 
 
 async def endpoint_info(shell: Shell, bookie: str) -> int:
-    """Print where a bookie listens."""
+    """Print the network endpoints of a bookie."""
     async with shell.store() as store:
         found = (await store.bookies()).find(bookie)
     if found is None:
-        say(f"bookie {bookie} is not registered: `listbookies -a` lists all that are known")
+        say(f"bookie {bookie} is not registered: `listbookies -a` lists all known bookies")
         return EXIT_ERROR
     extensions = (TLS_EXTENSION,) if found.tls else ()
     own = Endpoint(RPC_ENDPOINT, found.host, found.port, RPC_PROTOCOL, extensions=extensions)

@@ -1,7 +1,7 @@
-"""Verbs of `quire shell` about the files of the local bookie, whether it runs or not.
+"""Verbs of `quire shell` for the files of the local bookie, which may be running.
 
-Quire has one log, whose segments hold their own index: the verbs about Apache's journal and about
-its entry logs all look at segments. `quire bookie disk` says more.
+Quire has one log, whose segments contain their own index. So the verbs for Apache's journal and
+for its entry logs all show segments. `quire bookie disk` shows more details.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[SegmentDump]]:
-    """Those with this number, of all directories: each has a log of its own. `StorageError` where
-    there is none."""
+    """Open the segments with this number in all directories, each of which has its own log.
+
+    Raises `StorageError` if there is none.
+    """
     from contextlib import ExitStack
 
     from quire.storage.inspect.contents import open_segment
@@ -47,8 +49,8 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
                 continue
         if not found:
             raise StorageError(
-                f"there is no {segment_name(number)} in {', '.join(directories)}",
-                remedy="`listfilesondisc -entrylog` lists those that there are",
+                f"{segment_name(number)} does not exist in {', '.join(directories)}",
+                remedy="`listfilesondisc -entrylog` lists the segments",
             )
         yield found
 
@@ -62,7 +64,7 @@ def _print_entries(
     message: bool,
     wanted: Callable[[int, int, int], bool] = lambda ledger_id, entry_id, offset: True,
 ) -> None:
-    """`wanted` is asked for ledger, entry and place in the file."""
+    """Print the entries of a segment for which `wanted(ledger_id, entry_id, offset)` is true."""
     for run, head_bytes in _runs(dump):
         for entry_id, offset, size, entry in dump.frames(run, head_bytes):
             if not wanted(run.ledger_id, entry_id, offset):
@@ -79,7 +81,7 @@ def _print_entries(
 
 
 def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
-    """In the order of the file, and how many bytes of each frame stand before its entry."""
+    """Yield the runs in file order, with the number of bytes before the entry in each frame."""
     from quire.storage.segment.extents import FrameExtent
 
     for group in dump.groups():
@@ -94,8 +96,11 @@ def _runs(dump: SegmentDump) -> Iterator[tuple[FrameExtent, int]]:
 
 
 def _opened(entry: bytes) -> tuple[int, bytes]:
-    """The LAC in an entry, and its payload. What kind of digest stands before that is not stored
-    beside it: one that fits is believed, else it is left where it is."""
+    """Return the LAC in an entry, and its payload.
+
+    The digest type is not stored with the entry. The digest before the payload is removed if it
+    matches as CRC32C or CRC32; otherwise it stays a part of the payload.
+    """
     meta, rest = entry[:META_BYTES], entry[META_BYTES:]
     if len(meta) < META_BYTES:
         return -1, b""
@@ -116,7 +121,10 @@ def read_log(
     start: int | None,
     end: int | None,
 ) -> None:
-    """Print the entries of a segment of the log. SEGMENT: its number, or its file's name."""
+    """Print the entries of a segment of the log.
+
+    SEGMENT is the number of a segment or the name of its file.
+    """
 
     def wanted(ledger: int, entry: int, offset: int) -> bool:
         return (
@@ -135,7 +143,7 @@ def read_log(
 def read_journal(shell: Shell, number: int, directory: str | None, message: bool) -> None:
     """Print the entries of a segment in the order in which they were written.
 
-    There is one log, which is journal and entry log at once.
+    Quire has one log, which is both journal and entry log, so this shows the same as readlog.
     """
     directories = shell.own_directories() if directory is None else (directory,)
     with _segments(directories, number) as dumps:
@@ -145,7 +153,7 @@ def read_journal(shell: Shell, number: int, directory: str | None, message: bool
 
 
 def _sizes(dump: SegmentDump) -> dict[int, int]:
-    """Bytes by ledger: of its index, else of what its groups say."""
+    """Return the bytes of each ledger, from the index of the segment, else from its groups."""
     if dump.summary is not None:
         summary = dump.summary
         return dict(zip(summary.ledger_ids, summary.size_bytes, strict=True))
@@ -156,7 +164,7 @@ def _sizes(dump: SegmentDump) -> dict[int, int]:
 
 
 def read_log_metadata(shell: Shell, number: int) -> None:
-    """Print which ledgers a segment holds, and how many bytes of each."""
+    """Print the ledgers in a segment, and the bytes of each."""
     with _segments(shell.own_directories(), number) as dumps:
         for dump in dumps:
             sizes = _sizes(dump)
@@ -200,7 +208,7 @@ async def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> N
 
 
 def last_mark(shell: Shell) -> int:
-    """Print where the log ends, a line for each data directory."""
+    """Print where the log ends, one line per data directory."""
     from quire.storage.inspect.contents import end_of_log
 
     bad = False
@@ -218,7 +226,7 @@ def last_mark(shell: Shell) -> int:
 
 
 def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
-    """List the files of the local bookie; without a flag all kinds."""
+    """List the files of the local bookie. Without a flag, all kinds are listed."""
     from quire.storage.inspect.contents import list_files as listed
 
     every = not (journals or logs or indexes)
@@ -239,9 +247,10 @@ def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
 
 
 def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
-    """Print where the entries of a ledger lie on the local bookie.
+    """Print where the local bookie stores the entries of a ledger.
 
-    Exit status 1: it has nothing of it, or the index of a segment that has does not check.
+    The exit status is 1 if the bookie has no entries of the ledger, or if the index of a segment
+    with entries of the ledger is damaged.
     """
     from quire.storage.inspect.contents import describe_ledger
 
@@ -254,7 +263,7 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
             continue
         held = True
         if meta:
-            click.echo(f"master key  : {'known' if found.has_master_key else 'not known'}")
+            click.echo(f"master key  : {'known' if found.has_master_key else 'unknown'}")
             click.echo(f"size        : {found.size_bytes}")
             click.echo(f"fenced      : {str(found.fenced).lower()}")
             click.echo(f"last entry  : {found.last_entry_id}")
@@ -265,10 +274,10 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
             for run in part.runs:
                 _print_run(run, part.segment)
         if found.absence_unknown:
-            say(f"{directory}: something of the log was lost: entries that are not here may have "
-                "been")  # fmt: skip
+            say(f"{directory}: a part of the log was lost: the missing entries may have been in "
+                "it")  # fmt: skip
     if not held:
-        say(f"{', '.join(shell.own_directories())}: nothing of ledger {shell.ledger(ledger_id)}")
+        say(f"{', '.join(shell.own_directories())}: no entries of ledger {shell.ledger(ledger_id)}")
     return EXIT_ERROR if bad or not held else 0
 
 
@@ -281,7 +290,10 @@ def _print_run(run: FrameExtent, segment: int) -> None:
 
 
 def consistency_check(shell: Shell) -> int:
-    """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
+    """Check every block, run and index of the local bookie.
+
+    The exit status is 1 if something is damaged.
+    """
     from quire.storage.inspect.check import check_segments, survey
 
     click.echo("=== Performing local consistency check ===")

@@ -1,4 +1,4 @@
-"""Verbs of `quire shell` about ledgers: their metadata and their entries."""
+"""Verbs of `quire shell` for ledgers: their metadata and their entries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def metadata_text(metadata: LedgerMetadata) -> str:
-    """As Java writes it, but for the password, which is not told."""
+    """Return metadata in the format of Java's `toString`. The password is omitted."""
     fields = [
         f"formatVersion={metadata.format_version}",
         f"ensembleSize={metadata.ensemble_size}",
@@ -118,11 +118,11 @@ def say_unread(unread: Unread) -> int:
 async def ledger_metadata(
     shell: Shell, ledger_id: int, dump: str | None, restore: str | None, update: bool, dry_run: bool
 ) -> None:
-    """Print the metadata of a ledger, keep it in a file, or restore it from one."""
+    """Print the metadata of a ledger, save it to a file, or restore it from a file."""
     if dump is not None and restore is not None:
-        raise click.UsageError("give one of -dumptofile and -restorefromfile")
+        raise click.UsageError("-dumptofile and -restorefromfile exclude each other")
     if update and restore is None:
-        raise click.UsageError("-update goes with -restorefromfile")
+        raise click.UsageError("-update requires -restorefromfile")
     shell.cluster()
     wanted = None if restore is None else _read_metadata(restore)
     async with shell.client() as client:
@@ -141,11 +141,13 @@ def _read_metadata(file: str) -> LedgerMetadata:
     with Path(file).open("rb") as opened:
         data = opened.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
-        raise UsageError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
+        raise UsageError(
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, so it is not the metadata of a ledger"
+        )
     try:
         return decode(data)
     except MetadataError as error:
-        raise MetadataError(f"{file} holds no metadata of a ledger: {error}") from None
+        raise MetadataError(f"{file} is not the metadata of a ledger: {error}") from None
 
 
 async def _restore(
@@ -167,14 +169,15 @@ async def _restore(
         version = error.version
     if version is not None and not update:
         raise LedgerExistsError(
-            f"ledger {ledger_id} has metadata: nothing was changed",
-            remedy="-update replaces it; a wrong list of bookies loses entries",
+            f"ledger {ledger_id} has metadata already; nothing was changed",
+            remedy="-update replaces it. Check the list of bookies in the file first: a wrong one "
+            "loses entries",
         )
     if not dry_run and version is None:
         await store.create_ledger(wanted, ledger_id)
     elif not dry_run and version is not None:
         await store.write_ledger(ledger_id, wanted, version)
-    done = "would be restored" if dry_run else "is restored"
+    done = "would be restored" if dry_run else "was restored"
     click.echo(f"ledgerID: {shell.ledger(ledger_id)} {done}")
     click.echo(metadata_text(wanted))
 
@@ -182,7 +185,7 @@ async def _restore(
 async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
     """Delete a ledger. The command succeeds if the ledger does not exist.
 
-    Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
+    Without -force, it does not delete a ledger that belongs to a stream, an object, a dataset or
     another application, or whose owner cannot be determined.
     """
     name = shell.ledger(ledger_id)
@@ -193,7 +196,7 @@ async def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool
         except UnreadableMetadataError:
             if not force:
                 raise
-            state = "its metadata cannot be understood"
+            state = "its metadata cannot be read"
         except NoSuchLedgerError:
             say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
             return 0
@@ -220,9 +223,9 @@ async def read_ledger(
     recover: bool,
     bookie: str | None,
 ) -> int:
-    """Print the entries of a ledger. The password is the one that its metadata holds."""
+    """Print the entries of a ledger, which is opened with the password in its metadata."""
     if 0 <= last < first:
-        raise click.UsageError(f"-firstentryid {first} lies behind -lastentryid {last}")
+        raise click.UsageError(f"-firstentryid {first} is greater than -lastentryid {last}")
     name = shell.ledger(ledger_id)
 
     def show(entry_id: int, length: int, payload: bytes) -> None:
@@ -256,7 +259,7 @@ async def _read_replica(
     span: tuple[int, int],
     show: Callable[[int, int, bytes], None],
 ) -> int:
-    """Show the entries that one bookie has, and name those that it should have and lacks."""
+    """Show the entries that one bookie has, and report those that it should have and lacks."""
     from quire.replication.repair.replica_reader import ReplicaReader
 
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)
@@ -285,7 +288,7 @@ async def _read_replica(
 async def simple_test(
     shell: Shell, ensemble: int, write_quorum: int, ack_quorum: int, entries: int
 ) -> None:
-    """Write a ledger of entries of 100 bytes, and delete it."""
+    """Write a ledger with entries of 100 bytes, and delete it."""
     check_quorums(ensemble, write_quorum, ack_quorum)
     async with shell.client() as client:
         writer = await client.create_ledger(

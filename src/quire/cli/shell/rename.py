@@ -1,4 +1,4 @@
-"""Verbs of `quire shell` that name a bookie otherwise in the metadata of ledgers."""
+"""Verbs of `quire shell` that change the id of a bookie in the metadata of ledgers."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ if TYPE_CHECKING:
 
 
 async def update_bookie(shell: Shell, source: str, target: str, **how: Any) -> int:
-    """Name one bookie in the place of another in the metadata of all ledgers.
+    """Replace the id of a bookie in the metadata of all ledgers.
 
-    For a bookie whose id has changed while its data has not. (A Quire bookie keeps its id wherever
-    it goes: nothing has to be replaced.) SOURCE must not run. Where the other one runs it is asked
-    for each ledger, and one of which it has nothing is left as it is, and is an error.
+    Use this for a bookie whose id has changed, but not its data. (A Quire bookie keeps its id on
+    every host, so it never needs this.) The source bookie must be stopped. If the destination
+    bookie is running, it is asked for each ledger: a ledger of which it has no entries is not
+    changed, and the exit status is 1.
     """
     return await _rename(shell, source, target, **how)
 
 
 async def update_ledgers(shell: Shell, form: str, **how: Any) -> int:
-    """Name the local bookie by its address or by its host's name in the metadata of all ledgers.
+    """Replace the local bookie's id by its address or its host name in all ledgers.
 
-    Only for Apache's bookies, whose id changes with useHostNameAsBookieID.
+    Use this only for Apache's bookies, whose id changes with useHostNameAsBookieID.
     """
     host, _, port = shell.own_id().rpartition(":")
     if not host or not port.isdecimal():
-        raise click.UsageError(f"bookie {shell.own_id()} has a name of its own: it does not change")
+        raise click.UsageError(
+            f"the id {shell.own_id()} is not HOST:PORT, so it does not depend on the host's name"
+        )
     try:
         address = socket.gethostbyname(host)
         name = socket.gethostbyaddr(address)[0] if address == host else host
     except OSError as error:
-        raise click.UsageError(f"{host} cannot be looked up: {error}") from None
+        raise click.UsageError(f"the name of {host} cannot be looked up: {error}") from None
     source, target = (name, address) if form == "ip" else (address, name)
     return await _rename(shell, f"{source}:{port}", f"{target}:{port}", **how)
 
@@ -70,7 +73,10 @@ async def _rename(
     async with shell.client() as client:
         bookies = await client.bookies()
         if source == target or bookies.find(source) is not None:
-            raise UsageError(f"Source bookie {source} can't be active: nothing was changed")
+            raise UsageError(
+                f"the source bookie {source} is running, or is the destination; nothing was "
+                "changed. Stop it first"
+            )
         runs = bookies.find(target) is not None
         async for ledger_id, metadata in each_metadata(client, unread):
             if limit is not None and issued == limit:
@@ -80,22 +86,22 @@ async def _rename(
             issued += 1
             name = shell.ledger(ledger_id)
             if any(source in one.ensemble and target in one.ensemble for one in metadata.segments):
-                say(f"ledger {name} is left as it is: {target} is a member beside {source}")
+                say(f"ledger {name} is not changed: it has both {target} and {source}")
                 continue
             try:
                 if metadata.last_entry_id >= 0 and runs and await _lacks(client, target, ledger_id):
-                    say(f"ledger {name} is left as it is: {target} has nothing of it")
+                    say(f"ledger {name} is not changed: {target} has no entries of it")
                     continue
                 if not dry_run:
                     stored = await client.metadata.read_ledger(ledger_id)
                     await update_ledger(client.metadata, ledger_id, stored, change)
                     await asyncio.sleep(1 / per_s)
             except QuireError as error:
-                say(f"ledger {name} is left as it is: {error}")
+                say(f"ledger {name} is not changed: {error}")
                 continue
             updated += 1
             if verbose or dry_run:
-                click.echo(f"ledger {name} {'would be' if dry_run else 'is'} updated")
+                click.echo(f"ledger {name} {'would be' if dry_run else 'was'} updated")
     done = "would be updated" if dry_run else "updated"
     click.echo(f"Total number of ledgers issued={issued} {done}={updated}")
     skipped = say_unread(unread)

@@ -1,4 +1,4 @@
-"""Verbs of `quire shell` about missing replicas: autorecovery, recovery, bookies taken away."""
+"""Verbs of `quire shell` for missing replicas: autorecovery, recovery and decommissioning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
-    """Switch autorecovery on or off, for the whole cluster."""
+    """Enable or disable autorecovery in the whole cluster."""
     from quire.replication.marks.marks import ReplicationMarks
 
     if enable == disable:
@@ -51,7 +51,7 @@ async def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
 
 
 async def who_is_auditor(shell: Shell) -> int:
-    """Print who the auditor is. Exit status 1: nobody."""
+    """Print which process is the auditor. The exit status is 1 if there is none."""
     from quire.replication.autorecovery.election import auditor_of
 
     async with shell.client() as client:
@@ -65,7 +65,7 @@ async def who_is_auditor(shell: Shell) -> int:
 
 
 async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
-    """Print or set how many seconds a single lost bookie is waited for."""
+    """Print or set how long the auditor waits for a lost bookie to return, in seconds."""
     from quire.replication.marks.marks import ReplicationMarks
 
     if asked == (seconds is not None):
@@ -80,7 +80,7 @@ async def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
 
 
 async def trigger_audit(shell: Shell) -> None:
-    """Make the auditor look for lost bookies now, without waiting for any of them."""
+    """Make the auditor look for lost bookies now, without waiting for them to return."""
     from quire.replication.marks.marks import ReplicationMarks
 
     async with shell.client() as client:
@@ -88,15 +88,15 @@ async def trigger_audit(shell: Shell) -> None:
 
 
 async def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: bool) -> None:
-    """Make checks of the auditor due, as if they had never been done.
+    """Make periodic checks of the auditor due, as if they had never been run.
 
-    The auditor reads that when it comes into office: start it again afterwards.
+    The auditor reads this when it is elected, so restart it afterwards.
     """
     from quire.replication.marks.marks import ReplicationMarks
 
     checks = {CHECKED_LEDGERS: ledgers, CHECKED_PLACEMENT: placement, CHECKED_REPLICAS: replicas}
     if not any(checks.values()):
-        raise click.UsageError("give -calc, -ppc or -rc, or several")
+        raise click.UsageError("give at least one of -calc, -ppc and -rc")
     async with shell.client() as client:
         marks = ReplicationMarks(client.metadata)
         for name, wanted in checks.items():
@@ -140,7 +140,7 @@ async def list_underreplicated(
 
 
 async def query_status(shell: Shell, verbose: bool) -> None:
-    """Print which ledgers are replicated again now, and by whom."""
+    """Print which ledgers are being repaired now, and by which process."""
     from quire.metadata.ledgers.unreadable import UNREADABLE
     from quire.replication.marks.locks import ReplicationLocks
     from quire.replication.marks.marks import ReplicationMarks
@@ -151,7 +151,7 @@ async def query_status(shell: Shell, verbose: bool) -> None:
         for ledger_id in sorted(await ReplicationMarks(client.metadata).locked()):
             holder = await locks.held_by(ledger_id)
             if holder is None:
-                continue  # it has just ended
+                continue  # the repair has just ended
             line = f"\tLedgerId:{shell.ledger(ledger_id)}\tBookieId:{holder.owner}"
             if verbose:
                 try:
@@ -169,7 +169,10 @@ async def query_status(shell: Shell, verbose: bool) -> None:
 
 
 def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
-    """Take a bookie away for good, with nothing lost. It may live, or be stopped."""
+    """Empty a bookie, then remove it from the cluster. It may be running or stopped.
+
+    `quire bookie decommission` does the same, with more options.
+    """
     uri, name = shell.cluster(), bookie or shell.own_id()
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Decommissioned:
@@ -186,7 +189,7 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
         return 0
     if not found.drained:
         say_what_is_left(found.moved)
-        say(f"bookie {name} is still needed: run this again")
+        say(f"ledgers still have replicas on bookie {name}: run the same command again to continue")
         return EXIT_ERROR
     click.echo(
         f"The ledgers stored in the given decommissioning bookie: {name} are properly replicated"
@@ -208,7 +211,10 @@ def recover(
     rate: int | None,
     dry_run: bool,
 ) -> int:
-    """Replicate again what lost bookies held, to others."""
+    """Re-replicate the data of lost bookies to other bookies.
+
+    `quire bookie recover` does the same for one bookie, with more options.
+    """
     uri, plan = shell.cluster(), plan or dry_run
     names = [name for name in bookies.split(",") if name]
     click.echo(f"Bookies : [{', '.join(names)}]")
@@ -231,7 +237,7 @@ def recover(
         if delete_cookie and result.complete and ledger_id is None:
             run_async(_delete_cookie(shell, name))
         elif delete_cookie:
-            say(f"the cookie of bookie {name} stays: ledgers may still name it")
+            say(f"the cookie of bookie {name} was kept: ledgers may still have replicas on it")
     return 0 if complete else EXIT_ERROR
 
 
@@ -266,7 +272,7 @@ def _recovering(
 
 
 async def _query(shell: Shell, names: list[str]) -> int:
-    """Print which segments of which ledgers name these bookies, and how often."""
+    """Print the ledgers and segments that use these bookies, and how often."""
     from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
@@ -304,4 +310,4 @@ async def _delete_cookie(shell: Shell, name: str) -> None:
             return
         await store.delete_cookie(name, known.version)
         await forget_bookie(store, name)
-    click.echo(f"the cluster's cookie of bookie {name} is removed")
+    click.echo(f"the cluster's cookie of bookie {name} was removed")

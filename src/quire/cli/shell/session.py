@@ -1,4 +1,4 @@
-"""The options before the verb, and Apache's way to write ids, bookies and sizes."""
+"""The options before the verb, and Apache's formats of ids, bookies and sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNKNOWN = "Unknown"
 HEX_ROW_BYTES = 16
 LOOKUPS_IN_FLIGHT = 64
-"""Ledgers whose metadata is read at a time."""
+"""The number of ledgers whose metadata is read at the same time."""
 
 
 # -- what all verbs know ----------------------------------------------------------------------
@@ -39,18 +39,18 @@ class Shell:
 
     uri: str | None
     given: Mapping[str, Any]
-    """Keys of our configuration that -conf gives."""
+    """Keys of Quire's configuration that the file of -conf sets."""
     directories: tuple[str, ...]
     local_bookie: str
     ledger_id_format: str
     hex_entries: bool
 
     def cluster(self) -> str:
-        """The URI of the metadata; `click.UsageError`."""
+        """Return the URI of the metadata store. Raises `click.UsageError` if there is none."""
         from quire.metadata.uri import parse_uri
 
         if not self.uri:
-            raise click.UsageError(f"{WHICH_CLUSTER}, or -conf bk_server.conf")
+            raise click.UsageError(f"{WHICH_CLUSTER}, or use -conf bk_server.conf")
         try:
             parse_uri(self.uri)
         except MetadataURIError as error:
@@ -58,19 +58,19 @@ class Shell:
         return self.uri
 
     def client(self, **limits: Any) -> Opening[Client]:
-        """A client of the cluster; `click.UsageError`."""
+        """Open a client of the cluster. Raises `click.UsageError`."""
         return connect(self.cluster(), **limits)
 
     def store(self, *, create: bool = False) -> AbstractAsyncContextManager[MetadataStore]:
-        """The metadata store of the cluster; `click.UsageError`."""
+        """Open the metadata store of the cluster. Raises `click.UsageError`."""
         return opened_metadata(self.cluster(), create=create)
 
     def run(self, command: click.Command, **parameters: Any) -> Any:
-        """Run the command of ours that does the same. Gives its exit status."""
+        """Run the command of Quire that does the same, and return its exit status."""
         return click.get_current_context().invoke(command, **parameters)
 
     def own_directories(self) -> tuple[str, ...]:
-        """Of the local bookie; `click.UsageError`."""
+        """Return the local bookie's directories. Raises `click.UsageError` if there are none."""
         from quire.cli.common.configuration import configured
 
         found = (
@@ -80,13 +80,13 @@ class Shell:
         )
         if not found:
             raise click.UsageError(
-                "which bookie? Give its directories: -conf bk_server.conf, or --dir DIR before "
-                "the verb"
+                "the directories of the bookie are not given: use -conf bk_server.conf or --dir "
+                "DIR before the verb"
             )
         return found
 
     def own_id(self) -> str:
-        """Of the local bookie; `click.UsageError`."""
+        """Return the id of the local bookie. Raises `click.UsageError` if it is not known."""
         if self.local_bookie:
             return self.local_bookie
         from quire.cli.common.configuration import configured
@@ -99,18 +99,21 @@ class Shell:
             if (stored := _stored_id(str(directory))) is not None:
                 return stored
         if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
-            raise click.UsageError("which bookie? Give -localbookie ID, or -conf bk_server.conf")
+            raise click.UsageError(
+                "the id of the bookie is not given: use -localbookie ID or -conf bk_server.conf"
+            )
 
         host = self.given.get("bookie.advertise", process.advertise)
         return default_bookie_id(host, self.given.get("bookie.port", process.port))
 
     def ledger(self, ledger_id: int) -> str:
+        """Return a ledger id in the format of -ledgeridformat."""
         if self.ledger_id_format == "hex":
             return f"{ledger_id:x}"
         return str(uuid.UUID(int=ledger_id)) if self.ledger_id_format == "uuid" else str(ledger_id)
 
     def parse_ledger(self, text: str) -> int:
-        """ValueError."""
+        """Parse a ledger id in the format of -ledgeridformat. Raises ValueError."""
         text = text.strip()
         if self.ledger_id_format == "uuid":
             found = uuid.UUID(text).int
@@ -121,14 +124,14 @@ class Shell:
         return found
 
     def entry(self, payload: bytes) -> str:
-        """A payload as it is printed."""
+        """Return a payload in the format of -entryformat."""
         return hex_dump(payload) if self.hex_entries else payload.decode(errors="replace")
 
 
 def as_ledger_id(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> int | None:
-    """A callback: in the format of -ledgeridformat."""
+    """A click callback that parses a ledger id in the format of -ledgeridformat."""
     shell = context.find_object(Shell)
     if value is None or shell is None:
         return None
@@ -137,7 +140,9 @@ def as_ledger_id(
     except ValueError:
         kind = shell.ledger_id_format
         raise click.BadParameter(
-            f"{value!r} is no ledger id in the format {kind}", context, parameter
+            f"{value!r} is not a ledger id in the format {kind} (-ledgeridformat)",
+            context,
+            parameter,
         ) from None
 
 
@@ -153,9 +158,15 @@ def _stored_id(directory: str) -> str | None:
 
 
 def agreed(question: str, *, without: str) -> bool:
-    """Asks; where nobody can be asked `without` names the flag that means yes."""
+    """Ask the user for confirmation.
+
+    If standard input is not a terminal, raise an error that names the flag `without`, which means
+    yes.
+    """
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: give {without}")
+        raise click.UsageError(
+            f"{question} There is no terminal to ask for confirmation: give {without}"
+        )
     if click.confirm(question, err=True):
         return True
     say("nothing was changed")
@@ -166,7 +177,8 @@ def agreed(question: str, *, without: str) -> bool:
 
 
 def bookie_line(bookie_id: str, address: BookieAddress | None) -> str:
-    """Names are looked up; what is not known is `Unknown`."""
+    """Describe a bookie as Apache's tools do. Host names are looked up; unknown parts are
+    `Unknown`."""
     host, port = ("", 0) if address is None else (address.host, address.port)
     if address is None:
         host, _, digits = bookie_id.rpartition(":")
@@ -182,7 +194,7 @@ def bookie_line(bookie_id: str, address: BookieAddress | None) -> str:
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: offset, hexadecimal, and what of it is text."""
+    """Return a hex dump with sixteen bytes per line: offset, hexadecimal, and printable text."""
     lines = []
     for at in range(0, len(data), HEX_ROW_BYTES):
         row = data[at : at + HEX_ROW_BYTES]
@@ -192,7 +204,7 @@ def hex_dump(data: bytes) -> str:
 
 
 def readable(size_bytes: int) -> str:
-    """`79375319040(79.375GB)`, cut to three digits."""
+    """Return a size such as `79375319040(79.375GB)`, truncated to three decimal places."""
     unit, thousandths = 0, size_bytes * 1000
     while thousandths >= 1_000_000 and unit < 4:
         thousandths //= 1000

@@ -1,7 +1,8 @@
-"""`quire shell VERB`: the verbs and flags of Apache's BookieShell, so that runbooks carry over.
+"""The command `quire shell VERB`, which has the verbs and flags of Apache's BookieShell.
 
-Each verb calls what is behind the command of ours that does the same, and prints what scripts look
-for in Apache's form. Errors are ours: one line, and the exit status of every other command.
+Runbooks for Apache's shell can be used unchanged. Each verb calls the function behind the command
+of Quire that does the same, and prints what scripts look for in Apache's format. Errors are those
+of Quire: one line, and the same exit statuses as other commands.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from quire.cli.shell.session import Shell
 from quire.cli.shell.verbs import VERBS
 
 _ONE_INDEX = (
-    "Quire keeps the index in the segments of its log: there is one kind of storage, and nothing "
+    "Quire has only one kind of storage, whose log segments contain the index, so there is nothing "
     "to convert"
 )
-_REBUILD = "the index is made again from the log by `quire bookie disk rebuild-index DIR`"
-_CHECK = "the index is checked by `quire bookie disk check DIR`"
+_REBUILD = "`quire bookie disk rebuild-index DIR` rebuilds the index from the log"
+_CHECK = "`quire bookie disk check DIR` checks the index"
 REFUSED = {
-    "check-db-ledgers-index": f"there is no RocksDB here: {_CHECK}",
+    "check-db-ledgers-index": f"Quire does not use RocksDB: {_CHECK}",
     "convert-to-db-storage": _ONE_INDEX,
     "convert-to-interleaved-storage": _ONE_INDEX,
-    "rebuild-db-ledger-locations-index": f"there is no RocksDB here: {_REBUILD}",
-    "rebuild-db-ledgers-index": f"there is no RocksDB here: {_REBUILD}",
-    "regenerate-interleaved-storage-index-file": f"a ledger has no index file here: {_REBUILD}",
-    "updatecookie": "use `quire bookie cookie show` (-list), `update --dir DIR...` (-bookieId, "
-    "-expandstorage) or `delete BOOKIE` (-delete)",
+    "rebuild-db-ledger-locations-index": f"Quire does not use RocksDB: {_REBUILD}",
+    "rebuild-db-ledgers-index": f"Quire does not use RocksDB: {_REBUILD}",
+    "regenerate-interleaved-storage-index-file": f"Quire has no index file per ledger: {_REBUILD}",
+    "updatecookie": "use `quire bookie cookie show` (-list), `quire bookie cookie update --dir "
+    "DIR...` (-bookieId, -expandstorage) or `quire bookie cookie delete BOOKIE` (-delete)",
 }
-"""Verbs that make no sense here, and what to type instead."""
+"""Verbs that Quire does not have, and what to type instead."""
 
 
 class _Verbs(click.Group):
-    """Takes the verbs from the table, and imports the function of the one that is called."""
+    """A group that has the verbs of the table, and imports the function of the called one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The value of -localbookie may be left out."""
+        """Parse arguments, of which the value of -localbookie is optional."""
         for at, one in enumerate(args):
             if not one.startswith("-"):
                 follows = at > 0 and args[at - 1].lstrip("-") in _WITH_VALUES
@@ -72,7 +73,7 @@ _WITH_VALUES = (
 
 
 def _refuser(verb: str) -> click.Command:
-    """Whatever its flags are."""
+    """Return a command that fails and says what to type instead, whatever its flags are."""
 
     def refuse(given: tuple[str, ...]) -> None:
         raise click.UsageError(f"{verb}: {REFUSED[verb]}")
@@ -82,42 +83,43 @@ def _refuser(verb: str) -> click.Command:
         callback=refuse,
         params=[click.Argument(["given"], nargs=-1, type=click.UNPROCESSED)],
         context_settings={"ignore_unknown_options": True},
-        help=f"Not offered: {REFUSED[verb]}.",
+        help=f"Not supported: {REFUSED[verb]}.",
     )
 
 
 def _option(parameter: str, name: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    """An option before the verb, with one dash or two."""
+    """Return an option before the verb, which is accepted with one dash or two."""
     return click.option(f"-{name}", f"--{name}", parameter, help=help, **more)
 
 
 @click.group("shell", cls=_Verbs)
-@optional_metadata_option("The cluster; counts more than -conf.")
+@optional_metadata_option("The metadata store of the cluster. It overrides that of -conf.")
 @_option(
     "conf",
     "conf",
-    "Apache's bk_server.conf: the cluster, and the local bookie's directories and id.",
+    "Apache's bk_server.conf, from which the cluster and the local bookie's directories and id are "
+    "read.",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
 )
 @_option(
     "ledger_id_format",
     "ledgeridformat",
-    "How ledger ids are written and read. [default: long]",
+    "The format of ledger ids in input and output. [default: long]",
     type=click.Choice(("long", "hex", "uuid")),
     default="long",
 )
 @_option(
     "entry_format",
     "entryformat",
-    "How payloads are printed. [default: string]",
+    "The format of payloads in the output. [default: string]",
     type=click.Choice(("string", "hex")),
     default="string",
 )
 @_option(
     "local_bookie",
     "localbookie",
-    "The local bookie's id, where -conf does not say it.",
+    "The local bookie's id, if the file of -conf does not contain it.",
     metavar="[ID]",
 )
 @click.option(
@@ -125,8 +127,8 @@ def _option(parameter: str, name: str, help: str, **more: Any) -> Callable[[Comm
     "directories",
     multiple=True,
     type=click.Path(file_okay=False),
-    help="A data directory of the local bookie. [default: those of -conf, else of the "
-    "configuration]",
+    help="A data directory of the local bookie. May be repeated. [default: those of -conf, else of "
+    "Quire's configuration]",
 )
 @tls_options
 @click.pass_context
@@ -139,9 +141,11 @@ def shell(
     local_bookie: str | None,
     directories: tuple[str, ...],
 ) -> None:
-    """Apache's BookieShell: its verbs and flags. A flag is taken with one dash or two.
+    """Run the commands of Apache's BookieShell, with Apache's flags and output.
 
-    Verbs on files look at the local bookie's directories, whether it runs or not.
+    Flags are accepted with one dash or two. Commands that read files use the directories of the
+    local bookie, which may be running. For each command, Quire has one of its own with more
+    options, for example `quire bookie cookie`, `quire bookie disk` and `quire autorecovery`.
     """
     given: dict[str, Any] = {}
     if conf is not None:

@@ -1,5 +1,5 @@
 """The commands `quire stream ...` and `quire namespace ...`.
 
-`write` and `read` move records, `show` and `manage` look at streams and change them, and
-`namespace` does so for namespaces. `options` has what they share.
+`write` appends records and `read` prints them; `show` shows streams, `manage` changes them, and
+`namespace` does both for namespaces. `options` has the code that they share.
 """

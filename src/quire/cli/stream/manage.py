@@ -1,4 +1,4 @@
-"""`quire stream create`, `set`, `rename`, `delete`, `end`, `truncate` and `retain`."""
+"""The commands `quire stream create`, `set`, `rename`, `delete`, `end`, `truncate` and `retain`."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 @set_option
 @asynchronous
 async def create(uri: str, path: str, name: str, values: Values) -> None:
-    """Make a stream. What is not set here is inherited from the namespace.
+    """Create a stream.
 
-    The default namespace, /streams, is made with its first stream; others are made by `quire
-    namespace create`.
+    Settings that are not given with --set are inherited from the namespace. The default namespace,
+    /streams, is created with its first stream; create others with `quire namespace create`.
     """
 
     async with namespace(uri, path, make=True) as opened:
@@ -66,7 +66,10 @@ async def create(uri: str, path: str, name: str, values: Values) -> None:
 @change_arguments
 @asynchronous
 async def change(uri: str, path: str, name: str, values: Values, unset: tuple[str, ...]) -> None:
-    """Change a stream's own settings. A writer that is open keeps what it has."""
+    """Change a stream's own settings.
+
+    A writer that is open keeps the old settings. `quire stream show` lists all settings.
+    """
 
     values = changes(values, unset)
     async with namespace(uri, path) as opened:
@@ -81,14 +84,14 @@ async def change(uri: str, path: str, name: str, values: Values, unset: tuple[st
 @name_argument("new_name", "NEW")
 @asynchronous
 async def rename(uri: str, path: str, name: str, new_name: str) -> None:
-    """Give a stream another name in its namespace: with its settings, records and subscriptions.
+    """Rename a stream within its namespace.
 
-    Whoever is writing it is fenced.
+    The stream keeps its settings, records and subscriptions. A writer of the stream is fenced.
     """
 
     async with namespace(uri, path) as opened:
         await opened.rename_stream(name, new_name)
-    say(f"stream {name} is {new_name} now")
+    say(f"stream {name} renamed to {new_name}")
 
 
 # -- delete -----------------------------------------------------------------------------------
@@ -99,12 +102,13 @@ async def rename(uri: str, path: str, name: str, new_name: str) -> None:
 @namespace_option
 @name_argument()
 @yes_option()
-@dry_run_option("Only say what would be deleted.")
+@dry_run_option("Only print what would be deleted.")
 @asynchronous
 async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
     """Delete a stream with all its ledgers and subscriptions.
 
-    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    A writer of the stream is fenced. The command asks for confirmation if standard input is a
+    terminal.
     """
 
     async with namespace(uri, path) as opened:
@@ -131,29 +135,30 @@ async def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> in
 @name_argument()
 @password_option
 @yes_option()
-@dry_run_option("Only say what would be ended.")
+@dry_run_option("Only print what would be ended.")
 @asynchronous
 async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: bool) -> int:
-    """End a stream for good: nobody can append to it any more, and readers come to an end.
+    """End a stream permanently, so that nothing more can be appended.
 
-    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    Readers that follow the stream finish after its last record. A writer of the stream is fenced.
+    The command asks for confirmation if standard input is a terminal.
     """
     async with namespace(uri, path, password) as opened:
         if dry_run:
             held = counted(len(await opened.segments(name)), "segment")
-            say(f"stream {name} ({held}) would be ended for good")
+            say(f"stream {name} ({held}) would be ended permanently")
             return 0
         if (
             not yes
             and sys.stdin.isatty()
-            and not click.confirm(f"End stream {name} for good?", err=True)
+            and not click.confirm(f"End stream {name} permanently?", err=True)
         ):
             say("nothing was changed")
             return EXIT_ERROR
         async with await opened.open_writer(name) as writer:
             count = writer.next_sequence
             await writer.end_stream()
-    say(f"stream {name} ended behind {counted(count, 'record')}")
+    say(f"stream {name} ended after {counted(count, 'record')}")
     return 0
 
 
@@ -165,10 +170,10 @@ async def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_ru
 @tls_options
 @namespace_option
 @name_argument()
-@place_option("before", f"Give up everything before this place: {PLACES}.", required=True)
+@place_option("before", f"Drop all records before this position: {PLACES}.", required=True)
 @password_option
-@dry_run_option("Only say which ledgers would be freed.")
-@json_option("One JSON object: name, before, freed_ledgers, dry_run.")
+@dry_run_option("Only print how many ledgers would be freed.")
+@json_option("Print one JSON object: name, before, freed_ledgers, dry_run.")
 @asynchronous
 async def truncate(
     uri: str,
@@ -179,9 +184,10 @@ async def truncate(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give up the beginning of a stream, and free the ledgers that hold nothing else.
+    """Drop the oldest records of a stream.
 
-    The segment that is being written is left alone: what lies in it is given up by a later call.
+    Ledgers with only dropped records are deleted. The segment that is being written is not changed;
+    run the command again later to drop the records in it.
     """
 
     async with namespace(uri, path, password) as opened:
@@ -206,17 +212,20 @@ def _freed(segments: list[StreamSegment], dry_run: bool) -> str:
 @metadata_option
 @namespace_option
 @name_argument(required=False)
-@flag("--all", "All streams of the namespace.", name="everything")
-@dry_run_option("Only say which ledgers would be freed.")
-@json_option("One JSON object for each stream: name, freed_ledgers, dry_run.")
+@flag("--all", "Apply the settings to all streams of the namespace.", name="everything")
+@dry_run_option("Only print how many ledgers would be freed.")
+@json_option("Print one JSON object per stream: name, freed_ledgers, dry_run.")
 @asynchronous
 async def retain(
     uri: str, path: str, name: str | None, everything: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Delete what the settings do not want kept (retention_s, retention_bytes), and what was
-    truncated. Writers do the same when they roll."""
+    """Delete the records that the retention settings no longer keep.
+
+    The settings are retention_s and retention_bytes. Segments that were truncated are deleted too.
+    Writers do the same whenever they begin a new segment.
+    """
     if everything == (name is not None):
-        raise click.UsageError("give the NAME of a stream, or --all")
+        raise click.UsageError("give either the NAME of a stream or --all")
 
     async with namespace(uri, path) as opened:
         for one in [name] if name is not None else await opened.streams():

@@ -1,4 +1,4 @@
-"""`quire namespace create`, `list`, `show` and `set`."""
+"""The commands `quire namespace create`, `list`, `show` and `set`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from quire.cli.stream.options import (
 @set_option
 @asynchronous
 async def create(uri: str, path: str, values: Values) -> None:
-    """Make a namespace for streams, for example /team/orders.
+    """Create a namespace for streams, for example /team/orders.
 
-    Where there is one already the settings are added to its own. On ZooKeeper it is bound to the
-    cluster, so that DistributedLog's tools find it.
+    If the namespace exists already, the settings are added to its own. In ZooKeeper, the namespace
+    is bound to the cluster, so that DistributedLog's tools find it.
     """
     from quire.streams.namespace.namespace import check_new_path
 
@@ -40,15 +40,15 @@ async def create(uri: str, path: str, values: Values) -> None:
 
     async with quire.connect(uri) as client:
         await (await open_namespace(client, path, settings=values, create=True)).close()
-    say(f"namespace {path} is there")
+    say(f"namespace {path} exists")
 
 
 @click.command("list")
 @metadata_option
-@json_option("One JSON object a line: path.")
+@json_option("Print one JSON object per namespace: path.")
 @asynchronous
 async def list_namespaces(uri: str, as_json: bool) -> None:
-    """List the paths of all namespaces in the cluster's store, one a line."""
+    """List the paths of all namespaces, one per line."""
     import quire
     from quire.streams.namespace.walk import namespaces
 
@@ -65,10 +65,10 @@ async def list_namespaces(uri: str, as_json: bool) -> None:
 @click.command()
 @metadata_option
 @path_argument
-@json_option("One JSON object: path, streams (how many), settings.")
+@json_option("Print one JSON object: path, streams (their number), settings.")
 @asynchronous
 async def show(uri: str, path: str, as_json: bool) -> None:
-    """Show the settings of a namespace, and where each comes from."""
+    """Show the settings of a namespace, and where each value comes from."""
     async with namespace(uri, path) as opened:
         own = await opened.own_settings()
         described: Values = {
@@ -89,9 +89,9 @@ async def show(uri: str, path: str, as_json: bool) -> None:
 @change_arguments
 @asynchronous
 async def change(uri: str, path: str, values: Values, unset: tuple[str, ...]) -> None:
-    """Change settings of a namespace, which its streams inherit.
+    """Change the settings that streams inherit from a namespace.
 
-    Writers that are open keep what they have.
+    Writers that are open keep the old settings. `quire namespace show` lists all settings.
     """
 
     values = changes(values, unset)

@@ -1,4 +1,4 @@
-"""Options and output that the commands on namespaces and streams share."""
+"""Options and output that the commands for namespaces and streams share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE = "/streams"
 NAMESPACE_VARIABLE = "QUIRE_NAMESPACE"
 PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
-"""For the help of options: ways to name a place in a stream."""
+"""The ways to name a position in a stream, for the help of options."""
 
 ESCAPES = {r"\n": b"\n", r"\0": b"\0", r"\t": b"\t", r"\r": b"\r"}
 
@@ -53,7 +53,8 @@ def namespace_option(
         envvar=NAMESPACE_VARIABLE,
         default=DEFAULT_NAMESPACE,
         callback=path_callback,
-        help=f"Where the stream is. [default: {NAMESPACE_VARIABLE}, else {DEFAULT_NAMESPACE}]",
+        help=f"The namespace of the stream. [default: {NAMESPACE_VARIABLE}, else "
+        f"{DEFAULT_NAMESPACE}]",
     )(command)
 
 
@@ -68,15 +69,15 @@ def name_argument(
 
 
 password_option: Callable[[Command], Command] = password_of(
-    "Of the ledgers of the namespace's streams. [default: none]"
+    "The password of the ledgers of the namespace's streams. [default: none]"
 )
 
 
 def _delimiter(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
-    """One byte, as a user writes it."""
+    """Return the byte that a user gave, literally or as an escape."""
     found = ESCAPES.get(value, os.fsencode(value))
     if len(found) != 1:
-        raise click.BadParameter(f"{value!r} is not one byte (or {', '.join(ESCAPES)})")
+        raise click.BadParameter(f"{value!r} is neither one byte nor one of {', '.join(ESCAPES)}")
     return found
 
 
@@ -118,7 +119,7 @@ def set_option(command: Command) -> Command:
         metavar="KEY=VALUE",
         multiple=True,
         callback=_values,
-        help="A setting; `show` lists them all. May be repeated.",
+        help="A setting of the stream or namespace; `show` lists all settings. May be repeated.",
     )(command)
 
 
@@ -133,14 +134,14 @@ def _present_name(name: str) -> str:
 
 
 def change_arguments(command: Command) -> Command:
-    """KEY=VALUE... and --unset KEY: what `set` takes."""
+    """Add the arguments KEY=VALUE... and the option --unset KEY of the `set` commands."""
     command = click.option(
         "--unset",
         "unset",
         metavar="KEY",
         multiple=True,
         callback=checked(_present_name),
-        help="Inherit this setting again. May be repeated.",
+        help="Remove this setting, so that it is inherited again. May be repeated.",
     )(command)
     return click.argument("values", metavar="[KEY=VALUE]...", nargs=-1, callback=_values)(command)
 
@@ -154,7 +155,7 @@ def changes(values: Values, unset: tuple[str, ...]) -> Values:
 
 
 def sources(settings: Values, own: Values, inherited: Values, owner: str) -> list[Values]:
-    """Each setting, and where it comes from: `owner` itself, a namespace above it, or nowhere."""
+    """Return each setting and where it comes from: `owner`, "inherited" or "default"."""
     from quire.streams.namespace.settings import IN_MILLISECONDS
 
     def where(name: str) -> str:
@@ -178,7 +179,7 @@ def settings_lines(found: list[Values]) -> list[str]:
 
 
 def columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """Aligned; nothing behind the last one."""
+    """Return the rows as lines with aligned columns and no trailing blanks."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
@@ -189,7 +190,7 @@ def columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def place(text: str) -> Start:
-    """Parse a place in a stream. Raises UsageError."""
+    """Parse a position in a stream. Raises UsageError."""
     from quire.streams.read.positions import parse_start
 
     return parse_start(text)
@@ -209,8 +210,11 @@ def place_option(name: str, help_text: str, **more: Any) -> Callable[[Command], 
 async def namespace(
     uri: str, path: str, password: bytes = b"", *, make: bool = False
 ) -> AsyncIterator[Namespace]:
-    """With `make` the default namespace is made where it is missing: its name cannot be a typing
-    error."""
+    """Open a namespace, and close it at the end of the context.
+
+    With `make`, the default namespace is created if it does not exist. Others are not, because
+    their path may be mistyped.
+    """
     from quire.streams.namespace.namespace import open_namespace
 
     async with connect(uri) as client:

@@ -1,4 +1,4 @@
-"""`quire stream read` and `quire stream tail`."""
+"""The commands `quire stream read` and `quire stream tail`."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ GAPS = ("raise", "deliver", "skip")
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """The records to print, and their form."""
+    """The records to print, and their format."""
 
     limit: int | None
-    """Records."""
+    """The largest number of records to print, or None for all."""
     follow: bool
     form: str
     delimiter: bytes
@@ -79,17 +79,21 @@ _shared = composed(
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
-        help="text: the records as they are; hex: in hexadecimal; json: an object a line with "
-        "position, txid, sequence and value, the record in Base64.",
+        help="The output format. text: the records as they are. hex: the records in hexadecimal. "
+        "json: one object per record with position, txid, sequence and value, the record in "
+        "Base64.",
     ),
-    delimiter_option(r"What is printed behind each record, instead of a newline."),
-    json_option("The same as --format json."),
+    delimiter_option(
+        r"The byte to print after each record: one byte, or \n, \0, \t or \r. [default: \n]"
+    ),
+    json_option("Short for --format json."),
     click.option(
         "--on-gap",
         type=click.Choice(GAPS),
         default="raise",
         show_default=True,
-        help="Where records are gone (truncated, or lost): fail, say so and go on, or go on.",
+        help="What to do where records are missing, because they were truncated or lost. raise: "
+        "fail. deliver: report the gap and continue. skip: continue silently.",
     ),
     password_option,
 )
@@ -98,16 +102,23 @@ _shared = composed(
 @click.command()
 @_shared
 @namespace_option
-@place_option("from", f"Where to begin: {PLACES}. [default: earliest]")
-@place_option("to", "Stop before this place.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="So many records.")
-@flag("-f --follow", "Wait for what is appended, until the stream ends.")
+@place_option("from", f"The position to begin at: {PLACES}. [default: earliest]")
+@place_option(
+    "to", "Stop before this position, in the same forms. [default: the last acknowledged record]"
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Print at most this many records. [default: no limit]",
+)
+@flag("-f --follow", "Wait for new records until the stream is ended.")
 @click.option(
     "--subscription",
     metavar="ID",
     callback=checked(_subscription),
-    help="Begin where this subscription is, and move it behind what was printed. --from counts "
-    "where it has no position yet.",
+    help="Begin at the position of this subscription, and move it past the printed records. If it "
+    "has no position yet, --from applies.",
 )
 @asynchronous
 async def read(
@@ -125,9 +136,10 @@ async def read(
     follow: bool,
     subscription: str | None,
 ) -> int:
-    """Print the records of a stream, each with a newline behind it.
+    """Print the records of a stream, from any position.
 
-    Ends behind what is acknowledged now; with --follow it goes on as the stream grows.
+    Each record is printed as it is, followed by a newline. The command ends after the last record
+    that is acknowledged now; with --follow, it continues as the stream grows.
     """
     from quire.streams import EARLIEST
 
@@ -165,9 +177,9 @@ async def read(
     type=click.IntRange(min=0),
     default=TAIL_RECORDS,
     show_default=True,
-    help="So many records from the end.",
+    help="The number of records to print from the end.",
 )
-@flag("-f --follow", "Wait for what is appended, until the stream ends.")
+@flag("-f --follow", "Wait for new records until the stream is ended.")
 @asynchronous
 async def tail(
     uri: str,
@@ -181,9 +193,10 @@ async def tail(
     count: int,
     follow: bool,
 ) -> int:
-    """Print the last records of a stream; with -f, go on as it grows.
+    """Print the last records of a stream; with -f, follow it.
 
-    As `tail` does, -n says how many: the namespace has no short option here.
+    As in the program tail, -n is the number of records. The namespace has only its long option
+    here.
     """
     wanted = PrintOptions(None, follow, "json" if as_json else form, delimiter)
     async with namespace(uri, path, password) as opened:
@@ -207,7 +220,7 @@ async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -
 
 
 async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLSN], None]) -> None:
-    """Print the records. `done` receives the position after what was written to standard output."""
+    """Print the records. `done` receives the position after each printed batch."""
     from quire.streams import Gap
 
     left = wanted.limit
@@ -236,7 +249,7 @@ async def _print(reader: StreamReader, wanted: PrintOptions, done: Callable[[DLS
                         if not left:
                             return
     except StreamGapError as error:
-        remedy = "Begin there with --from, or go on with --on-gap deliver or skip"
+        remedy = "Begin after the gap with --from, or continue with --on-gap deliver or skip"
         raise StreamGapError(error.args[0], remedy=remedy) from error
     finally:
         output.close()
@@ -256,7 +269,10 @@ def _text(batch: RecordBatch, count: int, wanted: PrintOptions) -> tuple[bytes, 
 
 
 def _json_lines(batch: RecordBatch, count: int) -> bytes:
-    """As json.dumps would make them, in a fifth of the time: nothing in them needs escaping."""
+    """Return the first `count` records as JSON lines.
+
+    This takes a fifth of the time of json.dumps, and works because nothing needs escaping.
+    """
     segment, records = batch.segment, batch.records.part(0, count)
     head = f'{{"position": "{segment.lssn}:{batch.entry_id}:'
     base = segment.first_sequence_id - 1
@@ -285,8 +301,10 @@ async def _tell(gap: Gap, wanted: PrintOptions, output: OutputThread) -> None:
 
 @asynccontextmanager
 async def _committed(subscription: Subscription | None) -> AsyncIterator[Callable[[DLSN], None]]:
-    """Commit the position that the given function receives: now and then, and at the end, however
-    that comes."""
+    """Yield a function that receives positions, and commit the newest one to the subscription.
+
+    It is committed periodically, and at the end of the context, even after an error.
+    """
     position: DLSN | None = None
     stored: DLSN | None = None
 
@@ -316,7 +334,7 @@ async def _committed(subscription: Subscription | None) -> AsyncIterator[Callabl
 
 @contextmanager
 def _terminated() -> Iterator[_Terminated]:
-    """SIGTERM ends the reading as Ctrl-C does, so that the position is stored."""
+    """Let SIGTERM cancel the current task as Ctrl-C does, so that the position is stored."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     terminated = _Terminated(task)
@@ -328,7 +346,7 @@ def _terminated() -> Iterator[_Terminated]:
 
 
 class _Terminated:
-    """True once it has happened."""
+    """A handler of SIGTERM. It is true once the signal has arrived."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task

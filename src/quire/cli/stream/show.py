@@ -1,4 +1,4 @@
-"""`quire stream list`, `show` and `audit`."""
+"""The commands `quire stream list`, `show` and `audit`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from quire.streams import Namespace
 
 STREAMS_AT_ONCE = 64
-"""Looked at, for --long, before they are printed."""
+"""The number of streams that --long examines at the same time."""
 LIST_HEAD = ("NAME", "SEGMENTS", "RECORDS", "BYTES", "FIRST", "AT", "LAST", "AT")
 LIST_KEYS = ("name", "segments", "records", "bytes", "first", "first_time", "last", "last_time")
 SEGMENT_KEYS = ("number", "ledger_id", "state", "records", "bytes", "first", "last", "completed")
@@ -54,18 +54,19 @@ OLDER_THAN_S = 24 * 3600
 @click.argument("prefix", metavar="[PREFIX]", default="")
 @flag(
     "-l --long",
-    "With segments, records, bytes, and the first and last position and time.",
+    "Also show segments, records, bytes, and the first and last position and time.",
     name="long",
 )
 @password_option
-@json_option("One JSON object a line: name, and with --long what it shows.")
+@json_option("Print one JSON object per stream: name, and with --long the values that it shows.")
 @asynchronous
 async def list_streams(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
 ) -> int:
-    """List the streams of a namespace whose names begin with PREFIX, one a line.
+    """List the streams of a namespace whose names begin with PREFIX, one per line.
 
-    With --long, streams that cannot be read are named on standard error; then the exit status is 1.
+    With --long, streams that cannot be read are reported on standard error, and the exit status is
+    1 if there are any.
     """
 
     from quire.http.views.stream_statistics import stream_statistics
@@ -122,11 +123,14 @@ async def list_streams(
 @namespace_option
 @name_argument()
 @password_option
-@json_option("One JSON object.")
+@json_option("Print one JSON object.")
 @asynchronous
 async def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None:
-    """Show a stream: settings and where they come from, segments, subscriptions and how far they
-    lag behind."""
+    """Show the settings, segments and subscriptions of a stream.
+
+    The command shows where each setting comes from, and how many records each subscription lags
+    behind the end of the stream.
+    """
     described = await _described(uri, path, name, password)
     if as_json:
         print_json(described)
@@ -207,7 +211,7 @@ def _lines(described: Values) -> list[str]:
     "--delete/--dry-run",
     "delete",
     default=False,
-    help="Delete them, or only tell. [default: --dry-run]",
+    help="Delete the ledgers, or only print them. [default: --dry-run]",
 )
 @click.option(
     "--older-than",
@@ -216,22 +220,23 @@ def _lines(described: Values) -> list[str]:
     type=Duration(),
     default=OLDER_THAN_S,
     show_default=True,
-    help="Leave younger ledgers alone: a writer may be about to use them.",
+    help="Ignore younger ledgers, because a writer may be about to use them. In seconds, or with a "
+    "unit.",
 )
 @click.option(
     "--first",
     type=click.IntRange(0, LEDGER_ID_MAX),
     default=0,
-    help="Look at ledgers from this id on.",
+    help="Examine only ledgers with this id or a higher one. [default: 0]",
 )
-@json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
+@json_option("Print one JSON object per ledger: ledger_id, stream, ctime, bytes, deleted.")
 @asynchronous
 async def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json: bool) -> int:
-    """Find ledgers that were created for streams and that no stream of the cluster names any more.
+    """Find the ledgers of streams that no stream refers to any more.
 
     The command prints the id of each ledger and the stream it was created for. Ledgers and streams
-    that cannot be read are named on standard error, and no ledger is deleted that they may own. The
-    exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
+    that cannot be read are reported on standard error, and no ledger that they may own is deleted.
+    The exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
     """
 
     from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
@@ -256,10 +261,10 @@ async def audit(uri: str, delete: bool, older_than_s: float, first: int, as_json
             sys.stdout.write(f"{orphan.ledger_id} {orphan.stream}\n")
     sys.stdout.flush()
     for one in left:
-        say(f"ledger {one.orphan.ledger_id} was left: {one.why}")
+        say(f"ledger {one.orphan.ledger_id} was not deleted: {one.why}")
     for unread in found.skipped:
         fail(f"{unread}")
     deleted = f", {len(orphans) - len(left)} deleted" if delete else ""
-    unread_count = f", {len(found.skipped)} not readable" if found.skipped else ""
-    say(f"{counted(len(orphans), 'ledger')} of streams that no stream names{deleted}{unread_count}")
+    unread_count = f", {len(found.skipped)} could not be read" if found.skipped else ""
+    say(f"{counted(len(orphans), 'orphaned ledger')} of streams{deleted}{unread_count}")
     return EXIT_ERROR if left or found.skipped else 0

@@ -1,4 +1,4 @@
-"""`quire stream write`."""
+"""The command `quire stream write`."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 
 STDIN = 0
 PIECE_RECORDS = 1_024
-"""The number of records that are appended together. It also bounds how exactly a failure says what
-was acknowledged."""
+"""The number of records that are appended together. After a failure, it is known for each such
+group, not for each record, whether it was acknowledged."""
 OUTSTANDING_RECORDS_MAX = 65_536
-"""Bytes have the writer's own bound; this is for short lines."""
+"""The largest number of unacknowledged records. The writer limits only their bytes, which short
+lines do not reach."""
 
 
 @click.command()
@@ -56,32 +57,36 @@ OUTSTANDING_RECORDS_MAX = 65_536
 @tls_options
 @namespace_option
 @name_argument()
-@delimiter_option(r"What stands between records, instead of a newline; \0 for find -print0.")
-@flag("--base64", "Lines are Base64 of the records.", name="base64")
-@flag("--create", "Make the stream if it is not there.")
+@delimiter_option(
+    r"The byte that separates records: one byte, or \n, \0 (for find -print0), \t or \r. "
+    r"[default: \n]"
+)
+@flag("--base64", "Decode each line from Base64.", name="base64")
+@flag("--create", "Create the stream if it does not exist.")
 @set_option
 @click.option(
     "--roll-every",
     metavar="RECORDS",
     type=click.IntRange(min=1),
-    help="Begin a new segment after so many records, besides what the settings say.",
+    help="Begin a new segment after this many records, in addition to the stream's settings.",
 )
 @click.option(
     "--lock",
     "lock_s",
     metavar="SECONDS",
     type=Duration(),
-    help="Wait so long for the stream's lock, which DistributedLog's writers take, and hold it. "
-    "[default: whoever writes the stream is fenced, lock or not]",
+    help="Wait this long for the stream's lock, which DistributedLog's writers take, and hold it. "
+    "[default: do not take the lock, and fence the present writer]",
 )
 @click.option(
     "--token",
     default="",
     metavar="TEXT",
-    help="The fencing token that is in force. [default: none]",
+    help="The fencing token that the stream must have for the records to be appended. [default: "
+    "none]",
 )
 @password_option
-@json_option("One JSON object at the end: name, records, bytes, first, last, next_sequence.")
+@json_option("Print one JSON object at the end: name, records, bytes, first, last, next_sequence.")
 @asynchronous
 async def write(
     uri: str,
@@ -97,15 +102,15 @@ async def write(
     password: bytes,
     as_json: bool,
 ) -> int:
-    """Append the lines of standard input to a stream, one record each.
+    """Append the lines of standard input to a stream.
 
-    Lines are appended as they come: a lone one at once, many together. At the end the number of
-    records and the position of the last one are printed. Exit status 0 means that every line is
-    acknowledged. Ctrl-C and SIGTERM end the input. Whoever was writing the stream before is fenced.
-    --set, with --create, gives settings to a stream that is made.
+    Each line becomes one record, and is appended as soon as it is read. At the end, the command
+    prints the number of records and the position of the last one. Exit status 0 means that every
+    line is acknowledged. Ctrl-C and SIGTERM end the input. Another writer of the stream is fenced.
+    With --create, --set gives settings to the new stream.
     """
     if values and not create:
-        raise click.UsageError("--set is for a stream that is made: it needs --create")
+        raise click.UsageError("--set gives settings to a new stream, so it requires --create")
 
     async with namespace(uri, path, password, make=create) as opened:
         if create:
@@ -113,11 +118,12 @@ async def write(
         writer = await opened.open_writer(name, lock=lock_s)
         if writer.settings.txids == "given":
             raise UsageError(
-                f"stream {name} takes a txid with each record, which lines do not have",
-                remedy="Write it from a program, or make a stream with txids=time",
+                f"each record of stream {name} needs a txid (setting txids=given), which lines do "
+                "not have",
+                remedy="Write it from a program, or use a stream with txids=time",
             )
         if os.isatty(STDIN):
-            say("type lines, one record each; Ctrl-D ends")
+            say("type lines; each becomes one record; Ctrl-D ends the input")
         lines = RecordSplitter(delimiter, base64)
         input_ = InputAppender(writer, base64, roll_every, token)
         with closing(InputSource(STDIN, lines)) as source, signals_to(source) as caught:
@@ -163,8 +169,10 @@ def _report(input_: InputAppender, as_json: bool, caught: list[int]) -> int:
 
 
 class RecordSplitter:
-    """Splits input into lines that can be records. A line that is too long is an error after the
-    lines before it."""
+    """A splitter of the input into records.
+
+    A line that is too long raises an error only after the lines before it were returned.
+    """
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
         self._limit_bytes = MAX_PAYLOAD_BYTES
@@ -194,7 +202,7 @@ class RecordSplitter:
 
 
 class InputAppender:
-    """Appends the input, and knows what has become of it."""
+    """A task that appends the input, and counts what was acknowledged."""
 
     def __init__(
         self, writer: StreamWriter, base64: bool, roll_every: int | None, token: str
@@ -204,21 +212,22 @@ class InputAppender:
         self._decode = base64
         self._token = token
         self._outstanding: deque[tuple[Appended, int]] = deque()
-        """With their bytes; in the order of the stream."""
+        """Outstanding appends with their bytes, in the order of the stream."""
         self._outstanding_records = 0
         self._since_roll = 0
         self._lines = 0
         self.records = 0
-        """Acknowledged; and their bytes."""
+        """The number of acknowledged records."""
         self.size_bytes = 0
+        """The bytes of the acknowledged records."""
         self.first: DLSN | None = None
         self.last: DLSN | None = None
         self.refused: QuireError | None = None
-        """A line that can be no record: what came before it is in the stream."""
+        """The error for a line that cannot be a record. The lines before it are appended."""
 
     async def append_all(self, source: InputSource) -> None:
-        """Every line, acknowledged; then the writer is closed."""
-        shown = not os.isatty(STDIN)  # a bar would run into what is typed
+        """Append every line, wait until all are acknowledged, and close the writer."""
+        shown = not os.isatty(STDIN)  # a bar would mix with the typed lines
         with ProgressBar(
             "append", total=input_bytes(STDIN), in_bytes=True, shown=shown, counted="records"
         ) as progress:
@@ -251,12 +260,12 @@ class InputAppender:
             while self._outstanding_records > OUTSTANDING_RECORDS_MAX:
                 await self._wait()
             if self._since_roll == self._roll_every:
-                # What is not sent yet would go into the next segment.
+                # Records that are not sent yet would go into the next segment.
                 while self._outstanding:
                     await self._wait()
                 await self._writer.roll()
                 self._since_roll = 0
-            await asyncio.sleep(0)  # so that it is sent, and answers are heard
+            await asyncio.sleep(0)  # let the event loop send records and receive answers
 
     def _decoded(self, lines: list[bytes]) -> list[bytes]:
         records = []
@@ -266,13 +275,14 @@ class InputAppender:
                 records.append(b64decode(line, validate=True))
             except binascii.Error as error:
                 self.refused = UsageError(
-                    f"line {self._lines} is no Base64 ({error}): it was not appended"
+                    f"line {self._lines} is not Base64 ({error}); it was not appended, and the "
+                    "input ends here"
                 )
                 break
         return records
 
     async def _wait(self) -> None:
-        """For the oldest that is outstanding."""
+        """Wait for the oldest outstanding append."""
         appended, size_bytes = self._outstanding[0]
         await appended.wait()
         self._outstanding.popleft()
@@ -284,7 +294,7 @@ class InputAppender:
         self.last = appended.last
 
     async def settle(self) -> None:
-        """The writer has ended: what of it was acknowledged."""
+        """Count what was acknowledged, after the writer has ended."""
         try:
             while self._outstanding:
                 await self._wait()
@@ -292,6 +302,7 @@ class InputAppender:
             pass
 
     def told(self) -> str:
+        """Return the sentence that says what was acknowledged."""
         name = self._writer.name
         if self.last is None:
             return f"stream {name}: 0 records acknowledged"

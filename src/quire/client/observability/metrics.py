@@ -31,17 +31,17 @@ class ClientCounters:
 
 
 COUNTED = {
-    "adds": "Entries that were sent, each counted once",
-    "add_bytes": "Payload bytes of these entries",
-    "add_batches": "Batches in which these entries were sent",
-    "ensemble_changes": "Times that bookies of an ensemble were replaced",
-    "ensemble_changes_without_room": "Times that an ensemble could not be changed because the "
-    "ledger's metadata had no room for it",
-    "bookie_failures": "Times that a bookie failed a request or was lost",
-    "links_examined": "Connections that were probed because no data had arrived over them for "
-    "a while",
-    "links_silent": "Connections that were replaced because they had died silently",
+    "adds": "The number of entries that were sent, each counted once",
+    "add_bytes": "The payload bytes of the entries that were sent",
+    "add_batches": "The number of batches in which entries were sent",
+    "ensemble_changes": "The number of times bookies of an ensemble were replaced",
+    "ensemble_changes_without_room": "The number of times an ensemble could not be changed because "
+    "the ledger's metadata had no room for it",
+    "bookie_failures": "The number of times a bookie failed a request or was lost",
+    "links_examined": "The number of connections that were probed because they had been silent",
+    "links_silent": "The number of connections that were replaced because they had died silently",
 }
+"""The help of each counter in `ClientCounters`, which becomes quire_client_NAME_total."""
 
 
 def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Iterator[Metric]:
@@ -54,13 +54,14 @@ def client_metrics(counters: ClientCounters, unhealthy: int, lagged: int) -> Ite
     """
     for name, text in COUNTED.items():
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
-    yield gauge("quire_client_suspects", "Kinds of wrong answers that bookies have given.",
+    yield gauge("quire_client_suspects",
+                "The number of pairs of a bookie and a kind of wrong answer that it has given.",
                 unhealthy)  # fmt: skip
     yield counter("quire_client_replicas_lagged_total",
-                  "Replicas that denied an entry but had it when they were asked again.",
+                  "The number of replicas that denied an entry and had it when asked again.",
                   lagged)  # fmt: skip
     yield histogram(
         "quire_client_add_seconds",
-        "Seconds from the sending of an add until an ack quorum had its batch.",
+        "Seconds from the sending of an add until an ack quorum has its batch.",
         counters.add_time,
     )

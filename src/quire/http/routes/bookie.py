@@ -1,4 +1,4 @@
-"""Routes about the one bookie whose process serves them, as Apache has them."""
+"""The routes of Apache's HTTP server about the bookie whose process serves them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ NOT_OFFERED = {
     ),
     ("PUT", f"{PREFIX}/expand_storage"): (
         "data directories are not added while a bookie runs",
-        "Start it again with the further directory",
+        "Start it again with the additional directory",
     ),
     ("PUT", f"{PREFIX}/entry_location_compact"): (
-        "there is no RocksDB here",
-        "Nothing is to be done: indexes are sealed with their segments",
+        "Quire does not use RocksDB",
+        "Nothing needs to be done: the index of a segment is complete when it is sealed",
     ),
 }
-"""Apache's routes without a meaning here: what, and what to do."""
+"""Apache's routes that have no meaning for Quire: the reason, and what to do instead."""
 
 
 class BookieRoutes:
+    """The routes about one bookie."""
+
     def __init__(self, bookie: Bookie, connect: Connect, tasks: TaskSet) -> None:
         self._bookie = bookie
         self._connect = connect
@@ -41,58 +43,66 @@ class BookieRoutes:
         self._collecting = False
 
     def routes(self) -> list[Route]:
-        files = Field("file_type", "string", "of these only",
+        files = Field("file_type", "string", "only files of this kind",
                       choices=("journal", "entrylog", "index"))  # fmt: skip
-        held = Field("readOnly", "boolean", "take no entries of writers", required=True)
+        held = Field("readOnly", "boolean", "whether to refuse entries of writers", required=True)
         forced = (
-            Field("forceMajor", "boolean", "taken and without effect"),
-            Field("forceMinor", "boolean", "taken and without effect"),
+            Field("forceMajor", "boolean", "accepted without effect"),
+            Field("forceMinor", "boolean", "accepted without effect"),
         )
         suspended = (
-            Field("suspendMajor", "boolean", "those of the major kind"),
-            Field("suspendMinor", "boolean", "those of the minor kind"),
-            Field("by", "string", "who wants it: shown to all who ask (the address of the bookie)"),
+            Field("suspendMajor", "boolean", "suspend major compactions"),
+            Field("suspendMinor", "boolean", "suspend minor compactions"),
+            Field("by", "string", "the name that others see (default: the bookie's address)"),
         )
         resumed = (
-            Field("resumeMajor", "boolean", "those of the major kind"),
-            Field("resumeMinor", "boolean", "those of the minor kind"),
+            Field("resumeMajor", "boolean", "resume major compactions"),
+            Field("resumeMinor", "boolean", "resume minor compactions"),
         )
         return [
-            Route("GET", "/api/v1/config/server_config", "The bookie's settings", self.config,
+            Route("GET", "/api/v1/config/server_config",
+                  "Return the bookie's settings", self.config,
                   example={"gc_interval_s": 600.0}),
-            Route("GET", f"{PREFIX}/info", "The space of its disks", self.info,
+            Route("GET", f"{PREFIX}/info",
+                  "Return the free and total space of its disks", self.info,
                   example={"freeSpace": 1, "totalSpace": 2}),
-            Route("GET", f"{PREFIX}/state", "Its state", self.state,
+            Route("GET", f"{PREFIX}/state", "Return its state", self.state,
                   example={"running": True, "readOnly": False, "shuttingDown": False,
                            "availableForHighPriorityWrites": True, "loadedPercent": 100}),
-            Route("GET", f"{PREFIX}/state/readonly", "Whether it is read-only", self.readonly,
+            Route("GET", f"{PREFIX}/state/readonly",
+                  "Return whether it is read-only", self.readonly,
                   example={"readOnly": False}),
             Route("PUT", f"{PREFIX}/state/readonly",
-                  "Hold it read-only until its next start, or not any longer", self.hold,
+                  "Keep it read-only until its next start, or stop keeping it so", self.hold,
                   body=(held,), example={"readOnly": True}),
-            Route("GET", f"{PREFIX}/is_ready", "200 once it serves, else 503", self.is_ready,
+            Route("GET", f"{PREFIX}/is_ready",
+                  "Return 200 when it serves clients, otherwise 503", self.is_ready,
                   example=Text("OK"), open=True),
             Route("GET", f"{PREFIX}/sanity",
-                  "Whether it answers on its own port and its log takes a group", self.sanity,
+                  "Check that it answers on its own port and that its log accepts a group",
+                  self.sanity,
                   example={"passed": True, "readOnly": False}),
-            Route("GET", f"{PREFIX}/last_log_mark", "The newest segment of its log, and its end",
+            Route("GET", f"{PREFIX}/last_log_mark",
+                  "Return the current segment of its log and where that segment ends",
                   self.last_log_mark, example={"LastLogMark: Journal Id - 7(7.txn)": "Pos - 4096"}),
-            Route("GET", f"{PREFIX}/list_disk_file", "The segments of its log", self.list_disk_file,
+            Route("GET", f"{PREFIX}/list_disk_file",
+                  "List the segments of its log", self.list_disk_file,
                   query=(files,), example={"entrylog files": "log/0000000000000001.seg\t"}),
-            Route("GET", f"{PREFIX}/gc", "Whether a collection that was asked for runs",
+            Route("GET", f"{PREFIX}/gc", "Return whether a requested collection is running",
                   self.collecting, example={"is_in_force_gc": "false"}),
             Route("PUT", f"{PREFIX}/gc",
-                  "Collect deleted ledgers now, and compact if due. 409: nothing may be deleted",
+                  "Collect deleted ledgers now, and compact if due; 409 if nothing may be deleted",
                   self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
-            Route("GET", f"{PREFIX}/gc_details", "What compaction has done", self.gc_details,
+            Route("GET", f"{PREFIX}/gc_details", "Return what compaction has done", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
-            Route("GET", f"{PREFIX}/gc/suspend_compaction", "Whether compaction is suspended",
+            Route("GET", f"{PREFIX}/gc/suspend_compaction",
+                  "Return whether compaction is suspended",
                   self.suspended, example={"isMajorGcSuspended": "true",
                                            "isMinorGcSuspended": "false"}),
             Route("PUT", f"{PREFIX}/gc/suspend_compaction",
-                  "Begin no compaction until it is resumed, or the next start", self.suspend,
+                  "Suspend compaction until it is resumed or the bookie starts again", self.suspend,
                   body=suspended, example="Suspend majorGC on BookieServer: 10.0.0.1:3181"),
-            Route("PUT", f"{PREFIX}/gc/resume_compaction", "Compact again where it is due",
+            Route("PUT", f"{PREFIX}/gc/resume_compaction", "Resume compaction",
                   self.resume, body=resumed,
                   example="Resume majorGC on BookieServer: 10.0.0.1:3181"),
             *(
@@ -141,7 +151,7 @@ class BookieRoutes:
 
     @property
     def _store(self) -> Store:
-        """503 before it was read."""
+        """The store of the bookie. Raises BookieUnavailableError while it is still loading."""
         if not self._bookie.recovered:
             raise BookieUnavailableError(f"the bookie is not fully started yet{self._how_far()}")
         return self._bookie.store
@@ -182,7 +192,7 @@ class BookieRoutes:
             self._collecting = True
             self._tasks.start(self._collect(store))
         if self._bookie.collection is not None:
-            # Compaction still frees what was deleted before; nothing else is deleted.
+            # Fail if nothing may be deleted. The compaction that was started goes on all the same.
             await self._bookie.collection.check()
         return f"Triggered GC on BookieServer: {self._bookie.bookie_id}"
 
@@ -232,11 +242,14 @@ class BookieRoutes:
 
 
 def _kinds(call: Call, verb: str) -> tuple[bool, bool]:
-    """Major and minor, one at least. UsageError."""
+    """Return whether the request names major and minor compaction.
+
+    Raises UsageError if it names neither.
+    """
     major, minor = (call.body.get(f"{verb}{kind}", False) for kind in ("Major", "Minor"))
     if not major and not minor:
         raise UsageError(
-            f"nothing is named to {verb}",
+            f"the request does not say which compaction to {verb}",
             remedy=f"Give {verb}Major, {verb}Minor, or both, as true",
         )
     return major, minor
@@ -250,7 +263,7 @@ def _refuser(what: str, remedy: str) -> Any:
 
 
 async def _durable(bookie: Bookie) -> bool:
-    """Whether all that was appended so far becomes durable."""
+    """Wait until everything that was appended so far is durable. Return False if that fails."""
     done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def tell(error: QuireError | None) -> None:
@@ -262,7 +275,7 @@ async def _durable(bookie: Bookie) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON. Files are named; what is in them is not shown."""
+    """Return a setting as JSON. It contains the names of files, but never their contents."""
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return list(value) if isinstance(value, tuple) else value

@@ -1,5 +1,7 @@
-"""Routes about the cluster, which need its metadata and its bookies, as Apache has them: `ledger`,
-`autorecovery`, and the part of `bookie` that is not about one."""
+"""The routes of Apache's HTTP server about the whole cluster.
+
+These are `ledger`, `autorecovery`, and those routes of `bookie` that are not about a single bookie.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,24 @@ from quire.replication.moves.recover import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
-"""The client that all routes share, connected when it is first asked for."""
+"""A function that returns the client that all routes share. It connects at the first call."""
 
 LISTED_MAX = 100_000
-"""Ids in one answer of Apache's list, which has no pages without metadata."""
+"""The number of ids in one answer of Apache's list, which has no pages without metadata."""
 METADATA_PAGE = 100
-"""Ledgers of a page with metadata, as in Java."""
+"""The number of ledgers on a page with metadata, as in Java."""
 ENTRIES_PAGE = 1_000
-"""Entries of a page, as in Java; no answer has more."""
+"""The number of entries on a page, as in Java. No answer has more."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""Of payload in one answer."""
+"""The bytes of payload in one answer."""
 DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
-"""In each list of a job's result; all of them are counted."""
+"""The number of ledgers in each list of a job's result. The counts include all ledgers."""
 
 OWNERS_LIMIT_S = 20.0
 """Seconds to search for the owner of a ledger to delete. After that the deletion is refused."""
 
-LEDGER_ID = Field("ledger_id", "integer", "a ledger's id", required=True)
+LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger", required=True)
 FORCE = Field(
     "force",
     "boolean",
@@ -51,8 +53,10 @@ FORCE = Field(
 
 
 class ClusterRoutes:
+    """The routes about the cluster."""
+
     def __init__(self, connect: Connect, jobs: Jobs, owner: str) -> None:
-        """`owner`: how locks and orders name this process."""
+        """Create the routes. `owner` is the name of this process in locks and orders."""
         self._connect = connect
         self._jobs = jobs
         self._owner = owner
@@ -64,24 +68,28 @@ class ClusterRoutes:
         prefix = "/api/v1/ledger"
         entries = (
             LEDGER_ID,
-            Field("start_entry_id", "integer", "the first entry (0)"),
-            Field("end_entry_id", "integer", "the last entry, -1: the last there is", minimum=-1),
-            Field("page", "integer", f"from 1 on, of {ENTRIES_PAGE} entries", minimum=1),
+            Field("start_entry_id", "integer", "the first entry (default 0)"),
+            Field(
+                "end_entry_id", "integer", "the last entry (-1: the last of the ledger)", minimum=-1
+            ),
+            Field("page", "integer", f"the page, from 1; it has {ENTRIES_PAGE} entries", minimum=1),
         )
         listed = (
-            Field("print_metadata", "boolean", "with the metadata of each"),
-            Field("page", "integer", f"from 1 on, of {METADATA_PAGE} with metadata", minimum=1),
-            Field("decode_meta", "boolean", "taken and without effect: it is always decoded"),
+            Field("print_metadata", "boolean", "include the metadata of each ledger"),
+            Field(
+                "page", "integer", f"the page, from 1; it has {METADATA_PAGE} ledgers", minimum=1
+            ),
+            Field("decode_meta", "boolean", "accepted without effect: metadata is always decoded"),
         )
         return [
             Route("DELETE", f"{prefix}/delete",
                   "Delete a ledger; 409 if a stream, an object or another application needs it",
                   self.delete, query=(LEDGER_ID, FORCE), example="Deleted ledger: 7"),
-            Route("GET", f"{prefix}/list", "The ids of all ledgers", self.list, query=listed,
+            Route("GET", f"{prefix}/list", "List the ids of all ledgers", self.list, query=listed,
                   example={"7": None, "8": None}),
-            Route("GET", f"{prefix}/metadata", "What the metadata says of a ledger", self.metadata,
+            Route("GET", f"{prefix}/metadata", "Return the metadata of a ledger", self.metadata,
                   query=(LEDGER_ID,), example={"7": {"ledgerId": 7, "state": "CLOSED"}}),
-            Route("GET", f"{prefix}/read", "Entries of a ledger, as text", self.read,
+            Route("GET", f"{prefix}/read", "Read entries of a ledger as text", self.read,
                   query=entries, example={"0": "hello"}),
         ]  # fmt: skip
 
@@ -89,16 +97,16 @@ class ClusterRoutes:
         prefix = "/api/v1/bookie"
         listed = (
             Field("type", "string", "rw: writable (default), ro: read-only", choices=("rw", "ro")),
-            Field("print_hostnames", "boolean", "with the host of each"),
+            Field("print_hostnames", "boolean", "include the host of each bookie"),
         )
         return [
-            Route("GET", f"{prefix}/list_bookies", "The registered bookies", self.list_bookies,
+            Route("GET", f"{prefix}/list_bookies", "List the registered bookies", self.list_bookies,
                   query=listed, example={"10.0.0.1:3181": "10.0.0.1"}),
-            Route("GET", f"{prefix}/list_bookie_info", "The disk space of each bookie",
+            Route("GET", f"{prefix}/list_bookie_info", "Return the disk space of each bookie",
                   self.list_bookie_info,
                   example={"10.0.0.1:3181": {"free": 1, "total": 2},
                            "clusterInfo": {"total_free": 1, "total": 2}}),
-            Route("GET", f"{prefix}/cluster_info", "The cluster in a few numbers",
+            Route("GET", f"{prefix}/cluster_info", "Return a summary of the cluster",
                   self.cluster_info,
                   example={"auditorElected": True, "auditorId": "10.0.0.1:3181",
                            "clusterUnderReplicated": False, "ledgerReplicationEnabled": True,
@@ -108,38 +116,45 @@ class ClusterRoutes:
 
     def _autorecovery(self) -> list[Route]:
         prefix = "/api/v1/autorecovery"
-        enabled = Field("enabled", "boolean", "switch it on or off", required=True)
-        seconds = Field("delay_seconds", "seconds", "how long", required=True, maximum=DELAY_MAX_S)
+        enabled = Field("enabled", "boolean", "whether autorecovery is enabled", required=True)
+        seconds = Field("delay_seconds", "seconds", "the delay", required=True, maximum=DELAY_MAX_S)
         marked = (
-            Field("missingreplica", "string", "only those that lack a replica on this bookie"),
-            Field("excludingmissingreplica", "string", "but those that lack one on this bookie"),
-            Field("printmissingreplica", "boolean", "with the bookies that lack a replica"),
+            Field("missingreplica", "string", "only ledgers that lack a replica on this bookie"),
+            Field("excludingmissingreplica", "string", "no ledgers that lack one on this bookie"),
+            Field("printmissingreplica", "boolean", "include the bookies that lack a replica"),
         )
-        source = Field("bookie_src", "strings", "the lost bookie, one", required=True)
-        dest = Field("bookie_dest", "strings", "taken and without effect: placement chooses")
-        cookie = Field("delete_cookie", "boolean", "remove its cookie once nothing names it")
+        source = Field("bookie_src", "strings", "the lost bookie; exactly one", required=True)
+        dest = Field(
+            "bookie_dest", "strings", "accepted without effect: placement chooses the bookies"
+        )
+        cookie = Field("delete_cookie", "boolean", "remove its cookie when no ledger names it")
         bookie = Field("bookie_src", "string", "the bookie", required=True)
         job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
         return [
-            Route("GET", f"{prefix}/status", "Whether autorecovery is enabled", self.enabled,
+            Route("GET", f"{prefix}/status", "Return whether autorecovery is enabled", self.enabled,
                   example={"enabled": True}),
-            Route("PUT", f"{prefix}/status", "Switch autorecovery on or off, for the cluster",
+            Route("PUT", f"{prefix}/status", "Switch autorecovery on or off for the whole cluster",
                   self.enable, query=(enabled,), example={"enabled": True}),
-            Route("PUT", f"{prefix}/bookie", "Replicate again what a lost bookie held: a job",
+            Route("PUT", f"{prefix}/bookie",
+                  "Begin a job that replicates the ledgers of a lost bookie",
                   self.recover, body=(source, dest, cookie), example=job),
             Route("GET", f"{prefix}/list_under_replicated_ledger",
-                  "Ledgers that lack replicas; 404 where there are none", self.marked,
+                  "List under-replicated ledgers; 404 if there are none", self.marked,
                   query=marked, example=[7, 8]),
-            Route("GET", f"{prefix}/who_is_auditor", "Who looks for lost bookies", self.auditor,
+            Route("GET", f"{prefix}/who_is_auditor",
+                  "Return the id of the auditor", self.auditor,
                   example={"Auditor": "10.0.0.1:3181"}),
-            Route("PUT", f"{prefix}/trigger_audit", "Look for lost bookies now", self.trigger,
+            Route("PUT", f"{prefix}/trigger_audit", "Search for lost bookies now", self.trigger,
                   example="Success trigger audit."),
             Route("GET", f"{prefix}/lost_bookie_recovery_delay",
-                  "How long a single lost bookie is waited for", self.delay,
+                  "Return the seconds to wait for a single lost bookie before its repair",
+                  self.delay,
                   example={"delay_seconds": 0}),
-            Route("PUT", f"{prefix}/lost_bookie_recovery_delay", "Set that", self.set_delay,
+            Route("PUT", f"{prefix}/lost_bookie_recovery_delay",
+                  "Set the seconds to wait for a single lost bookie before its repair",
+                  self.set_delay,
                   body=(seconds,), example={"delay_seconds": 600}),
-            Route("PUT", f"{prefix}/decommission", "Take a bookie away for good: a job",
+            Route("PUT", f"{prefix}/decommission", "Begin a job that removes a bookie permanently",
                   self.decommission, body=(bookie, cookie), example=job),
         ]  # fmt: skip
 
@@ -150,7 +165,7 @@ class ClusterRoutes:
         client = await self._connect()
         force: bool = call.query.get("force", False)
         try:
-            await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+            await client.ledger_metadata(ledger_id)  # fails if the ledger does not exist
         except UnreadableMetadataError:
             if not force:
                 raise
@@ -174,7 +189,7 @@ class ClusterRoutes:
             if len(found) > LISTED_MAX:
                 raise UsageError(
                     f"there are more than {LISTED_MAX} ledgers",
-                    remedy="Take them page by page from /api/v1/quire/ledgers",
+                    remedy="List them page by page with /api/v1/quire/ledgers",
                 )
             return dict.fromkeys(map(str, found))
         store, page_ids = client.metadata, found[skipped:]
@@ -203,8 +218,9 @@ class ClusterRoutes:
             last = confirmed if last == -1 or (page is not None and last > confirmed) else last
             if last - first >= ENTRIES_PAGE:
                 raise UsageError(
-                    f"entries {first} to {last} are more than {ENTRIES_PAGE}",
-                    remedy="Name fewer, or a page",
+                    f"entries {first} to {last} are more than the {ENTRIES_PAGE} that one answer "
+                    "may have",
+                    remedy="Ask for fewer entries, or for a page",
                 )
             found: dict[str, str] = {}
             size = 0
@@ -213,8 +229,9 @@ class ClusterRoutes:
                     size += len(entry.payload)
                     if size > ENTRIES_BYTES_MAX:
                         raise UsageError(
-                            f"these entries have more than {ENTRIES_BYTES_MAX} bytes",
-                            remedy="Name fewer, or use quire ledger read",
+                            f"these entries have more than the {ENTRIES_BYTES_MAX} bytes that one "
+                            "answer may have",
+                            remedy="Ask for fewer entries, or use quire ledger read",
                         )
                     found[str(entry.entry_id)] = bytes(entry.payload).decode("ascii", "replace")
         return found
@@ -293,7 +310,9 @@ class ClusterRoutes:
 
     async def recover(self, call: Call) -> Reply:
         if len(call.body["bookie_src"]) != 1:
-            raise UsageError("name one bookie in bookie_src", remedy="Ask once for each")
+            raise UsageError(
+                "bookie_src must name exactly one bookie", remedy="Send one request for each bookie"
+            )
         (bookie,) = call.body["bookie_src"]
         check_bookie_id(bookie)
         client = await self._connect()
@@ -335,7 +354,7 @@ class ClusterRoutes:
 
 
 async def cluster_facts(client: Client) -> dict[str, Any]:
-    """How many bookies there are, who is the auditor, and whether replicas are missing."""
+    """Return the number of bookies, the auditor, and whether any ledger is under-replicated."""
     store = client.metadata
     marks, bookies = ReplicationMarks(store), await client.bookies()
     auditor = await auditor_of(store)
@@ -358,7 +377,7 @@ async def cluster_facts(client: Client) -> dict[str, Any]:
 
 
 async def spaces_of(client: Client) -> dict[str, tuple[int, int] | None]:
-    """Free and total bytes of each registered bookie; None: it did not answer in time."""
+    """Return the free and total bytes of each registered bookie, or None if it did not answer."""
     found = await client.bookies()
     names = sorted({**found.writable, **found.readonly})
 

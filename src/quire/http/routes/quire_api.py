@@ -1,4 +1,7 @@
-"""Routes of our own: what Apache has no route for, in pages, with the words of the command line."""
+"""Quire's own routes, for what Apache's HTTP server has no route.
+
+Lists come in pages, and the answers use the same words as the command line.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +36,29 @@ PAGE = 100
 PAGE_MAX = 1_000
 DEFAULT_NAMESPACE = "/streams"
 
-LEDGER_ID = Field("ledger_id", "integer", "a ledger's id")
-JOB_ID = Field("job_id", "integer", "a job's id")
-LIMIT = Field("limit", "integer", f"how many ({PAGE})", minimum=1, maximum=PAGE_MAX)
+LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger")
+JOB_ID = Field("job_id", "integer", "the id of the job")
+LIMIT = Field(
+    "limit", "integer", f"the number of items on a page (default {PAGE})",
+    minimum=1, maximum=PAGE_MAX,
+)  # fmt: skip
 AFTER_LEDGER = Field(
-    "after", "integer", "go on behind this id: `next` of the page before", maximum=INT64_MAX
+    "after", "integer", "begin after this id: `next` of the previous page", maximum=INT64_MAX
 )
-AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
-KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
+AFTER_NAME = Field("after", "string", "begin after this name: `next` of the previous page")
+KIND = Field("kind", "string", "the kind of job", required=True, choices=KINDS)
 TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
-MAX_BYTES = Field("max_bytes", "bytes", "copy at most so much (all)", minimum=1)
-NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
+MAX_BYTES = Field("max_bytes", "bytes", "the most to copy (default: no limit)", minimum=1)
+NAMESPACE = Field(
+    "namespace", "string", f"the namespace of the streams (default {DEFAULT_NAMESPACE})"
+)
 
 
 class QuireRoutes:
+    """The routes under `/api/v1/quire`, except for those that only the dashboard uses."""
+
     def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
-        """`owner`: how locks and pauses name this process."""
+        """Create the routes. `owner` is the name of this process in locks and pauses."""
         self._connect = connect
         self._jobs = jobs
         self._view = view
@@ -59,54 +69,60 @@ class QuireRoutes:
         names = (AFTER_NAME, LIMIT)
         ledger = {"ledger_id": 7, "state": "CLOSED", "last_entry_id": 99}
         job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
-        space = Field("space", "boolean", "ask each for the free space of its disk")
-        rates = Field("rates", "boolean", "with what each does now, as its /metrics tells it")
-        gone = Field("gone", "boolean", "also those that have a cookie and are not registered")
+        space = Field("space", "boolean", "ask each bookie for the free space of its disk")
+        rates = Field("rates", "boolean", "include the rates of each bookie, from its /metrics")
+        gone = Field("gone", "boolean", "include bookies that have a cookie and are not registered")
         deep = Field("deep", "boolean", "read every entry of every replica")
         missing = Field("namespace", "string", NAMESPACE.help)
         name = Field("name", "string", "the stream's name", required=True)
-        part = Field("search", "string", "only those with this in their name")
+        part = Field("search", "string", "only streams whose name contains this text")
         return [
-            Route("GET", f"{PREFIX}/cluster", "The cluster, and how its autorecovery stands",
+            Route("GET", f"{PREFIX}/cluster",
+                  "Return the state of the cluster and of its autorecovery",
                   self.cluster, example={"instance_id": "…", "writable": 3, "readonly": 0}),
-            Route("GET", f"{PREFIX}/bookies", "The registered bookies", self.bookies,
+            Route("GET", f"{PREFIX}/bookies", "List the registered bookies", self.bookies,
                   query=(*names, space, rates, gone),
                   example={"bookies": [{"id": "10.0.0.1:3181", "state": "writable"}],
                            "next": None}),
-            Route("GET", f"{PREFIX}/ledgers", "Ledgers with their metadata, ascending",
+            Route("GET", f"{PREFIX}/ledgers",
+                  "List ledgers with their metadata, in ascending order",
                   self.ledgers, query=page, example={"ledgers": [ledger], "next": 7}),
-            Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}", "What the metadata says of a ledger",
+            Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}", "Return the metadata of a ledger",
                   self.ledger, fields=(LEDGER_ID,), example=ledger),
             Route("GET", f"{PREFIX}/ledgers/{{ledger_id}}/explain",
-                  "Where its replicas are, what is missing, why, and what to type", self.explain,
+                  "Return where its replicas are, what is missing, why, and which command to run",
+                  self.explain,
                   fields=(LEDGER_ID,), query=(deep,),
                   example={"ledger": 7, "verdict": {"what": "…", "next": "…"}}),
-            Route("GET", f"{PREFIX}/marked", "Ledgers that lack replicas, and why they still do",
+            Route("GET", f"{PREFIX}/marked",
+                  "List under-replicated ledgers and why they are not repaired yet",
                   self.marked, query=page, example={"ledgers": [{"ledger": 7}], "next": None}),
-            Route("GET", f"{PREFIX}/streams", "The streams of a namespace", self.streams,
+            Route("GET", f"{PREFIX}/streams", "List the streams of a namespace", self.streams,
                   query=(missing, *names, part), example={"streams": ["orders"], "next": None}),
-            Route("GET", f"{PREFIX}/stream", "One stream with its segments and subscriptions",
+            Route("GET", f"{PREFIX}/stream",
+                  "Return one stream with its segments and subscriptions",
                   self.stream, query=(missing, name),
                   example={"name": "orders", "records": 10, "segments": []}),
-            Route("GET", f"{PREFIX}/jobs", "The jobs of this process, the newest first", self.jobs,
+            Route("GET", f"{PREFIX}/jobs", "List the jobs of this process, newest first", self.jobs,
                   example={"jobs": [job]}),
-            Route("GET", f"{PREFIX}/jobs/{{job_id}}", "One job", self.job, fields=(JOB_ID,),
+            Route("GET", f"{PREFIX}/jobs/{{job_id}}", "Return one job", self.job, fields=(JOB_ID,),
                   example=job),
             Route("DELETE", f"{PREFIX}/jobs/{{job_id}}",
-                  "Cancel a job; what it has done stays done", self.cancel, fields=(JOB_ID,),
+                  "Cancel a job; what it has done so far remains", self.cancel, fields=(JOB_ID,),
                   example={**job, "state": "cancelled"}),
-            Route("PUT", f"{PREFIX}/pause", "Pause a job, in whichever process it runs, or will",
+            Route("PUT", f"{PREFIX}/pause", "Pause a job, in any process that runs it now or later",
                   self.pause, body=(KIND, TARGET), example={"paused": True, "changed": True}),
-            Route("PUT", f"{PREFIX}/resume", "Let a job go on", self.resume, body=(KIND, TARGET),
+            Route("PUT", f"{PREFIX}/resume", "Resume a job", self.resume, body=(KIND, TARGET),
                   example={"paused": False, "changed": True}),
-            Route("GET", f"{PREFIX}/paused", "The jobs that are paused", self.paused,
+            Route("GET", f"{PREFIX}/paused", "List the paused jobs", self.paused,
                   example={"paused": [{"kind": "recover", "target": "10.0.0.1:3181"}]}),
-            Route("GET", f"{PREFIX}/running", "The jobs that run, in whichever process",
+            Route("GET", f"{PREFIX}/running", "List the running jobs of all processes",
                   self.running, example={"running": [
                       {"kind": "recover", "target": "10.0.0.1:3181", "by": "host.4711",
                        "ledgers": 10, "ledgers_done": 3, "pausable": True}]}),
             Route("PUT", f"{PREFIX}/rebalance",
-                  "Move replicas from the fullest bookies to the emptiest: a job", self.rebalance,
+                  "Begin a job that moves replicas from the fullest bookies to the emptiest",
+                  self.rebalance,
                   body=(MAX_BYTES,), example={**job, "kind": "rebalance", "target": CLUSTER}),
         ]  # fmt: skip
 
@@ -252,7 +268,7 @@ class QuireRoutes:
 
 
 def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
-    """Those of the page that is asked for, and where the next one begins."""
+    """Return the names on the requested page, and the `after` of the next page if there is one."""
     limit, after = call.query.get("limit", PAGE), call.query.get("after", "")
     rest = [name for name in names if name > after]
     return rest[:limit], rest[limit - 1] if len(rest) > limit else None
@@ -264,5 +280,5 @@ def _paused(call: Call) -> tuple[str, str]:
     if kind != "rebalance":
         check_bookie_id(target)
     elif target != CLUSTER:
-        raise UsageError(f"the target of rebalance is {CLUSTER!r}, not {target!r}")
+        raise UsageError(f"the target of a rebalance must be {CLUSTER!r}, not {target!r}")
     return kind, target

@@ -1,7 +1,7 @@
-"""What an HTTP server adds to `/metrics`: its process, itself, and autorecovery.
+"""The metrics of an HTTP server's process, of the server itself, and of autorecovery.
 
-The metrics of the process have the names that Prometheus' own clients use. They come from Linux;
-elsewhere there are fewer.
+The metrics of the process have the names that Prometheus' own clients use. Some of them exist only
+on Linux.
 """
 
 from __future__ import annotations
@@ -19,31 +19,38 @@ from quire.replication.autorecovery.settings import AutorecoveryStats
 
 
 def process_metrics() -> Iterator[Metric]:
+    """Yield the metrics of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    yield counter("process_cpu_seconds_total", "Seconds of CPU, of user and system.",
+    yield counter("process_cpu_seconds_total", "Seconds of user and system CPU time.",
                   used.ru_utime + used.ru_stime)  # fmt: skip
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         files = len(os.listdir("/proc/self/fd"))
     except (OSError, ValueError, IndexError):
         return
-    yield gauge("process_resident_memory_bytes", "Bytes of memory that are in use.",
+    yield gauge("process_resident_memory_bytes", "The bytes of resident memory.",
                 pages * os.sysconf("SC_PAGE_SIZE"))  # fmt: skip
-    yield gauge("process_open_fds", "Files and sockets that are open.", files)
+    yield gauge("process_open_fds", "The number of open files and sockets.", files)
 
 
 def server_metrics(server: HttpServer) -> Iterable[Metric]:
-    yield counter("quire_http_requests_total", "HTTP requests that were let in.", server.requests)
-    yield counter("quire_http_refused_total", "HTTP requests that were refused.", server.refused)
-    yield counter("quire_http_failed_total", "HTTP requests that failed.", server.failed)
-    yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
-    yield gauge("quire_http_unsent_bytes", "Bytes of HTTP answers that clients have not taken.",
+    """Yield the metrics of an HTTP server."""
+    yield counter("quire_http_requests_total", "The number of HTTP requests that were accepted.",
+                  server.requests)  # fmt: skip
+    yield counter("quire_http_refused_total", "The number of HTTP requests that were refused.",
+                  server.refused)  # fmt: skip
+    yield counter("quire_http_failed_total", "The number of HTTP requests that failed.",
+                  server.failed)  # fmt: skip
+    yield gauge("quire_http_connections", "The number of HTTP connections.",
+                len(server.connections))  # fmt: skip
+    yield gauge("quire_http_unsent_bytes",
+                "The bytes of HTTP answers that clients have not received yet.",
                 server.unsent_bytes)  # fmt: skip
     yield counter("quire_http_connections_displaced_total",
-                  "HTTP connections that were closed to admit another.",
+                  "The number of HTTP connections that were closed to admit another one.",
                   server.displaced)  # fmt: skip
     yield counter("quire_http_connections_refused_total",
-                  "HTTP connections that were refused because there was no place for them.",
+                  "The number of HTTP connections that were refused because there were too many.",
                   server.turned_away)  # fmt: skip
 
 
@@ -56,6 +63,7 @@ _GAUGES = {
 
 
 def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
+    """Yield the metrics of the autorecovery of this process."""
     for name, value in asdict(stats).items():
         text = name.replace("_", " ").capitalize()
         known: Any = AUTORECOVERY.get(name, text)
@@ -66,30 +74,36 @@ def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
 
 
 AUTORECOVERY = {
-    "elections_won": "Elections as auditor that were won",
-    "sessions_lost": "Sessions with the metadata store that were lost",
-    "store_errors": "Times the metadata store did not answer, or was not understood",
-    "ledgers_unreadable": "Ledgers that the last pass skipped: their metadata or mark cannot be "
-    "read",
-    "marks_malformed": "Nodes in the tree of marks that are not marks, as of the last check",
-    "audits": "Looks for lost bookies that came to their end",
-    "bookies_waited_for": "Lost bookies that were waited for",
-    "bookies_returned": "Those that came back meanwhile",
-    "ledgers_marked": "Ledgers that this auditor has marked",
-    "ledger_checks": "Checks of the ends of replicas",
-    "replicas_checks": "Checks of lists of entries",
-    "placement_checks": "Checks of placement",
-    "replicas_lagged": "Ledgers with replicas that were short at first, and whole when asked again",
-    "replicas_missing": "Entries that bookies lacked, at the last check",
-    "ledgers_misplaced": "Ledgers that lie otherwise than wanted, at the last check",
-    "ledgers_done": "Marked ledgers that lack nothing any more",
-    "ledgers_failed": "Attempts to repair a ledger that failed",
-    "ledgers_fenced": "Ledgers whose writers were taken for dead",
-    "locks_missed": "Times somebody else had the ledger",
-    "replicas_read": "Entries that were read to see whether a living bookie has them",
-    "replicas_repaired": "Entries that were written again to the bookie that lacked them",
-    "fragments": "Fragments in which a bookie was replaced",
-    "fragments_moved": "Fragments that were moved to where the placement policy wants them",
-    "entries_copied": "Entries that were copied",
-    "bytes_copied": "Bytes of payload that were written to bookies",
+    "elections_won": "The number of times this process was elected as auditor",
+    "sessions_lost": "The number of sessions with the metadata store that were lost",
+    "store_errors": "The number of times the metadata store did not answer or returned data that "
+    "cannot be read",
+    "ledgers_unreadable": "The number of ledgers that the last pass skipped because their "
+    "metadata or mark cannot be read",
+    "marks_malformed": "The number of nodes in the tree of marks that are not marks, at the last "
+    "check",
+    "audits": "The number of completed searches for lost bookies",
+    "bookies_waited_for": "The number of lost bookies for whose return the auditor waited",
+    "bookies_returned": "The number of lost bookies that returned while the auditor waited",
+    "ledgers_marked": "The number of ledgers that this auditor has marked",
+    "ledger_checks": "The number of completed checks of the first and last entries of replicas",
+    "replicas_checks": "The number of completed comparisons of the entry lists of replicas",
+    "placement_checks": "The number of completed checks of placement",
+    "replicas_lagged": "The number of ledgers whose replicas lacked entries in a check and had "
+    "them when checked again",
+    "replicas_missing": "The number of entries that bookies lacked at the last check",
+    "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
+    "last check",
+    "ledgers_done": "The number of marked ledgers that were repaired completely",
+    "ledgers_failed": "The number of failed attempts to repair a ledger",
+    "ledgers_fenced": "The number of ledgers that were fenced because their writers seemed dead",
+    "locks_missed": "The number of times a ledger was skipped because another process was repairing "
+    "it",
+    "replicas_read": "The number of entries that were read to check whether a running bookie has "
+    "them",
+    "replicas_repaired": "The number of entries that were written to a bookie that lacked them",
+    "fragments": "The number of ledger fragments in which a bookie was replaced",
+    "fragments_moved": "The number of fragments that were moved to follow the placement policy",
+    "entries_copied": "The number of entries that were copied",
+    "bytes_copied": "The payload bytes that were written to bookies",
 }

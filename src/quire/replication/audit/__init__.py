@@ -1,5 +1,5 @@
-"""The audit: every replica of every ledger is read and compared.
+"""The audit, which reads and compares every replica of every ledger.
 
-Start with `audit`, which decides what to read next. `pieces` does the reading, in one process or
-in Spark's tasks. Imports `repair`.
+Start with `audit`, which decides what to read next. `pieces` reads replicas, in one process or in
+Spark tasks. This package imports `repair`.
 """

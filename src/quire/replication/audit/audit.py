@@ -1,4 +1,4 @@
-"""An audit as a whole: which pieces there are to do, and what their answers say together.
+"""An audit as a whole: the pieces of work, and the combination of their answers.
 
     audit = Audit()
     for piece in audit.looking(ledger_ids):    audit.saw(await look(client, piece))
@@ -7,7 +7,7 @@
     for piece in audit.comparing(rate):        audit.has_compared(...)
     await audit.findings(client)
 
-The pieces of one step (of a turn) may be done in any order, by anybody, and twice.
+The pieces of one step, or of one turn, may be done in any order, by any process, and several times.
 """
 
 from __future__ import annotations
@@ -29,39 +29,44 @@ from quire.replication.repair.replica_reader import LAG_S, answers
 from quire.replication.repair.replica_scan import scan
 
 FINDINGS_MAX = 1_000_000
-"""Of one audit. They are ranges: a lost bookie is a few for each ledger."""
+"""The largest number of findings of one audit. Findings are ranges, so a lost bookie causes only a
+few for each ledger."""
 RECHECKED_MAX = 1_000
 """The number of findings of missing entries that are checked again, because replicas may lag."""
 BLOCKS_PER_PIECE = 16
-"""Compared entry by entry in one piece, of one ledger."""
+"""The number of blocks of one ledger that one piece compares entry by entry."""
 TURN_S = 60.0
-"""With a bound on the rate: about so long a piece reads."""
+"""The approximate number of seconds for which a piece reads, if the rate is limited."""
 
 Where = tuple[int, int, int]
-"""Ledger, first entry of a segment, index of a member."""
+"""A ledger, the first entry of a segment, and the index of a member."""
 
 
 class Audit:
+    """One audit: it plans pieces of work and collects their answers."""
+
     def __init__(self) -> None:
         self.ledgers: dict[int, PlannedLedger] = {}
         self.entries = 0
-        """Replicas of entries that were read and are right."""
+        """The number of replicas of entries that were read and are good."""
         self.bytes = 0
-        """Their payload."""
+        """The bytes of payload of these replicas."""
         self.unread = Unread()
         """The ledgers that were not audited completely, because their metadata cannot be read."""
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
-        """Bookies that do not answer, and why."""
+        """The bookies that do not answer, with the reasons."""
         self._sums: dict[tuple[int, int], dict[int, Sums]] = {}
-        """By ledger and segment, then by member."""
+        """The sums over good replicas, by ledger and segment, then by member."""
 
     def looking(self, ids: Sequence[int]) -> list[Piece]:
+        """Return the pieces that read the metadata of these ledgers."""
         step = audit_pieces.LEDGERS_PER_PIECE
         return [{"ledgers": list(ids[at : at + step])} for at in range(0, len(ids), step)]
 
     def saw(self, answer: Piece) -> None:
+        """Add the answer of a piece of `looking`."""
         for one in answer["ledgers"]:
             planned = PlannedLedger.from_json(one)
             self.ledgers[planned.ledger] = planned
@@ -72,8 +77,11 @@ class Audit:
             self.unread.add(ledger_id, why)
 
     async def probe(self, client: Client) -> None:
-        """Ask each bookie for a sign of life: those that give none are not read, all of theirs is
-        unreachable. Otherwise every piece would wait for them."""
+        """Ask each bookie whether it answers.
+
+        Bookies that do not answer are not read, and all their entries count as unreachable.
+        Otherwise every piece would wait for them.
+        """
         bookies = sorted(
             {b for p in self.ledgers.values() for f in p.fragments for b in f.ensemble}
         )
@@ -81,7 +89,10 @@ class Audit:
         self._silent = {bookie: why for bookie, why in zip(bookies, whys) if why}
 
     def reading(self, bytes_per_second: float | None = None) -> list[list[Piece]]:
-        """Turns, to be done one after the other; see `audit_pieces.pieces`."""
+        """Return turns of pieces that read replicas, to be done one after the other.
+
+        `audit_pieces.pieces` describes turns.
+        """
         rate = bytes_per_second
         size = PIECE_BYTES if rate is None else max(int(min(rate * TURN_S, PIECE_BYTES)), 1)
         by_bookie = audit_pieces.parts(self.ledgers.values(), size)
@@ -93,6 +104,7 @@ class Audit:
         return audit_pieces.pieces(by_bookie, size, rate)
 
     def has_read(self, answer: Piece) -> None:
+        """Add the answer of a piece of `reading`."""
         for one in answer["answers"]:
             ledger, segment, index, _, _ = one["part"]
             bad = audit_pieces.bad_from_json(one["bad"])
@@ -105,7 +117,7 @@ class Audit:
         self._skipped(answer)
 
     def comparing(self, bytes_per_second: float | None = None) -> list[Piece]:
-        """`bytes_per_second` bounds each piece."""
+        """Return the pieces that compare replicas. `bytes_per_second` limits each piece."""
         silent = self._unreachable()
         pieces: list[Piece] = []
         for planned in self.ledgers.values():
@@ -129,7 +141,7 @@ class Audit:
                 yield fragment.segment_first, block, residue
 
     def _unreachable(self) -> list[str]:
-        """Bookies that did not answer: they are not waited for again."""
+        """Return the bookies that did not answer. They are not asked again."""
         found = set()
         for (ledger, segment, index), bad in self._bad.items():
             if any(one.kind is Kind.UNREACHABLE for one in bad):
@@ -138,14 +150,18 @@ class Audit:
         return sorted(found)
 
     def has_compared(self, answer: Piece) -> None:
+        """Add the answer of a piece of `comparing`."""
         for segment, index, bad in answer["answers"]:
             found = audit_pieces.bad_from_json(bad)
             self._compared.setdefault((answer["ledger"], segment, index), []).extend(found)
         self._skipped(answer)
 
     async def findings(self, client: Client) -> list[Finding]:
-        """What is wrong, by ledger, bookie and entry; without what was deleted, or moved away,
-        since it was read. JobError for more than `FINDINGS_MAX`."""
+        """Return what is wrong, sorted by ledger, bookie and entry.
+
+        Replicas that were deleted or moved since they were read are left out. Raises JobError if
+        there are more than `FINDINGS_MAX` findings.
+        """
         found: list[Finding] = []
         by_segment: dict[tuple[int, int], dict[int, list[Bad]]] = {}
         for where in {**self._bad, **self._compared}:
@@ -159,7 +175,7 @@ class Audit:
                     found += findings(ledger_id, planned.metadata, fragment, by_member)
             if len(found) > FINDINGS_MAX:
                 raise JobError(
-                    f"more than {FINDINGS_MAX:,} things are wrong with this cluster",
+                    f"the audit has more than {FINDINGS_MAX:,} findings",
                     remedy="Audit fewer ledgers at a time",
                 )
         found = await _unless_lagging(client, await _still(client, found))
@@ -204,8 +220,10 @@ async def _whole(client: Client, found: Finding) -> bool:
 
 
 async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings whose ledger still exists and still names the bookie in its place. A
-    ledger whose metadata can no longer be read keeps its findings."""
+    """Return the findings whose ledger still exists and still names the bookie for these entries.
+
+    A ledger whose metadata can no longer be read keeps its findings.
+    """
     unread = Unread()
 
     async def ensembles(ledger_id: int) -> list[tuple[int, int, set[str]]]:

@@ -1,9 +1,11 @@
-"""The pieces of an audit, and what is done with one: pieces and answers are what JSON can say, so
-that any machine may do any of them. No password is in them.
+"""The pieces of work of an audit, and their execution.
 
-    look     which ledgers there are, and what each bookie should hold of them
-    read     one bookie's part of some ledgers: what is wrong with it, and sums over what is right
-    compare  blocks of one ledger whose sums differ, entry by entry
+Pieces and answers are JSON values, so that any machine can execute any piece. They contain no
+passwords.
+
+    look     reads which ledgers exist, and what each bookie should have of them
+    read     reads one bookie's part of some ledgers: returns problems, and sums over good entries
+    compare  compares blocks of one ledger whose sums differ, entry by entry
 """
 
 from __future__ import annotations
@@ -27,16 +29,17 @@ from quire.replication.repair.replica_scan import ReplicaScan, compare, scan
 Piece = Mapping[str, Any]
 
 LEDGERS_PER_PIECE = 2_000
-"""Whose metadata one task reads."""
+"""The number of ledgers whose metadata one task reads."""
 PIECE_BYTES = 64 * 1024 * 1024
-"""Payload that one task reads from one bookie, about."""
+"""The approximate bytes of payload that one task reads from one bookie."""
 PIECE_PARTS_MAX = 2_000
-"""So many small ledgers share a task."""
+"""The largest number of small ledgers that share a task."""
 ENTRY_BYTES_GUESS = 1_024
-"""Of a ledger that is open: its length is not known."""
+"""The assumed size of entries of an open ledger, whose length is not known."""
 PARTS_AT_ONCE = 4
-"""Of one task: small ledgers cost waiting, not work."""
-SILENT = "the bookie did not answer to what was asked before"
+"""The number of parts that one task reads at the same time, because small ledgers mostly cause
+waiting."""
+SILENT = "the bookie did not answer an earlier request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class PlannedLedger:
 
     ledger: int
     metadata: LedgerMetadata
-    """Without password and digest."""
+    """The metadata without password and digest."""
     last: int
     """The last entry that is known to be acknowledged."""
     fragments: tuple[Fragment, ...]
@@ -81,7 +84,7 @@ class PlannedLedger:
         return cls(found["ledger"], metadata, found["last"], fragments)
 
 
-# -- which ledgers there are ------------------------------------------------------------------
+# -- metadata ---------------------------------------------------------------------------------
 
 
 async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
@@ -111,14 +114,17 @@ async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
 # -- reading ----------------------------------------------------------------------------------
 
 Part = tuple[int, int, int, int, int]
-"""ledger, first entry of its segment, index of the member, first and last entry to be read"""
+"""A ledger, the first entry of its segment, the index of a member, and the first and last entry to
+read."""
 
 
 def parts(
     ledgers: Iterable[PlannedLedger], part_bytes: int = PIECE_BYTES
 ) -> dict[str, list[tuple[Part, int]]]:
-    """What is to be read from each bookie, in parts of about `part_bytes` (one block at least), and
-    how many bytes each has, about. Parts are cut where blocks begin."""
+    """Return the parts to read from each bookie, with their approximate sizes in bytes.
+
+    A part has about `part_bytes`, and at least one block. Parts begin where blocks begin.
+    """
     found: dict[str, list[tuple[Part, int]]] = {}
     for planned in ledgers:
         metadata = planned.metadata
@@ -141,9 +147,12 @@ def parts(
 def pieces(
     by_bookie: Mapping[str, Sequence[tuple[Part, int]]], piece_bytes: int, rate: float | None
 ) -> list[list[Piece]]:
-    """Turns of pieces. With a rate a turn has one piece for each bookie, which keeps to the rate:
-    turns follow each other, so that no bookie is read by two tasks. Without, there is one turn, in
-    which bookies alternate."""
+    """Return turns of pieces.
+
+    With a rate, each turn has one piece per bookie, which observes the rate. Turns follow each
+    other, so that no bookie is read by two tasks at the same time. Without a rate, there is one
+    turn, in which bookies alternate.
+    """
     queues: list[list[Piece]] = []
     for bookie, todo in sorted(by_bookie.items()):
         some = batches(todo, lambda sized: sized[1], piece_bytes, PIECE_PARTS_MAX)
@@ -161,8 +170,11 @@ def pieces(
 
 
 async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Read the parts of one bookie. A part whose ledger is gone, or whose place has another bookie
-    by now, has no answer."""
+    """Read the parts of one bookie.
+
+    There is no answer for a part whose ledger was deleted, or for which another bookie has replaced
+    this one.
+    """
     bookie: str = piece["bookie"]
     budget = Budget(piece["rate"])
     answers: list[dict[str, Any]] = []
@@ -181,7 +193,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
             if found is None:
                 continue
             ledger, fragment = found
-            if silent:  # it was asked twice by then
+            if silent:  # it was asked twice already
                 result = ReplicaScan(bad=[Bad(first, last, Kind.UNREACHABLE, SILENT)])
             else:
                 result = await scan(client, ledger, fragment, index, first, last, budget=budget)
@@ -258,7 +270,7 @@ async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") ->
 
 
 def _blocks(ledger: OpenedLedger, piece: Piece) -> Iterator[tuple[Fragment, int, int]]:
-    ends = dict(piece["ends"])  # as far as the audit goes
+    ends = dict(piece["ends"])  # the last entries that the audit covers
     for fragment in ledger.fragments():
         first = fragment.segment_first
         for segment_first, block, residue in piece["blocks"]:

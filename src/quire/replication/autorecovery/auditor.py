@@ -1,13 +1,15 @@
-"""The auditor: finds ledgers that lack replicas, and marks them (replication spec, 12.1).
+"""The auditor, which finds ledgers that lack replicas and marks them (replication spec, 12.1).
 
-- *Bookies*: at its start, when the lists of registered bookies change, and once a day, it looks for
-  lost bookies; every ledger that names one is marked. What a delay means is in `lost_bookies`.
-- *Checks* of all ledgers, at intervals: what bookies really have, and how replicas are placed
-  (replication spec, 12.2). They leave out bookies that are not registered, because the look for
-  lost bookies waits for those, and segments that are still written.
+- *Lost bookies*: The auditor looks for lost bookies when it starts, when the lists of registered
+  bookies change, and once a day. It marks every ledger that names a lost bookie. `lost_bookies`
+  describes the delay.
+- *Checks*: At intervals, the auditor checks all ledgers: which entries bookies really have, and
+  how replicas are placed (replication spec, 12.2). These checks leave out bookies that are not
+  registered, because the search for lost bookies handles those, and segments that are still being
+  written.
 
-Ledgers are gone through page by page. Of each page the metadata is read first, and who is
-registered afterwards: a bookie that comes back meanwhile is not taken for lost.
+The auditor processes ledgers page by page. For each page it reads first the metadata and then the
+list of registered bookies, so that a bookie that returns meanwhile is not taken for lost.
 
 A ledger whose metadata cannot be read does not stop a pass. It is skipped, and the end of the pass
 reports all such ledgers (`ledgers_unreadable`, `status.UnreadableLedgers`).
@@ -64,20 +66,22 @@ SAMPLES_MAX = 1_000
 """The number of entries of one replica of a fragment that a check reads besides its first and last
 entry."""
 PAGE_LEDGERS = 256
-"""Whose metadata is in memory at a time."""
+"""The number of ledgers whose metadata is in memory at the same time."""
 
 Adheres = Callable[[LedgerMetadata], bool | None]
-"""Whether a ledger lies where the placement policy wants it; None: that cannot be said."""
+"""A function that says whether a ledger follows the placement policy, or None if it cannot tell."""
 Log = Callable[..., None]
-"""An event's name, and what belongs to it by name."""
+"""A function that logs an event: its name, and its fields as keyword arguments."""
 
 
 class _SwitchedOffError(Exception):
-    """Autorecovery was disabled in the middle of something."""
+    """Autorecovery was disabled during a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
+    """One periodic check."""
+
     name: str
     node: str
     interval_s: float
@@ -85,7 +89,7 @@ class _Check:
 
 
 class Auditor:
-    """For one time in office: `run` it until somebody else is elected."""
+    """The auditor during one term: `run` it until another process is elected."""
 
     def __init__(
         self,
@@ -113,16 +117,19 @@ class Auditor:
         self._delay_version: int | None = None
         self._enabled = True
         self._silent: set[str] = set()
-        """Registered bookies that did not answer a check: they are as good as away."""
+        """Registered bookies that did not answer a check. They are treated as missing."""
         self._told: tuple[str, float] | None = None
-        """The bookie that is waited for, and until when, as it was told last."""
+        """The bookie in the last note about a wait, and the end of that wait."""
         self._news = asyncio.Event()
-        """Something has changed that the look for lost bookies goes by."""
+        """An event that wakes the search for lost bookies."""
         self._switched = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled, which is safe at any moment: whatever was not marked is found by the
-        next auditor. Does not raise for what the metadata store does: it tries again."""
+        """Run until cancelled.
+
+        Cancellation is safe at any moment: the next auditor finds what was not marked. Errors of
+        the metadata store are not raised: the operation is retried.
+        """
         await self._insist("prepare", self._prepare)
         with ExitStack() as watches:
             for watch in (
@@ -148,7 +155,7 @@ class Auditor:
         self._enabled = await self._marks.enabled()
 
     async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Until it is done, or autorecovery is disabled: then False."""
+        """Repeat `work` until it succeeds. Return False if autorecovery is disabled meanwhile."""
         retry = Retry(self._settings.backoff, self._rng)
         while True:
             try:
@@ -161,7 +168,7 @@ class Auditor:
                 self._log("auditor_failed", what=what, error=str(error))
             await retry.pause()
 
-    # -- what others say ----------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------
 
     def _on_bookies(self, bookies: Bookies) -> None:
         self._news.set()
@@ -169,7 +176,7 @@ class Auditor:
     def _on_delay(self, seconds: int, version: int) -> None:
         if self._delay_version not in (None, version):
             if seconds in (0, self._lost.delay_s):
-                self._lost.overrule()  # how others ask for an audit
+                self._lost.overrule()  # setting the same value again requests an audit
                 self._asked = True
             self._log("delay_set", seconds=seconds)
         self._delay_version = version
@@ -189,11 +196,11 @@ class Auditor:
     # -- lost bookies -------------------------------------------------------------------------
 
     _asked = False
-    """Somebody wants an audit now."""
+    """Whether an operator has requested an audit."""
 
     async def _look_for_lost_bookies(self) -> None:
         loop = asyncio.get_running_loop()
-        # Who was lost before we came into office is known to nobody else (rule 29).
+        # Bookies that were lost before this term are not known otherwise (rule 29).
         audit_at_s = loop.time()
         while True:
             await self._until_enabled()
@@ -224,9 +231,9 @@ class Auditor:
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """For those who ask why nothing is copied yet."""
+        """Leave a note for people about the bookie that is waited for."""
         now_s, due_s = asyncio.get_running_loop().time(), self._lost.due_s()
-        for bookie in self._lost.waited_for(now_s):  # one at most: several are not waited for
+        for bookie in self._lost.waited_for(now_s):  # at most one
             assert due_s is not None
             if self._told == (bookie, due_s):
                 return
@@ -305,7 +312,7 @@ class Auditor:
         return made
 
     async def _pages(self) -> AsyncIterator[list[int]]:
-        """All ledgers, some at a time. _SwitchedOffError between two pages."""
+        """Yield all ledgers in pages. Raises _SwitchedOffError between two pages."""
         page: list[int] = []
         async for found in self._store.list_ledgers():
             for ledger_id in found.ledger_ids:
@@ -353,7 +360,8 @@ class Auditor:
 
             await self._insist(check.name, read)
             if last_ms is not None:
-                # A calendar that was ahead then does not put the check off for longer.
+                # If the clock was ahead at the last check, this one is not delayed by more than
+                # its interval.
                 age_s = max(0.0, (self._clock.now_ms() - last_ms) / 1000)
                 if age_s < check.interval_s:
                     await asyncio.sleep(check.interval_s - age_s)
@@ -383,7 +391,7 @@ class Auditor:
         self._stats.replicas_checks += 1
 
     async def _go_through(self, look: Callable[[int, set[str]], Awaitable[LackingReplicas]]) -> int:
-        """Mark what lacks something; how many entries were missing."""
+        """Mark the ledgers that lack replicas, and return the number of missing entries."""
         missing, unread = 0, Unread()
         async for page in self._pages():
             registered = await self._registered()
@@ -415,8 +423,10 @@ class Auditor:
         return missing
 
     async def _placement(self) -> None:
-        """Count the closed ledgers that lie otherwise than they should. Those that name a bookie
-        that is not registered are left to the look for lost ones."""
+        """Count the closed ledgers that violate the placement policy.
+
+        Ledgers that name an unregistered bookie are left to the search for lost bookies.
+        """
         looked_at = marked = 0
         found: list[int] = []
         unread = Unread()
@@ -441,7 +451,7 @@ class Auditor:
                     found.append(ledger_id)
                     if self._settings.repair_placement:
                         movable[ledger_id] = to_move(self._client, metadata)
-                        await asyncio.sleep(0)  # it looks at many choices
+                        await asyncio.sleep(0)  # `to_move` may take long
             marked += await self._mark(movable, unread)
         await self._tell_unread(unread)
         self._stats.ledgers_misplaced = len(found)
@@ -460,19 +470,19 @@ def _finite(at_s: float) -> float | None:
     return None if at_s == float("inf") else at_s
 
 
-# -- checks: which bookies lack something of one ledger ----------------------------------------
+# -- checks of one ledger ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LackingReplicas:
-    """Of one ledger."""
+    """The result of a check of one ledger."""
 
     bookies: tuple[str, ...] = ()
-    """That lack something of it."""
+    """The bookies that lack entries of it."""
     silent: tuple[str, ...] = ()
-    """That are registered, and do not answer."""
+    """The bookies that are registered and do not answer."""
     entries: int = 0
-    """How many are missing on them together, where that was counted."""
+    """The number of entries that are missing on these bookies together, if it was counted."""
 
 
 async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
@@ -483,7 +493,7 @@ async def _opened(client: Client, ledger_id: int) -> OpenedLedger | None:
 
 
 def _parts(ledger: OpenedLedger, registered: Collection[str]) -> Iterator[tuple[Fragment, int]]:
-    """Each closed fragment with the index of each registered member."""
+    """Yield each closed fragment with the index of each registered member."""
     for fragment in ledger.fragments():
         if fragment.closed and not fragment.empty:
             for index, bookie in enumerate(fragment.ensemble):
@@ -499,7 +509,7 @@ async def check_ends(
     percent: float = 0.0,
 ) -> LackingReplicas:
     """Read the first and the last entry of every replica of every fragment, and `percent` of the
-    others. MetadataError. Cancel-safe."""
+    other entries. Raises MetadataError. Cancel-safe."""
     ledger = await _opened(client, ledger_id)
     if ledger is None:
         return LackingReplicas()
@@ -539,8 +549,11 @@ def _probes(
 async def check_replicas(
     client: Client, ledger_id: int, registered: Collection[str]
 ) -> LackingReplicas:
-    """Ask every bookie which entries it has. One that cannot tell, or does not answer, counts as
-    having all. MetadataError. Cancel-safe."""
+    """Ask every bookie which entries it has.
+
+    A bookie that cannot list its entries, or does not answer, counts as having all of them. Raises
+    MetadataError. Cancel-safe.
+    """
     ledger = await _opened(client, ledger_id)
     if ledger is None:
         return LackingReplicas()

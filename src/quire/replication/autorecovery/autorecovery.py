@@ -1,7 +1,8 @@
-"""Autorecovery: one process's share in keeping every entry on as many bookies as it should be on.
+"""Autorecovery in one process: an auditor candidate and workers.
 
-Any number of processes may run it, beside Java's: one of them is elected auditor, all are workers.
-Everything that matters is in the metadata store, so that any of them may end at any moment.
+Any number of processes may run it, also together with Java's. One of them is elected auditor, and
+all of them are workers. Their state is in the metadata store, so each process may end at any
+moment.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _silent(event: str, **fields: object) -> None:
 
 
 class Autorecovery:
-    """`stats` counts what it does."""
+    """An auditor candidate and workers, which `run` runs. `stats` counts what they do."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class Autorecovery:
     ) -> None:
         """Prepare autorecovery.
 
-        `owner` is the name of this process in votes and locks, in the form of a bookie's id.
+        `owner` is the name of this process in votes and locks, in the form of a bookie id.
         `adheres` decides whether a ledger is placed correctly, instead of the client's policy.
-        `stats` holds counters to continue from.
+        `stats` has counters to continue from.
         """
         self.stats = stats if stats is not None else AutorecoveryStats()
         self._client = client
@@ -65,11 +66,13 @@ class Autorecovery:
         self._budget = Budget(self._settings.bytes_per_s)
 
     async def run(self) -> None:
-        """Until cancelled, which is safe at any moment; votes and locks are given back. Does not
-        raise for what stores and bookies do: it tries again.
+        """Run until cancelled.
 
-        When the session with the metadata store is lost, so are vote and locks: all that is under
-        way ends, and begins anew in the next session."""
+        Cancellation is safe at any moment, and releases the vote and the locks. Errors of the
+        metadata store and of bookies are not raised: the operation is retried. If the session with
+        the metadata store is lost, the vote and the locks are lost too. Then everything under way
+        is cancelled, and starts again in the next session.
+        """
         while True:
             lost = asyncio.Event()
             watch = self._store.tree.on_session_lost(lost.set)

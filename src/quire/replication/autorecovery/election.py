@@ -1,8 +1,10 @@
-"""Who is the auditor: one process of the cluster, Java's or ours (metadata spec, 1.9).
+"""The election of the auditor among the processes of the cluster, Java's included (metadata spec,
+1.9).
 
-Each candidate has an ephemeral, sequential node, its vote. The lowest one is the auditor; every
-other candidate watches the vote before its own, so that an end wakes one. Two may believe to be the
-auditor for a moment: all that an auditor does may be done twice.
+Each candidate has an ephemeral, sequential node, its vote. The candidate with the lowest vote is
+the auditor. Every other candidate watches the vote before its own, so that the end of one candidate
+wakes only one other. Two processes may believe to be the auditor for a moment, so everything that
+an auditor does may be done twice.
 """
 
 from __future__ import annotations
@@ -21,12 +23,17 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.replication.marks.locks import replication_root
 
 _numbers = itertools.count(1)
-"""Tells the votes of one session apart."""
+"""Numbers that distinguish the votes of one session."""
 
 
 class Election:
+    """One candidate in the election of the auditor."""
+
     def __init__(self, store: MetadataStore, owner: str, clock: Clock) -> None:
-        """`owner`: by which others name us; Java's tools take it for a bookie's id. UsageError."""
+        """Prepare a candidate under the name `owner`, which Java's tools read as a bookie id.
+
+        Raises UsageError if `owner` cannot be a bookie id.
+        """
         check_bookie_id(owner)
         self.root = f"{replication_root(store.uri)}/{ELECTION}"
         self._tree = store.tree
@@ -36,10 +43,13 @@ class Election:
 
     @asynccontextmanager
     async def won(self) -> AsyncGenerator[asyncio.Event, None]:
-        """Stand for election and wait until we are the auditor: the block is its time in office.
-        The event is set when our vote is gone: somebody else may be in office. Leaving the block,
-        or a cancellation while waiting, takes the vote back; where the store does not answer, it
-        goes with the session or at the next candidature. MetadataError."""
+        """Wait until this process is elected, and be the auditor during the block.
+
+        The event that is yielded is set when the vote is gone, because another process may be the
+        auditor then. Leaving the block, or a cancellation while waiting, withdraws the vote. If the
+        store does not answer, the vote disappears with the session or at the next candidacy. Raises
+        MetadataError.
+        """
         lost = asyncio.Event()
         watch: Watch | None = None
         try:
@@ -56,12 +66,12 @@ class Election:
 
     async def _win(self) -> str:
         await self._tree.make_path(self.root)
-        await self._withdraw()  # what an unanswered call of before may have left
+        await self._withdraw()  # votes that earlier, unanswered calls may have left
         vote = await self._stand()
         while True:
             names = await self._votes()
             if vote not in names:
-                vote = await self._stand()  # its session has ended
+                vote = await self._stand()  # the session of the vote has ended
                 continue
             before = names[: names.index(vote)]
             if not before:
@@ -72,7 +82,7 @@ class Election:
                 await gone.wait()
             finally:
                 watch.close()
-        # For whoever looks; it may be out of date at once.
+        # This is only for people and tools; it may be outdated at once.
         await self._tree.commit(Put(self.root, LockHolder(self._owner).encode()))
         return vote
 
@@ -83,7 +93,7 @@ class Election:
         return str(made).rpartition("/")[2]
 
     async def _votes(self) -> list[str]:
-        """In the order in which they count."""
+        """Return the names of all votes, in the order of the election."""
         names = await self._tree.children(self.root)
         numbers = {name: vote_number(name) for name in names}
         return sorted(
@@ -99,7 +109,7 @@ class Election:
         return self._tree.watch_value(f"{self.root}/{vote}", look)
 
     async def _withdraw(self) -> None:
-        """All votes of ours: an answer that was lost may have made one that we do not know."""
+        """Delete all votes of this candidate, including one whose creation was not confirmed."""
         try:
             for name in await self._votes():
                 path = f"{self.root}/{name}"
@@ -113,7 +123,7 @@ class Election:
 
 
 async def auditor_of(store: MetadataStore) -> LockHolder | None:
-    """Who is the auditor now; None: nobody. MetadataError."""
+    """Return the present auditor, or None if there is none. Raises MetadataError."""
     root = f"{replication_root(store.uri)}/{ELECTION}"
     try:
         names = await store.tree.children(root)
@@ -126,5 +136,5 @@ async def auditor_of(store: MetadataStore) -> LockHolder | None:
         except NoSuchKeyError:
             continue
         except ValueError:
-            return LockHolder(f"the holder of {root}/{name}, which cannot be understood")
+            return LockHolder(f"the holder of {root}/{name}, which cannot be decoded")
     return None

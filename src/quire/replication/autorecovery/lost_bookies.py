@@ -1,10 +1,12 @@
-"""Which bookies are lost, and from when on their ledgers are to be copied (replication spec, 12.1).
-Pure: the time is handed in.
+"""The decision which bookies are lost, and when their ledgers are to be copied (replication spec,
+12.1). This module has no I/O, and receives the time as an argument.
 
 - A bookie that was known and is not registered is missing.
-- With a delay, a single missing bookie is waited for: one that comes back in time costs nothing.
-  More than one are not waited for, for what is left of a ledger may be one copy.
-- What was given up is not waited for again. It counts no more, until it comes back.
+- With a delay, the auditor waits for a single missing bookie. If the bookie returns in time,
+  nothing is copied. It does not wait for several missing bookies, because only one copy of a ledger
+  may be left.
+- A bookie that was given up is not waited for again, and no longer counts as missing, until it
+  returns.
 """
 
 from __future__ import annotations
@@ -13,26 +15,28 @@ from collections.abc import Collection
 
 
 class LostBookies:
+    """The bookies of a cluster that are missing, and until when the auditor waits for them."""
+
     def __init__(self, delay_s: int = 0) -> None:
         self.delay_s = delay_s
         self.missing: dict[str, float] = {}
-        """Since when each was missed, by the clock that is handed in."""
+        """The missing bookies, with the time at which each was first missed."""
         self.waits = 0
-        """How often a bookie was waited for."""
+        """The number of times that the auditor began to wait for a bookie."""
         self.returns = 0
-        """How often one came back while it was waited for."""
+        """The number of times that a bookie returned while it was waited for."""
         self.known: set[str] = set()
         self.registered: frozenset[str] = frozenset()
-        """As it was looked at last."""
+        """The bookies that were registered at the last look."""
         self._given_up: set[str] = set()
         self._overruled = False
 
     def learn(self, bookies: Collection[str]) -> None:
-        """These belong to the cluster, wherever they are."""
+        """Add bookies that belong to the cluster, registered or not."""
         self.known.update(bookies)
 
     def look(self, registered: Collection[str], now_s: float) -> None:
-        """These, and no others, are registered now."""
+        """Take note that exactly these bookies are registered now."""
         self.known.update(registered)
         self.registered = frozenset(registered)
         self._given_up.difference_update(registered)
@@ -47,15 +51,15 @@ class LostBookies:
             self._overruled = False
 
     def set_delay(self, seconds: int) -> None:
-        """Counts for the bookie that is waited for, too."""
+        """Change the delay, also for a bookie that is already waited for."""
         self.delay_s = seconds
 
     def overrule(self) -> None:
-        """An operator wants what is missing now to be given up now."""
+        """End the wait for the bookies that are missing now, as an operator requested."""
         self._overruled = True
 
     def due_s(self) -> float | None:
-        """When what is missing is to be given up; None: nothing is missing."""
+        """Return when the missing bookies are to be given up, or None if none are missing."""
         if not self.missing:
             return None
         since_s = max(self.missing.values())
@@ -64,12 +68,12 @@ class LostBookies:
         return since_s + self.delay_s
 
     def waited_for(self, now_s: float) -> set[str]:
-        """The bookies that are missing and not to be given up yet."""
+        """Return the missing bookies that are not to be given up yet."""
         due_s = self.due_s()
         return set(self.missing) if due_s is not None and due_s > now_s else set()
 
     def give_up(self, bookies: Collection[str]) -> None:
-        """All ledgers of these are marked."""
+        """Give up bookies, once all their ledgers are marked."""
         self._given_up.update(bookies)
         for bookie in bookies:
             self.missing.pop(bookie, None)

@@ -1,8 +1,8 @@
-"""Ledgers that lie otherwise than the placement policy wants: which members of a segment would have
-to be replaced, and the replacing.
+"""Ledgers that violate the placement policy: which members of a segment to replace, and the
+replacement.
 
-Only a segment that gets no more entries is moved, and only where there are bookies with which it
-keeps to the policy: a move that does not help costs more than it is worth.
+Only complete segments are moved, and only if there are bookies with which the segment follows the
+policy. A move that does not achieve this costs more than it is worth.
 """
 
 from __future__ import annotations
@@ -23,29 +23,34 @@ from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened_ledger import OpenedLedger
 
 CHOICES_MAX = 128
-"""Sets of members of one segment for which others are looked for."""
+"""The number of sets of members of one segment for which replacements are tried."""
 
 
 def keeps_to_policy(client: Client, metadata: LedgerMetadata) -> bool:
-    """Whether all segments keep to the client's placement policy, softly or strictly."""
+    """Return whether all segments follow the client's placement policy, strictly or softly."""
     quorums = metadata.write_quorum, metadata.ack_quorum
     return all(client.placement.adherence(one.ensemble, *quorums) for one in metadata.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class MisplacedResult:
+    """The result of a move of misplaced segments."""
+
     fragments: int = 0
     entries: int = 0
     size_bytes: int = 0
     why: str = ""
-    """It could not be finished."""
+    """The reason why it could not be completed, or ''."""
 
 
 def better_members(
     client: Client, metadata: LedgerMetadata, fragment: Fragment
 ) -> dict[int, str] | None:
-    """index -> new bookie for as few members of a segment as will do. Empty where it is placed as
-    it should be (softly is enough); None where no bookies are there with which it would be."""
+    """Return replacements, by member index, for as few members of a segment as possible.
+
+    The result is empty if the segment follows the policy, at least softly. It is None if there are
+    no bookies with which it would.
+    """
     ensemble, quorums = fragment.ensemble, (metadata.write_quorum, metadata.ack_quorum)
     if client.placement.adherence(ensemble, *quorums):
         return {}
@@ -65,7 +70,7 @@ def better_members(
 
 
 def to_move(client: Client, metadata: LedgerMetadata) -> list[str]:
-    """The members of a closed ledger that others would replace; none where that would not help."""
+    """Return the members of a closed ledger to be replaced. It is empty if that would not help."""
     found = set()
     for fragment in fragments(metadata, metadata.last_entry_id):
         for index in better_members(client, metadata, fragment) or ():

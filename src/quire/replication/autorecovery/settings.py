@@ -1,4 +1,4 @@
-"""Every limit of autorecovery, with its unit, and what it counts."""
+"""The settings and the counters of autorecovery."""
 
 from __future__ import annotations
 
@@ -10,51 +10,62 @@ from quire._runtime.retry import Backoff
 from quire.config import MIB, CheckedSettings
 
 BYTES_PER_S = 16 * MIB
-"""Of a process, unless it is told otherwise: so much leaves room for who writes and reads."""
+"""The default rate of one process. It leaves room for writers and readers."""
 OPEN_GRACE_S = 30.0
-"""How long the writer of an open ledger has to replace a lost bookie by itself: as Java's."""
+"""Seconds that the writer of an open ledger has to replace a lost bookie. The default is Java's."""
 BACKOFF_JITTER = 0.25
 """The largest share of a pause between two attempts that random jitter subtracts."""
 PARALLEL = 4
-"""Ledgers that a job copies at one time."""
+"""The number of ledgers that a job copies at the same time."""
 TARGET_SPREAD_PERCENT = 10.0
-"""Bookies whose space differs by so much, in percent of the mean, are in balance."""
+"""The difference in used space, in percent of the mean, up to which bookies are in balance."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutorecoverySettings(CheckedSettings):
-    """Intervals of 0 mean never. Where Java has a setting of the same meaning, the default is
-    Java's."""
+    """The settings of autorecovery. An interval of 0 means never.
+
+    If Java has a setting with the same meaning, the default is Java's.
+    """
 
     lost_bookie_delay_s: int = 0
-    """How long a single lost bookie is waited for, in a cluster that has not set it: afterwards
-    what the metadata store holds counts (`quire autorecovery delay`)."""
+    """Seconds that the auditor waits for a single lost bookie to return before its ledgers are
+    repaired. The value is stored in the metadata store when the cluster has none; afterwards the
+    stored value counts (`quire autorecovery delay`)."""
     bookie_check_interval_s: float = 86_400.0
-    """Between two looks at all ledgers for bookies that are not there."""
+    """Seconds between two searches of all ledgers for bookies that are lost. Losses that the
+    auditor sees happen are handled at once, whatever this value is. 0: never."""
     ledger_check_interval_s: float = 604_800.0
-    """Between two checks of the first and the last entry of every replica of every fragment."""
+    """Seconds between two checks of the first and the last entry of every replica of every
+    fragment. A smaller value finds missing replicas sooner and reads more. 0: never."""
     ledger_check_percent: Annotated[float, Limits(0, 100)] = 0.0
-    """So many of the other entries are read in that check, by chance."""
+    """The share of the other entries, in percent, that this check reads as well. They are chosen at
+    random."""
     replicas_check_interval_s: float = 0.0
-    """Between two checks of which entries bookies say that they have."""
+    """Seconds between two checks that compare the entries that bookies report to have with those
+    that they should have. 0: never."""
     placement_check_interval_s: float = 0.0
-    """Between two counts of ledgers whose placement is not what the policy wants."""
+    """Seconds between two checks that count the ledgers whose placement does not follow the policy.
+    0: never."""
     repair_placement: bool = False
-    """Auditors mark what they find by that, where other bookies would do, and workers move it."""
+    """Whether the check of placement also marks the ledgers that it finds, if better bookies exist.
+    Workers then move the entries."""
     open_grace_s: float = OPEN_GRACE_S
-    """How long the writer of an open ledger has to replace a lost bookie by itself. A ledger to
-    which nothing happens in that time is fenced and closed."""
+    """Seconds that the writer of an open ledger has to replace a lost bookie by itself. If nothing
+    happens to the ledger in that time, autorecovery fences and closes it."""
     backoff_s: float = 5.0
-    """After a failure with a ledger, or of the metadata store. It doubles with each one in a row,
-    up to `backoff_max_s`."""
+    """Seconds to wait after a failure with a ledger or of the metadata store. The wait doubles with
+    each further failure, up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
-    """The longest wait between two attempts."""
+    """The longest wait, in seconds, between two attempts."""
     poll_s: PositiveSeconds = 5.0
-    """Between two looks for marked ledgers where nothing was to do."""
+    """Seconds between two searches for marked ledgers when a worker had nothing to do."""
     ledgers_at_once: PositiveInt = 2
-    """That one process works on."""
+    """The number of ledgers that one process repairs at the same time."""
     bytes_per_s: Annotated[float, Limits(1)] | None = BYTES_PER_S
-    """What one process copies, and reads to compare, in slices of 8 ms each. None: no bound."""
+    """The rate at which one process copies entries, and reads them to compare. A larger value
+    restores the replicas sooner and leaves less throughput to clients. It is spent in slices of 8
+    ms. `"none"`: no limit."""
 
     @property
     def backoff(self) -> Backoff:
@@ -63,18 +74,19 @@ class AutorecoverySettings(CheckedSettings):
 
     @property
     def election_backoff(self) -> Backoff:
-        """The pauses before a process stands for auditor again."""
+        """The pauses before a process runs for auditor again."""
         return Backoff(self.backoff_s, self.backoff_s, BACKOFF_JITTER)
 
 
 @dataclass(slots=True)
 class AutorecoveryStats:
-    """Since the process began. What is not said to be otherwise counts events."""
+    """Counters of autorecovery since the process began."""
 
     elections_won: int = 0
     sessions_lost: int = 0
     store_errors: int = 0
-    """The metadata store did not answer, or what it holds was not understood: tried again."""
+    """The number of times that the metadata store did not answer, or a value in it could not be
+    decoded. Each is retried."""
     ledgers_unreadable: int = 0
     """The number of ledgers that the last pass of this auditor skipped, because it could not read
     their metadata or mark."""
@@ -82,37 +94,39 @@ class AutorecoveryStats:
     """The number of nodes in the tree of marks that are not marks, as of this worker's last full
     walk."""
     audits: int = 0
-    """For lost bookies, that came to their end."""
+    """The number of completed audits for lost bookies."""
     bookies_waited_for: int = 0
     bookies_returned: int = 0
-    """While they were waited for: nothing was copied."""
+    """The number of lost bookies that returned while they were waited for, so that nothing was
+    copied."""
     ledgers_marked: int = 0
-    """By our auditor, for any reason."""
+    """The number of ledgers that this auditor marked, for any reason."""
     ledger_checks: int = 0
     replicas_checks: int = 0
     placement_checks: int = 0
     replicas_lagged: int = 0
-    """The number of ledgers whose replicas were short in a check, and whole when it asked again."""
+    """The number of ledgers whose replicas lacked entries in a check, and were complete when the
+    check was repeated."""
     replicas_missing: int = 0
-    """Entries that bookies lacked, of the last check of replicas."""
+    """The number of entries that bookies lacked in the last check of replicas."""
     ledgers_misplaced: int = 0
-    """Of the last check of placement."""
+    """The number of misplaced ledgers in the last check of placement."""
     fragments_moved: int = 0
-    """To where the placement policy wants them."""
+    """The number of fragments that were moved to follow the placement policy."""
     ledgers_done: int = 0
-    """Marked ledgers that lack nothing any more."""
+    """The number of marked ledgers whose replicas were restored."""
     ledgers_failed: int = 0
-    """Attempts that failed."""
+    """The number of failed attempts."""
     ledgers_fenced: int = 0
-    """Whose writers were taken for dead."""
+    """The number of ledgers that were fenced because their writers were taken for dead."""
     locks_missed: int = 0
-    """Somebody else had the ledger."""
+    """The number of times that another process was repairing a ledger already."""
     replicas_read: int = 0
-    """Entries that were read to see whether a living bookie has them."""
+    """The number of entries that were read to find out whether a bookie has them."""
     replicas_repaired: int = 0
-    """Entries that were written again to the bookie that lacked them."""
+    """The number of entries that were written back to the bookie that lacked them."""
     fragments: int = 0
-    """In which a bookie was replaced."""
+    """The number of fragments in which a bookie was replaced."""
     entries_copied: int = 0
     bytes_copied: int = 0
-    """Payload that was written to bookies."""
+    """The bytes of payload that were written to bookies."""

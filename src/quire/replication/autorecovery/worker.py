@@ -1,17 +1,18 @@
-"""Replication workers: take a marked ledger, give it its replicas back, take the mark away
+"""Replication workers, which restore the replicas of marked ledgers and remove the marks
 (replication spec, 12.3).
 
-Of the bookies that a mark names,
+The bookies that a mark names are handled as follows:
 
-- those that are not registered, or do not answer, are replaced (`ledger.take_out_locked`); whether
-  they are back is asked again before each copy;
-- those that live are asked for every entry that they should hold, and what they lack is written
-  back to them (`repair`). One that has lost something cannot say where an open ledger ends: like
-  one that is gone, it costs a writer that does nothing in its grace period the ledger.
+- Bookies that are not registered, or do not answer, are replaced
+  (`bookie_removal.take_out_locked`). The worker checks before each copy whether they have returned.
+- Bookies that answer are asked for every entry that they should have, and missing entries are
+  written back to them (`repair_findings`). A bookie that has lost data cannot tell where an open
+  ledger ends. Then the writer gets a grace period, as with a bookie that is gone; if the writer is
+  inactive, the ledger is fenced and closed.
 
-Bookies that the mark does not name are left alone: whether they are lost is for the auditor to say.
-The mark goes when nothing that it names is missing any more, and all of that is durable: what a
-bookie has taken it reads before it is synced, and it may still die.
+Bookies that the mark does not name are left alone, because only the auditor decides which bookies
+are lost. The mark is removed when everything it names is restored and durable. Durability is
+checked separately, because a bookie returns entries before they are synced, and may still crash.
 """
 
 from __future__ import annotations
@@ -69,19 +70,20 @@ from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, 
 from quire.replication.repair.replica_scan import scan
 
 RESTING_MAX = 100_000
-"""Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
+"""The number of ledgers waiting for their next attempt that are kept in memory. If there are more,
+some are retried sooner."""
 NEVER_WRITTEN = 2**62
-"""No ledger gets so many entries."""
+"""An entry id that no ledger reaches."""
 FRESH_S = 1.0
-"""What was said of bookies counts for so long."""
+"""Seconds for which the result of asking a bookie or the store about bookies is reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grace:
-    """What an open ledger looked like when its writer was given time."""
+    """The state of an open ledger when its writer was given time."""
 
     mark: Versioned[Underreplicated] | None
-    """Another mark is about another loss: then it is given time anew."""
+    """The mark at that time. A different mark means another loss, so the writer gets time again."""
     seen: OpenLedgerState
 
 
@@ -102,7 +104,7 @@ class _Rest:
 
 
 class ReplicationWorker:
-    """`run` it until cancelled."""
+    """The replication workers of one process. `run` them until cancelled."""
 
     def __init__(
         self,
@@ -142,8 +144,11 @@ class ReplicationWorker:
         """The time at which each bookie was last asked, and whether it did not answer."""
 
     async def run(self) -> None:
-        """Until cancelled, which is safe at any moment: what is named in the metadata is durable on
-        its bookies. Does not raise for what stores and bookies do: it tries again."""
+        """Run until cancelled.
+
+        Cancellation is safe at any moment: copies that the metadata names are durable. Errors of
+        the metadata store and of bookies are not raised: the operation is retried.
+        """
         with ExitStack() as watches:
             for watch in (
                 self._store.watch_bookies(self._on_bookies),
@@ -156,7 +161,7 @@ class ReplicationWorker:
                     group.create_task(self._work())
 
     def _on_bookies(self, bookies: Bookies) -> None:
-        """With another bookie, what failed for want of one may succeed."""
+        """Retry at once if a bookie has joined, since repairs that lacked a bookie may succeed."""
         before, self._writable = self._writable, set(bookies.writable)
         if before is not None and self._writable - before:
             self._joined_ms = self._clock.now_ms()
@@ -186,7 +191,7 @@ class ReplicationWorker:
     # -- which ledger -------------------------------------------------------------------------
 
     async def _pick(self) -> int | None:
-        """A marked ledger, busy from now on, that nobody works on and that does not rest."""
+        """Choose a marked ledger that is not being repaired and is due, and mark it as busy."""
         async with self._picking:
             if not await self._marks.enabled():
                 return None
@@ -238,7 +243,7 @@ class ReplicationWorker:
                 done = await self._heal_or_say_why(lock, seen)
                 self._count(done)
                 if done.work in (LedgerOutcome.DONE, LedgerOutcome.GONE):
-                    # While we have the lock: what others fail at later is not forgotten.
+                    # Done under the lock, so that later failures of others are not forgotten.
                     await forget_failure(self._store, ledger_id)
         except LockHeldError:
             self._stats.locks_missed += 1
@@ -257,12 +262,10 @@ class ReplicationWorker:
         rest.gracing = done.work is LedgerOutcome.OPEN
         if rest.gracing:
             pause_s = self._settings.open_grace_s
-            reason = (
-                f"it is open, and its writer is given {pause_s:g} s to replace the bookie by itself"
-            )
+            reason = f"the ledger is open: its writer has {pause_s:g} s to replace the bookie"
             if rest.attempts:
-                # It has changed since its recovery failed. The explanation stays what it was, and
-                # the pauses go on growing.
+                # The ledger has changed since its recovery failed. The reason stays the same, and
+                # the pauses continue to grow.
                 pause_s, reason = max(pause_s, self._backoff_s(rest.attempts - 1)), rest.reason
         else:
             self._log("ledger_failed", ledger=ledger_id, reason=done.reason)
@@ -279,8 +282,11 @@ class ReplicationWorker:
         return pause_s
 
     def _backoff_s(self, attempts: int) -> float:
-        """Return the pause after this number of earlier failures, with jitter: ledgers that failed
-        together, and workers of several processes, do not retry at the same time."""
+        """Return the pause after this number of earlier failures.
+
+        Jitter keeps ledgers that failed together, and workers of several processes, from retrying
+        at the same time.
+        """
         return self._settings.backoff.pause_s(attempts + 1, self._rng)
 
     async def _others_failed(self, ledger_id: int, rest: _Rest) -> bool:
@@ -297,7 +303,7 @@ class ReplicationWorker:
         left_s = (failure.next_attempt_ms - self._clock.now_ms()) / 1000
         if failure.by == self._owner or left_s <= 0 or rest.gracing:
             return False  # the worker that gave the writer its time does not wait again
-        # Its calendar may be ahead of ours.
+        # The clock of the other worker may be ahead.
         self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), rest)
         return True
 
@@ -331,7 +337,7 @@ class ReplicationWorker:
         failed = LedgerResult(lock.ledger_id, LedgerOutcome.FAILED)
         if lock.unreadable:
             return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
-        if lock.mark is None:  # somebody else was here, and perhaps died before it was done
+        if lock.mark is None:  # another worker removed it, and may have died before it was done
             await self._locks.clear_path(lock.ledger_id)
             if strays := await self._locks.strays(lock.ledger_id):
                 return replace(failed, reason=misplaced_mark(lock.ledger_id, strays))
@@ -344,8 +350,10 @@ class ReplicationWorker:
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: OpenLedgerState | None
     ) -> LedgerResult:
-        """Repair the ledger under its lock. DONE means that its mark is gone, or was created
-        again."""
+        """Repair the ledger under its lock.
+
+        DONE means that the mark was removed, or was created again meanwhile.
+        """
         result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
         named = set(mark.replicas)
         lost = await self._still_lost(named)
@@ -365,7 +373,8 @@ class ReplicationWorker:
             result = await self._put_right(lock, result)
             if result.work is not LedgerOutcome.DONE:
                 return result
-        # A mark may name nobody; then who is away is left to the auditor all the same.
+        # A mark may name no bookie. Then all registered bookies are examined, and unregistered ones
+        # are left to the auditor.
         looked_at = named or await self._now_registered()
         whole: set[tuple[Fragment, str]] = set()
         try:
@@ -390,17 +399,19 @@ class ReplicationWorker:
                 if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)
                     return result
-                # What a writer or a recovery has completed meanwhile was not looked at.
+                # Segments that a writer or a recovery has completed meanwhile are not examined yet.
         except NoSuchLedgerError:
             await self._locks.replicated(lock)
             return replace(result, work=LedgerOutcome.GONE)
-        reason = f"others changed the ledger {CONFLICTS_MAX} times while it was looked at"
+        reason = f"other clients changed the ledger {CONFLICTS_MAX} times while it was examined"
         return replace(result, work=LedgerOutcome.FAILED, reason=reason)
 
     async def _cannot_tell(self, ledger: OpenedLedger, bookies: Iterable[str]) -> bool:
-        """Whether one of these takes entries of the open ledger and has lost something: of an entry
-        that nobody ever wrote it cannot say that there is none. What it had behind the last entry
-        that is known nobody can give back before it is known where the ledger ends."""
+        """Return whether one of these bookies stores entries of the open segment and has lost data.
+
+        Such a bookie cannot say that an entry was never written. The entries that it had after the
+        last known entry cannot be restored before it is known where the ledger ends.
+        """
         newest = ledger.fragments()[-1]
         if newest.closed:
             return False
@@ -419,7 +430,7 @@ class ReplicationWorker:
         return False
 
     async def _make_durable(self, ledger: OpenedLedger, bookies: Iterable[str]) -> str:
-        """What these have of the ledger, as far as they are in it. Why not, or ''."""
+        """Make durable what these bookies have of the ledger. Return '', or why that failed."""
         limit_s = self._client.config.add_timeout_s
         named = {bookie for fragment in ledger.fragments() for bookie in fragment.ensemble}
         ledger_id = ledger.ledger_id
@@ -430,19 +441,19 @@ class ReplicationWorker:
                         bookie, lambda channel: channel.force(ledger_id)
                     )
             except NoEntryAnswer:
-                pass  # and nothing of it need be there, or the look had found that
+                pass  # the bookie needs no entries, or the examination would have found that
             except QuireError as error:
-                return f"bookie {bookie} did not sync what it has: {error.args[0]}"
+                return f"bookie {bookie} did not sync the ledger: {error.args[0]}"
             except TimeoutError:
-                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
+                return f"bookie {bookie} did not sync the ledger within {limit_s:g} s"
         return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerResult) -> LedgerResult:
-        """Move what the placement policy wants elsewhere."""
+        """Move the segments that violate the placement policy."""
         try:
             ledger = await open_for_repair(self._client, lock.ledger_id, ask=False)
         except NoSuchLedgerError:
-            return result  # as the look at it finds
+            return result  # the caller finds out as well
         registered = await self._now_registered()
         done = await put_right(self._client, ledger, registered, budget=self._budget)
         self._stats.fragments_moved += done.fragments
@@ -456,7 +467,7 @@ class ReplicationWorker:
         )
 
     async def _still_lost(self, bookies: Collection[str]) -> Collection[str]:
-        """Those that are not registered, or do not answer."""
+        """Return the bookies that are not registered, or do not answer."""
         registered = await self._now_registered()
         lost = {bookie for bookie in bookies if bookie not in registered}
         for bookie in sorted(set(bookies) - lost):
@@ -465,8 +476,10 @@ class ReplicationWorker:
         return lost
 
     async def _silent(self, bookie: str) -> bool:
-        """Return whether a bookie does not answer. Because a ledger has many segments, the result
-        is valid for `FRESH_S`."""
+        """Return whether a bookie does not answer.
+
+        The result is reused for `FRESH_S`, because a ledger may have many segments.
+        """
         now_s = asyncio.get_running_loop().time
         asked_s, silent = self._asked.get(bookie, (-FRESH_S, False))
         if asked_s <= now_s() - FRESH_S:
@@ -489,8 +502,10 @@ class ReplicationWorker:
         whole: set[tuple[Fragment, str]],
         result: LedgerResult,
     ) -> LedgerResult:
-        """Read what these should hold, but for what is `whole`, and write back what they lack. Once
-        that is done it is `whole`."""
+        """Read what these bookies should have, and write back what they lack.
+
+        Replicas in `whole` are skipped, and repaired ones are added to it.
+        """
         found: list[Finding] = []
         looked_at: set[tuple[Fragment, str]] = set()
         for bookie in sorted(bookies):
@@ -505,7 +520,7 @@ class ReplicationWorker:
                     )  # fmt: skip
                     self._stats.replicas_read += seen.entries
                     if seen.silent:
-                        # It was there when we began: what it is, the next attempt finds out.
+                        # The bookie answered before. The next attempt finds out what is wrong.
                         why = f"bookie {bookie} stopped answering while it was read"
                         return replace(result, work=LedgerOutcome.FAILED, reason=why)
                     found += [

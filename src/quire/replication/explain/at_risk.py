@@ -1,5 +1,8 @@
-"""What lost bookies mean for ledgers, by the metadata alone: how many have copies there, and of how
-many there is one copy left, or none. Nothing is read from bookies, and nothing is changed."""
+"""The number of ledgers that lost bookies affect, according to the metadata alone.
+
+It is counted how many ledgers have copies on lost bookies, and how many have entries with one copy
+left, or none. Nothing is read from bookies, and nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,28 @@ from quire.core.append.quorum import write_set
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
 PAGE_LEDGERS = 256
-"""Whose metadata is in memory at a time."""
+"""The number of ledgers whose metadata is in memory at the same time."""
 LEDGERS_MAX = 100_000
-"""That are looked at; of more the numbers are lower bounds."""
+"""The number of ledgers that are examined. If there are more, the counts are lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
+    """Counts of ledgers."""
+
     ledgers: int = 0
-    """That were looked at."""
+    """The number of ledgers that were examined."""
     whole: bool = False
-    """These were all; else the numbers are lower bounds."""
+    """Whether these were all ledgers. If not, the counts are lower bounds."""
     lacking: int = 0
-    """With entries that should have a copy on a bookie that is not registered."""
+    """The number of ledgers that lack copies: entries of them should have a copy on a bookie that
+    is not registered."""
     last_copy: int = 0
-    """Of these: with entries of which one copy of several is left."""
+    """The number of these ledgers with entries of which only one of several copies is left."""
     unreadable: int = 0
-    """Of these: with entries of which no bookie that is registered has a copy."""
+    """The number of these ledgers with entries of which no registered bookie has a copy."""
     by_group: Mapping[str, int] | None = None
-    """Of those that lack copies: with one in this group of bookies."""
+    """The number of these ledgers that lack a copy on a bookie of each group."""
     skipped: int = 0
     """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
@@ -41,8 +47,11 @@ class AtRisk:
 async def at_risk(
     client: Client, registered: Collection[str], groups: Mapping[str, Collection[str]]
 ) -> AsyncIterator[AtRisk]:
-    """What is known so far, after each page of ledgers; the last one has `whole`, unless there are
-    more than `LEDGERS_MAX`. `groups`: lost bookies by any names. MetadataError. Cancel-safe."""
+    """Yield the counts so far after each page of ledgers.
+
+    The last counts have `whole` set, unless there are more than `LEDGERS_MAX` ledgers. `groups` has
+    the lost bookies under names that the caller chooses. Raises MetadataError. Cancel-safe.
+    """
     there = frozenset(registered)
     ledgers = lacking = last_copy = unreadable = 0
     by_group = dict.fromkeys(groups, 0)
@@ -78,8 +87,8 @@ async def at_risk(
 
 
 def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:
-    """Bookies that should have entries and are not there; and how many copies there are left of
-    the entries that have the fewest."""
+    """Return the unregistered bookies that should have entries, and the number of copies that are
+    left of the entries with the fewest."""
     absent: set[str] = set()
     copies = metadata.write_quorum
     size = metadata.ensemble_size
@@ -88,11 +97,11 @@ def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str],
         if following is not None:
             last = following.first_entry_id - 1
         else:
-            # Of an open segment nobody knows the end: it may have entries in each place.
+            # The end of an open segment is not known: every member may have entries.
             last = metadata.last_entry_id if metadata.closed else first + size - 1
         if last < first or there.issuperset(segment.ensemble):
             continue
-        # One entry of each write set says it for all of them.
+        # One entry of each write set stands for all entries with the same write set.
         for entry in range(first, min(last + 1, first + size)):
             members = {segment.ensemble[at] for at in write_set(entry, size, metadata.write_quorum)}
             gone = members - there

@@ -1,7 +1,9 @@
-"""One ledger explained: where its replicas are, what is missing, and why it is not repaired yet.
+"""The explanation of one ledger: where its replicas are, which are missing, and why they are not
+repaired yet.
 
-Bookies are asked for their lists of entries, and for the first and the last of those that they
-should hold; a deep look reads every entry of every replica, as an audit does. Nothing is changed.
+By default, each bookie is asked for its list of entries, and the first and the last entry that it
+should have are read. A deep examination reads every entry of every replica, as an audit does.
+Nothing is changed.
 """
 
 from __future__ import annotations
@@ -41,54 +43,64 @@ NOT_LISTED = "no such entry"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
+    """The replica of one segment on one bookie."""
+
     bookie: str
     host: str | None
-    """None: it is not registered."""
+    """The host of the bookie, or None if it is not registered."""
     registered: str
-    """writable, read-only, or gone."""
+    """"writable", "read-only" or "gone"."""
     state: str
-    """present, empty (it has nothing to hold), or the worst that was found there: short, missing,
-    damaged, different, unreachable."""
+    """"present", "empty" (the bookie should have no entries), or the worst problem that was found:
+    "short", "missing", "damaged", "different" or "unreachable"."""
     entries: int
-    """That it should hold."""
+    """The number of entries that the bookie should have."""
     bad: tuple[tuple[int, int, str, str], ...]
-    """first, last, kind, detail"""
+    """The ranges with problems: first entry, last entry, kind and detail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
+    """One segment of the ledger, with its replicas."""
+
     first: int
     last: int
-    """Less than `first`: it has no entries, as far as is known."""
+    """The last known entry. It is less than `first` if the segment has no known entries."""
     closed: bool
-    """It gets no more entries."""
+    """Whether the segment is complete and gets no more entries."""
     copies_min: int
-    """Of the entry that has the fewest good ones; the write quorum where all is well."""
+    """The number of good copies of the entry that has the fewest. It is the write quorum if all
+    replicas are good."""
     replicas: tuple[ReplicaReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
+    """The explanation of one ledger."""
+
     ledger: int
     state: str
     last_entry: int
-    """As far as it is known to be confirmed."""
+    """The last entry that is known to be confirmed."""
     quorums: tuple[int, int, int]
+    """The ensemble size, the write quorum and the ack quorum."""
     segments: tuple[SegmentView, ...]
     mark: WhyNot | None
-    """None: it is not marked for repair."""
+    """The ledger's mark for repair, or None if it is not marked."""
     lock_owner: str | None
-    """Who works on its replicas now."""
+    """The process that repairs the ledger now, or None."""
     auditor: str | None
-    """Who looks for lost bookies; None: nobody."""
+    """The process that looks for lost bookies, or None if there is no auditor."""
     enabled: bool
+    """Whether autorecovery is enabled in the cluster."""
     delay_s: int
-    """So long the auditor waits for a lost bookie."""
+    """Seconds that the auditor waits for a lost bookie."""
     waiting: tuple[str, float] | None
-    """The bookie that it waits for now, and how many seconds more; None: none is known of."""
+    """The lost bookie that the auditor waits for now, and the seconds left, or None."""
     spare: int
-    """Writable bookies that are not in its last ensemble."""
+    """The number of writable bookies that are not in the ledger's last ensemble."""
     deep: bool
+    """Whether every entry of every replica was read."""
     verdict: Diagnosis
 
 
@@ -98,14 +110,21 @@ SEVERITY = (Kind.SHORT, Kind.MISSING, Kind.DIFFERENT, Kind.DAMAGED, Kind.UNREACH
 async def explain_ledger(
     client: Client, ledger_id: int, *, deep: bool = False, password: bytes = b""
 ) -> Explained:
-    """Look at every replica of the ledger. `password` counts where the metadata has none. Raises
-    NoSuchLedgerError, MetadataError. Cancel-safe; nothing is changed."""
+    """Examine every replica of a ledger, and explain its state. Nothing is changed.
+
+    With `deep`, every entry of every replica is read. `password` is used if the metadata does not
+    contain one. Cancel-safe.
+
+    Raises:
+        NoSuchLedgerError: The ledger does not exist.
+        MetadataError: The metadata store does not answer, or the metadata cannot be read.
+    """
     ledger = await open_for_repair(client, ledger_id, password=password)
     bookies = await client.bookies()
     look = _deep if deep else _shallow
     looked = await look(client, ledger, password)
     if not deep and _absent(looked):
-        # A ledger that was just closed may have replicas that lag. (An audit asks again by itself.)
+        # Replicas of a ledger that was just closed may lag. (An audit does this check itself.)
         await asyncio.sleep(LAG_S)
         looked = await look(client, ledger, password)
     metadata, store = ledger.metadata, client.metadata
@@ -136,7 +155,7 @@ async def explain_ledger(
 
 
 async def _delay_s(marks: ReplicationMarks) -> int:
-    """Return the delay; 0 where it cannot be read, which `quire explain cluster` reports."""
+    """Return the delay, or 0 if it cannot be read. `quire explain cluster` reports that case."""
     try:
         return await marks.delay_s()
     except UNREADABLE:
@@ -186,28 +205,31 @@ def _view(
 
 
 def copies_min(ledger: OpenedLedger, fragment: Fragment, found: Sequence[Finding]) -> int:
-    """Good copies of the entry that has the fewest; what is not reached does not count as one."""
+    """Return the number of good copies of the entry that has the fewest.
+
+    A copy that cannot be reached does not count.
+    """
     metadata = ledger.metadata
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     least = quorum
     cuts = sorted({one.first for one in found} | {one.last + 1 for one in found})
     for begin, end in pairwise(cuts):
         bad = {one.bookie for one in found if one.first <= begin and one.last >= begin}
-        # One entry of each write set says it for all of them.
+        # One entry of each write set stands for all entries with the same write set.
         for entry in range(begin, min(end, begin + size)):
             members = [fragment.ensemble[index] for index in write_set(entry, size, quorum)]
             least = min(least, sum(bookie not in bad for bookie in members))
     return least
 
 
-# -- looking ----------------------------------------------------------------------------------
+# -- the examination --------------------------------------------------------------------------
 
 Looked = Mapping[int, Sequence[Finding]]
-"""By the first entry of the segment."""
+"""Findings by the first entry of their segment."""
 
 
 def _absent(looked: Looked) -> bool:
-    """Whether a bookie that answers denies entries."""
+    """Return whether a bookie that answers says that it does not have entries."""
     return any(one.kind in (Kind.MISSING, Kind.SHORT) for found in looked.values() for one in found)
 
 
@@ -251,7 +273,7 @@ async def _shallow(client: Client, ledger: OpenedLedger, password: bytes) -> Loo
 
 
 class _Look:
-    """What one bookie has of the ledger."""
+    """The examination of what one bookie has of the ledger."""
 
     def __init__(self, client: Client, ledger: OpenedLedger, bookie: str) -> None:
         self._client = client
@@ -262,7 +284,7 @@ class _Look:
         )
 
     async def fragments(self) -> dict[int, list[Bad]]:
-        """By segment, what is wrong there."""
+        """Return the problems of each segment, by its first entry."""
         found: dict[int, list[Bad]] = {}
         why = await answers(self._client, self._bookie)
         listed = None if why else await self._list()
@@ -282,13 +304,13 @@ class _Look:
         return found
 
     async def _list(self) -> list[tuple[int, int]] | None:
-        """None: this kind of bookie cannot tell."""
+        """Return the entries that the bookie lists, or None if it cannot list them."""
         try:
             return await self._client.list_entries(self._bookie, self._ledger.ledger_id)
         except (NoSuchEntryError, NoSuchLedgerError):
             return []
         except (BookieUnavailableError, BookieTimeoutError):
-            return None  # reading tells
+            return None  # reading entries shows why
         except QuireError:
             return None
 
@@ -318,7 +340,7 @@ class _Look:
     def _missing(
         self, fragment: Fragment, index: int, listed: Sequence[tuple[int, int]]
     ) -> Iterator[Bad]:
-        """What it should hold and does not list."""
+        """Yield the entries that the bookie should have and does not list."""
         metadata = self._ledger.metadata
         firsts = [first for first, _ in listed]
         begin = fragment.first
@@ -338,13 +360,15 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
+    """The verdict about the ledger, and the command to type."""
+
     sentence: str
     command: str
-    """What to type; '' where nothing is to be done."""
+    """The command to type, or '' if there is nothing to do."""
 
 
 def diagnosed(facts: Explained) -> Explained:
-    """The same with its verdict."""
+    """Return the explanation with its verdict."""
     return replace(facts, verdict=_diagnosis(facts))
 
 
@@ -359,24 +383,23 @@ def _diagnosis(facts: Explained) -> Diagnosis:
     if bad:
         what = some_of(sorted({f"{one.bookie} ({one.state})" for one in bad}))
         return Diagnosis(
-            f"Replicas are not what they should be: {what}. {_why(facts)}",
+            f"Some replicas are bad: {what}. {_why(facts)}",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
     if short:
         what = some_of(sorted({one.bookie for one in short}))
         return Diagnosis(
-            f"Nothing is lost: every entry is on its ack quorum, but the last ones of a segment "
-            f"never reached {what}, which may be so",
+            f"No entry is lost: every entry is on an ack quorum of bookies, but the last entries "
+            f"of a segment never reached {what}. This is allowed, and can be repaired",
             f"quire pipeline audit --ledger {facts.ledger} --repair",
         )
     if facts.mark is not None:
         return Diagnosis(
-            f"Nothing that was looked at is wrong, but the ledger is marked for repair: "
-            f"{facts.mark.sentence()}",
+            f"No problem was found, but the ledger is marked for repair: {facts.mark.sentence()}",
             "" if facts.deep else f"quire explain ledger {facts.ledger} --deep",
         )
     looked = "every entry was read" if facts.deep else "--deep reads every entry"
-    return Diagnosis(f"Nothing is wrong: all replicas are there ({looked})", "")
+    return Diagnosis(f"Nothing is wrong: no replica is missing ({looked})", "")
 
 
 def _replicas(facts: Explained) -> list[ReplicaReport]:
@@ -390,12 +413,13 @@ def _lost_ones(facts: Explained) -> list[ReplicaReport]:
 def _unreadable(facts: Explained, lost: list[str]) -> Diagnosis:
     if lost:
         return Diagnosis(
-            f"Entries have no good copy that answers: bring back {some_of(lost)}",
+            f"Some entries have no good copy on a bookie that answers. Start {some_of(lost)} "
+            "again, then check the ledger",
             f"quire explain ledger {facts.ledger} --deep",
         )
     return Diagnosis(
-        "Entries have no good copy on any bookie: they are lost, unless a backup of a bookie's "
-        "directory has them",
+        "Some entries have no good copy on any bookie: they are lost, unless a backup of a "
+        "bookie's directory has them",
         f"quire explain ledger {facts.ledger} --deep",
     )
 
@@ -408,42 +432,43 @@ def _lost(facts: Explained, lost: list[str]) -> Diagnosis:
     what = f"{some_of(lost)} {does(len(lost))} not answer"
     if not gone:
         return Diagnosis(
-            f"{what}, but {are(len(lost))} registered: look at the network, and "
-            "at the bookie's log",
+            f"{what}, but {are(len(lost))} registered. Check the network and the bookie's log, and "
+            "which bookies answer",
             "quire cluster bookies --space",
         )
     if not facts.spare:
         return Diagnosis(
-            f"{what}, and there is no writable bookie that is not in the ensemble already: start "
-            "another one",
+            f"{what}, and every writable bookie is in the ensemble already, so no bookie can "
+            "replace it. Start another bookie",
             "quire bookie --dir DIR",
         )
     if waits:
         return Diagnosis(
-            f"{what}, and the last segment is open there: its writer replaces the bookie with its "
-            f"next entry if it lives; else the ledger has to be closed first. {_why(facts)}",
+            f"{what}, and the last segment, which is open, uses it. If the writer is alive, it "
+            f"replaces the bookie with its next entry. If not, the ledger must be closed first. "
+            f"{_why(facts)}",
             f"quire bookie recover {gone[0]}",
         )
     return Diagnosis(f"{what}. {_why(facts)}", f"quire bookie recover {gone[0]}")
 
 
 def _why(facts: Explained) -> str:
-    """Why it is not repaired yet."""
+    """Return the sentence that says why the ledger is not repaired yet."""
     if facts.mark is not None:
         return f"Not repaired yet: {facts.mark.sentence()}"
     if not facts.enabled:
-        return "Not repaired yet: autorecovery is disabled (quire autorecovery enable)"
+        return "Not repaired yet: autorecovery is disabled (`quire autorecovery enable` enables it)"
     if facts.auditor is None:
-        return "Not repaired yet: no auditor runs (quire autorecovery start)"
+        return "Not repaired yet: there is no auditor (`quire autorecovery start` runs one)"
     if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
         bookie, left_s = facts.waiting
         return (
             f"Not repaired yet: the auditor {facts.auditor} waits {left_s:.0f} s more for {bookie} "
-            "to come back (at once: quire autorecovery trigger)"
+            "to return (`quire autorecovery trigger` ends the wait)"
         )
     if facts.delay_s:
         return (
-            f"Not repaired yet: it is not marked; the auditor {facts.auditor} waits up to "
-            f"{facts.delay_s} s for a lost bookie"
+            f"Not repaired yet: the ledger is not marked; the auditor {facts.auditor} waits up to "
+            f"{facts.delay_s} s for a lost bookie to return"
         )
-    return f"Not repaired yet: the auditor {facts.auditor} has not marked it"
+    return f"Not repaired yet: the auditor {facts.auditor} has not marked the ledger"

@@ -1,5 +1,5 @@
-"""What is known of ledgers that lack replicas: since when, who works on them, and why they are not
-repaired yet.
+"""The state of ledgers that lack replicas: since when, which process repairs them, and why they are
+not repaired yet.
 """
 
 from __future__ import annotations
@@ -28,45 +28,47 @@ from quire.replication.marks.notes import (
 )
 
 COUNTED_AT_ONCE = 1_000
-"""Marks between two parts of a count."""
+"""The number of marks after which a count yields what it has so far."""
 FAILURES_TOLD_MAX = 100
-"""In an overview."""
+"""The number of failures in an overview."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """Of a ledger that is marked."""
+    """The state of one marked ledger."""
 
     ledger: int
     replicas: tuple[str, ...]
-    """Bookies that are believed to lack its entries: a hint."""
+    """The bookies that are believed to lack entries. This is only a hint."""
     marked_ms: int | None
-    """When it was marked last, by the calendar of who did; None: that was not said."""
+    """When the ledger was last marked, by the clock of the marking process, or None if the mark
+    does not say."""
     age_s: float | None
-    """The same as an age."""
+    """Seconds since the ledger was marked, or None."""
     lock_owner: str | None
-    """Who works on it now; None: nobody."""
+    """The process that repairs the ledger now, or None."""
     lock_age_s: float | None
-    """None: nobody has it, or it is one of Java's, which do not say."""
+    """Seconds since that process took the ledger, or None. Java's processes do not say."""
     failure: LastFailure | None
+    """The last failed attempt to repair the ledger, or None."""
     enabled: bool
-    """Not: autorecovery is switched off for the whole cluster."""
+    """Whether autorecovery is enabled in the cluster."""
     unreadable: str = ""
-    """The reason why the mark cannot be read; '' if it can."""
+    """The reason why the mark cannot be read, or '' if it can."""
 
     def sentence(self) -> str:
-        """Why it is not repaired yet."""
+        """Return why the ledger is not repaired yet."""
         if not self.enabled:
-            return "autorecovery is disabled (quire autorecovery enable)"
+            return "autorecovery is disabled (`quire autorecovery enable` enables it)"
         if self.unreadable:
             return f"its mark cannot be read: {self.unreadable}"
         if self.lock_owner is not None:
             since = "" if self.lock_age_s is None else f" for {self.lock_age_s:.0f} s"
-            return f"{self.lock_owner} works on it{since}"
+            return f"{self.lock_owner} has been repairing it{since}"
         if self.failure is not None:
             attempts = counted(self.failure.attempts, "attempt")
             return f"{self.failure.reason} ({attempts}, {self.failure.by})"
-        return "no worker has taken it yet"
+        return "no worker has started on it yet"
 
 
 async def why_not(
@@ -107,7 +109,7 @@ async def why_not(
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float | None:
-    """Calendars differ a little: nothing is younger than now."""
+    """Return the age in seconds. It is never negative, although clocks may differ a little."""
     return None if since_ms is None else max(0, now_ms - since_ms) / 1000
 
 
@@ -129,26 +131,27 @@ async def marked_ledgers(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Of a cluster's autorecovery."""
+    """The state of a cluster's autorecovery."""
 
     enabled: bool
     delay_s: int
     auditor: str | None
     auditor_age_s: float | None
-    """Since when it stands for election; None for Java's."""
+    """Seconds since the auditor became a candidate, or None for an auditor of Java."""
     marked: int
-    """Ledgers."""
+    """The number of marked ledgers."""
     locked: int
+    """The number of ledgers that are being repaired."""
     failing: int
-    """Of the marked ones: those whose last attempt failed."""
+    """The number of marked ledgers whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of these."""
+    """The first of these ledgers."""
     placement: PlacementCheck | None = None
-    """None: it was never checked by one of ours."""
+    """The last check of placement by a Quire auditor, or None if there was none."""
     waiting: AwaitedBookie | None = None
-    """Noted by an auditor of ours; the bookie may have come back since."""
+    """The lost bookie that a Quire auditor waits for. The bookie may have returned since."""
     marked_whole: bool = True
-    """Not: they are still being counted, and may be more; so may those that fail."""
+    """Whether all marks were counted. If not, `marked` and `failing` are lower bounds."""
     unreadable: UnreadableLedgers | None = None
     """The ledgers that the auditor's last pass could not read; None if it could read all of them,
     or if no Quire auditor has made a pass yet."""
@@ -158,13 +161,16 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class MarkCount:
+    """A count of the marked ledgers."""
+
     marked: int = 0
+    """The number of marked ledgers."""
     failing: int = 0
-    """Of the marked ones."""
+    """The number of these whose last repair attempt failed."""
     failures: tuple[WhyNot, ...] = ()
-    """The first of these."""
+    """The first of the failing ledgers."""
     whole: bool = True
-    """Not: so far."""
+    """Whether all marks were counted. If not, the numbers are lower bounds."""
     malformed: tuple[str, ...] = ()
     """The paths of nodes in the tree of marks that are not marks."""
 
@@ -172,8 +178,10 @@ class MarkCount:
 async def count_marks(
     store: MetadataStore, *, clock: Clock | None = None
 ) -> AsyncIterator[MarkCount]:
-    """What was counted, after every `COUNTED_AT_ONCE` marks, and in the end all of it.
-    MetadataError. Cancel-safe."""
+    """Yield the count so far after every `COUNTED_AT_ONCE` marks, and the whole count at the end.
+
+    Raises MetadataError. Cancel-safe.
+    """
     failing = set(await failing_ledgers(store))
     marked = failed = 0
     told: list[WhyNot] = []
@@ -193,14 +201,20 @@ async def count_marks(
 async def overview(
     store: MetadataStore, *, clock: Clock | None = None, counted: MarkCount | None = None
 ) -> Overview:
-    """`counted`: the marks as somebody has counted them; None: they are counted now, all of them.
-    MetadataError. Cancel-safe."""
+    """Return the state of a cluster's autorecovery.
+
+    `counted` is an earlier count of the marks. If it is None, all marks are counted now. Raises
+    MetadataError. Cancel-safe.
+    """
     clock = clock or SystemClock()
     marks = ReplicationMarks(store)
     auditor: LockHolder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
-    damaged = [f"{path} is in the tree of marks, but is not a mark" for path in counted.malformed]
+    damaged = [
+        f"{path} is not a valid mark of an under-replicated ledger, and is ignored"
+        for path in counted.malformed
+    ]
     delay_s = 0
     try:
         delay_s = await marks.delay_s()

@@ -1,6 +1,6 @@
-"""What replication keeps in the metadata store: marks, locks, pauses and notes.
+"""The data that replication keeps in the metadata store: marks, locks, pauses and notes.
 
-`marks` and `locks` are the under-replication tree in Apache BookKeeper's layout, which Java's
-auditors and workers share. `pauses`, `job_announcements` and `notes` are values of Quire. Imports
-nothing of the room.
+`marks` and `locks` access the under-replication tree in Apache BookKeeper's layout, which Java's
+auditors and workers share. `pauses`, `job_announcements` and `notes` are values of Quire. This
+package imports nothing else of `replication`.
 """

@@ -1,6 +1,8 @@
-"""Jobs that run, wherever they do: each says so itself, in a node of its own that goes with its
-session, and how far it is, every few seconds. What nobody can read, or an earlier Quire began, is
-not known here; a job does its work all the same when it cannot say so.
+"""The running jobs of a cluster, on all machines.
+
+Each job announces itself in a node of its own, which disappears with its session, and updates its
+progress every few seconds. Jobs of earlier versions of Quire do not announce themselves. A job that
+cannot announce itself does its work all the same.
 """
 
 from __future__ import annotations
@@ -22,21 +24,22 @@ from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.replication.marks.pauses import KINDS
 
 SAY_INTERVAL_S = 5.0
-"""Between two times that a job says how far it is."""
+"""Seconds between two updates of a job's progress."""
 LEAVE_TIMEOUT_S = 2.0
-"""A job that has ended waits so long for the store to forget it; else its session does."""
+"""Seconds that a job which has ended waits for its announcement to be deleted. Otherwise the
+announcement disappears with the session."""
 RUNNING_MAX = 100
-"""That are told of."""
+"""The largest number of jobs that are listed."""
 TEXT_MAX = 200
-"""Characters of a text."""
+"""The largest number of characters of a text in an announcement."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How far a job is."""
+    """The progress of a job."""
 
     step: str = ""
-    """What it is at; with how much of it, where no ledgers are counted."""
+    """The current step, with its progress if no ledgers are counted."""
     ledgers: int = 0
     ledgers_done: int = 0
     bytes: int = 0
@@ -46,15 +49,15 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """What a job said of itself."""
+    """The announcement of a job."""
 
     kind: str
     target: str
     by: str
-    """The process."""
+    """The name of the process that runs the job."""
     started_ms: int
     said_ms: int
-    """When it said how far it is, by the calendar of its machine."""
+    """When the progress was updated, by the clock of the job's machine."""
     far: JobStatus
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +76,7 @@ class RunningJob:
 
 
 async def running_jobs(store: MetadataStore) -> list[RunningJob]:
-    """Those that say so, the first `RUNNING_MAX` by name. MetadataError. Cancel-safe."""
+    """Return the first `RUNNING_MAX` announced jobs by name. Raises MetadataError. Cancel-safe."""
     root = _root(store.uri)
     try:
         names = await store.tree.children(root)
@@ -84,7 +87,7 @@ async def running_jobs(store: MetadataStore) -> list[RunningJob]:
         try:
             return _decoded((await store.tree.read(f"{root}/{name}")).value)
         except NoSuchKeyError:
-            return None  # it has ended since
+            return None  # the job has ended since
 
     found = await each(names[:RUNNING_MAX], read)
     return [one for one in found if one is not None]
@@ -99,7 +102,7 @@ async def announced(
     now_ms: Callable[[], int],
     far: Callable[[], JobStatus],
 ) -> AsyncIterator[None]:
-    """While this is open, the job is among those that run. Never raises by itself."""
+    """Announce a job during the context. This never raises an error of its own."""
     one = _Announcement(store, kind, target, by, now_ms, far)
     tasks = TaskSet()
     tasks.start(one.say())
@@ -111,7 +114,7 @@ async def announced(
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await one.leave()
         except (QuireError, TimeoutError):
-            pass  # it goes with the session
+            pass  # the announcement disappears with the session
 
 
 class _Announcement:
@@ -135,8 +138,10 @@ class _Announcement:
         self._said: JobStatus | None = None
 
     async def say(self) -> None:
-        """Until it is cancelled. A session that was lost has taken the node along: it is made
-        again."""
+        """Update the announcement until cancelled.
+
+        If the session was lost, the node is gone, and is created again.
+        """
         while True:
             far = self._far()
             try:
@@ -144,11 +149,11 @@ class _Announcement:
                     await self._make(far)
                 self._said = far
             except QuireError:
-                pass  # tried again
+                pass  # retried after the interval
             await asyncio.sleep(SAY_INTERVAL_S)
 
     async def _put(self, far: JobStatus) -> bool:
-        """False: there is no node."""
+        """Update the node. Return False if it does not exist."""
         if far == self._said:
             return await self._tree.exists(self._path)
         try:
@@ -163,7 +168,8 @@ class _Announcement:
         try:
             await self._tree.commit(Create(self._path, value, ephemeral=True))
         except KeyExistsError:
-            # An answer was lost, or it is that of a session of ours that has ended, and goes soon.
+            # The answer to an earlier call was lost, or the node is of an earlier session of this
+            # process and disappears soon.
             await self._tree.commit(Put(self._path, value))
 
     async def leave(self) -> None:
@@ -180,7 +186,7 @@ class _Announcement:
 
 
 def _decoded(value: bytes) -> RunningJob | None:
-    """None: it makes no sense to this version."""
+    """Decode an announcement. Return None if this version does not understand it."""
     try:
         found = json.loads(value)
         known = {one.name for one in fields(JobStatus)}
@@ -197,7 +203,7 @@ def _decoded(value: bytes) -> RunningJob | None:
 
 
 def _root(uri: str) -> str:
-    """Beside the values of ours."""
+    """Return the path of the announcements, next to Quire's other values."""
     where = parse_uri(uri)
     root = where.root if where.driver is Driver.ZOOKEEPER else ""
     return f"{VALUES_ROOT}{root}/jobs/running"

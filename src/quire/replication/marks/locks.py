@@ -1,6 +1,6 @@
-"""Marks and locks of the under-replication tree, where Apache's auditor and workers have them.
+"""Marks and locks in the under-replication tree, which Apache's auditor and workers share.
 
-In ZooKeeper the tree lies below the ledgers root; the other stores have one of their own.
+In ZooKeeper, the tree is below the ledgers root. Other stores have a tree of their own.
 """
 
 from __future__ import annotations
@@ -28,47 +28,51 @@ from quire.metadata.tree import Create, Delete
 from quire.metadata.uri import replication_root as replication_root
 
 MARK_DEPTH = 4
-"""Nodes between `ledgers` and a mark."""
+"""The number of levels of nodes between `ledgers` and a mark."""
 
 _numbers = itertools.count(1)
-"""Tells the locks of one session apart."""
+"""Numbers that distinguish the locks of one session."""
 
 
 class LockHeldError(MetadataError):
-    """Somebody else works on this ledger's replicas."""
+    """Another process is repairing this ledger's replicas."""
 
 
 @dataclass(slots=True)
 class ReplicationLock:
-    """Held while its session lives."""
+    """A lock of one ledger, which is held as long as the session of the metadata store lives."""
 
     ledger_id: int
     mark: Versioned[Underreplicated] | None
-    """What was said of the ledger when the lock was taken; None: nothing."""
+    """The mark of the ledger when the lock was taken, or None if there was none."""
     unreadable: str = ""
-    """The reason why an existing mark cannot be read; '' if it can be read, or if there is none."""
+    """The reason why an existing mark cannot be read, or '' if it can be read or does not exist."""
 
 
 class ReplicationLocks:
+    """The marks and locks of a cluster's ledgers."""
+
     def __init__(self, store: MetadataStore, owner: str, clock: Clock) -> None:
-        """`owner` is what others see in our locks: a host, or a bookie's id."""
+        """Access marks and locks. `owner` is the name in locks: a host, or a bookie id."""
         self.root = replication_root(store.uri)
         self._store = store
         self._tree = store.tree
         self._owner = owner
         self._clock = clock
         self._made: dict[str, str] = {}
-        """Path -> tag of locks that are there, or may be."""
+        """The tags of locks that exist, or may exist, by their paths."""
         self._held: set[str] = set()
 
     @asynccontextmanager
     async def hold(self, ledger_id: int) -> AsyncGenerator[ReplicationLock, None]:
-        """The lock of this ledger, given back at the end. LockHeldError where somebody else has
-        it. Whoever needs the lock for safety does not have it: its session may be lost unseen. It
-        only keeps two from doing the same work; the metadata's version decides.
+        """Hold the lock of a ledger during the context.
 
-        A lock that cannot be given back, because the store does not answer, is given back by the
-        next `hold` or `tidy`."""
+        The lock only keeps two processes from doing the same work. It does not provide safety,
+        because its session may be lost unnoticed; the version of the metadata does. If the lock
+        cannot be released because the store does not answer, the next `hold` or `tidy` releases it.
+
+        Raises LockHeldError if another process holds the lock.
+        """
         await self.tidy()
         path = lock_path(self.root, ledger_id)
         session = self._tree.session_id
@@ -90,7 +94,7 @@ class ReplicationLocks:
         await self._tree.make_path(path.rpartition("/")[0])
         if path in self._held:
             raise _held(ledger_id, self._owner)
-        # Noted first: a call that is cancelled, or not answered, may have made it.
+        # Recorded first, because a call that is cancelled or not answered may have created it.
         self._made[path] = tag
         self._held.add(path)
         try:
@@ -105,7 +109,7 @@ class ReplicationLocks:
 
     async def _give_back(self, path: str, session: int) -> None:
         if self._tree.session_id != session:
-            # It went with its session, and the one that is there is somebody else's.
+            # The lock disappeared with its session. An existing one belongs to another process.
             self._made.pop(path, None)
             return
         try:
@@ -113,11 +117,11 @@ class ReplicationLocks:
         except NoSuchKeyError:
             pass  # the session was lost
         except MetadataError:
-            return  # it is tidied up later, or goes with the session
+            return  # it is released later, or disappears with the session
         self._made.pop(path, None)
 
     async def tidy(self) -> None:
-        """Give back what could not be given back before. MetadataError."""
+        """Release locks that could not be released before. Raises MetadataError."""
         for path, tag in list(self._made.items()):
             if path in self._held:
                 continue
@@ -131,7 +135,7 @@ class ReplicationLocks:
                 del self._made[path]
 
     async def held_by(self, ledger_id: int) -> LockHolder | None:
-        """Who works on the ledger's replicas; None: nobody."""
+        """Return the holder of a ledger's lock, or None if it is not locked."""
         try:
             found = await self._tree.read(lock_path(self.root, ledger_id))
         except NoSuchKeyError:
@@ -139,7 +143,7 @@ class ReplicationLocks:
         try:
             return LockHolder.decode(found.value)
         except ValueError:
-            return LockHolder("somebody who is not named")
+            return LockHolder("an unknown process")
 
     async def _who(self, path: str) -> str:
         try:
@@ -150,13 +154,15 @@ class ReplicationLocks:
     # -- marks --------------------------------------------------------------------------------
 
     async def mark(self, ledger_id: int, replicas: Sequence[str]) -> bool:
-        """Say that these bookies lack entries of the ledger, or cannot be reached. Of a bookie that
-        lives, workers read every entry that it should have. Nothing is written where that is said
-        already: then False. Safe to repeat."""
+        """Mark a ledger: these bookies lack entries of it, or cannot be reached.
+
+        Workers read every entry that a named bookie should have, if the bookie answers. Return
+        False if the mark says so already. Safe to repeat.
+        """
         return await mark_ledger(self._store, ledger_id, replicas, self._clock.now_ms())
 
     async def marked(self, ledger_id: int) -> Versioned[Underreplicated] | None:
-        """What is said of the ledger; None: it lacks nothing."""
+        """Return the mark of a ledger, or None if it is not marked."""
         path = mark_path_below(self.root, ledger_id)
         try:
             found = await self._tree.read(path)
@@ -170,10 +176,9 @@ class ReplicationLocks:
         return await self._tree.exists(path) or bool(await self.strays(ledger_id))
 
     async def strays(self, ledger_id: int) -> list[str]:
-        """Return the paths of other nodes beside the place of a ledger's mark.
+        """Return the paths of other nodes next to the path of a ledger's mark.
 
-        Nothing but the mark belongs there. Such a node was created by mistake, and is never
-        deleted.
+        Only the mark belongs there. Such a node was created by mistake, and is never deleted.
         """
         above, _, own = mark_path_below(self.root, ledger_id).rpartition("/")
         try:
@@ -183,8 +188,11 @@ class ReplicationLocks:
         return [f"{above}/{name}" for name in names if name != own]
 
     async def replicated(self, lock: ReplicationLock) -> bool:
-        """The ledger has all its replicas: remove its mark, unless it was marked again since the
-        lock was taken (rule 26). Whether it has none now."""
+        """Remove the mark of a ledger that has all its replicas.
+
+        If the ledger was marked again since the lock was taken, the mark stays, and the result is
+        False (rule 26).
+        """
         if lock.mark is None:
             return True
         path = mark_path_below(self.root, lock.ledger_id)
@@ -195,13 +203,13 @@ class ReplicationLocks:
             return True
         except VersionConflictError:
             return False
-        # Once only: versions begin anew with a mark that is made again.
+        # Remove it only once, because versions begin again with a new mark.
         lock.mark = None
         await self.clear_path(lock.ledger_id)
         return True
 
     async def clear_path(self, ledger_id: int) -> None:
-        """Remove what is left above a mark that was removed."""
+        """Remove the empty parents of a mark that was removed."""
         path = mark_path_below(self.root, ledger_id)
         for _ in range(MARK_DEPTH):
             path = path.rpartition("/")[0]
@@ -215,11 +223,11 @@ class ReplicationLocks:
 
 def _held(ledger_id: int, owner: str) -> LockHeldError:
     return LockHeldError(
-        f"the replicas of ledger {ledger_id} are worked on by {owner}",
-        remedy="Try again when that is done",
+        f"{owner} is repairing the replicas of ledger {ledger_id}",
+        remedy="Try again when it is done",
     )
 
 
 def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
-    """Return a sentence about nodes that are where the mark of a ledger belongs."""
-    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, but is not its mark"
+    """Return a sentence about misplaced nodes next to the path of a ledger's mark."""
+    return f"{strays[0]} is in the place of the mark of ledger {ledger_id}, but is not its mark"

@@ -1,8 +1,7 @@
-"""The rest of the under-replication tree: which ledgers are marked, and what auditors and operators
-tell each other through it.
+"""The rest of the under-replication tree: the marked ledgers, and the settings and requests that
+auditors and operators exchange through it.
 
-Whatever is there may have been written by Java's auditor, workers or shell, and may be read by
-them.
+Java's auditor, workers and shell read and write the same nodes.
 """
 
 from __future__ import annotations
@@ -40,19 +39,21 @@ from quire.replication.marks.locks import MARK_DEPTH, replication_root
 MALFORMED_MAX = 100
 """The number of misplaced nodes that one walk over the marks names."""
 CHANGES_MAX = 10
-"""Of a node, by others, in a row: behind it who wants to change it is told."""
+"""The number of changes of a node by others in a row after which a change fails."""
 
 
 class ReplicationMarks:
-    """Calls raise MetadataError. Reads are cancel-safe; of a change that was cancelled the outcome
-    is unknown."""
+    """The marks of all ledgers, and the settings of autorecovery in the metadata store.
+
+    Calls raise MetadataError. Reads are cancel-safe. The outcome of a cancelled change is unknown.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self.root = replication_root(store.uri)
         self._tree = store.tree
 
     async def prepare(self) -> None:
-        """Make what is missing. MetadataError for a tree of a form that we do not know."""
+        """Create missing parts of the tree. Raises MetadataError if it has an unknown layout."""
         layout = f"{self.root}/{LAYOUT}"
         await self._tree.make_path(layout, LAYOUT_VALUE)
         value = (await self._tree.read(layout)).value
@@ -60,8 +61,8 @@ class ReplicationMarks:
             check_layout(value)
         except ValueError as error:
             raise MetadataError(
-                f"{layout} is not that of an under-replication tree that Quire knows: {error}",
-                remedy="Use the version of BookKeeper that made it",
+                f"{layout} is not a layout of the under-replication tree that Quire knows: {error}",
+                remedy="Use the version of BookKeeper that created it",
             ) from None
         await self._tree.make_path(f"{self.root}/{LEDGERS}")
         await self._tree.make_path(f"{self.root}/{LOCKS}")
@@ -114,10 +115,10 @@ class ReplicationMarks:
         try:
             await self._tree.commit(Delete("/".join((self.root, LEDGERS, *groups))))
         except (NoSuchKeyError, NotEmptyError):
-            pass  # others were here
+            pass  # another process removed or used it
 
     async def _names(self, groups: list[str] | tuple[()], rng: random.Random | None) -> list[str]:
-        """To be taken from the end."""
+        """Return the names of the children, to be taken from the end of the list."""
         try:
             names = await self._tree.children("/".join((self.root, LEDGERS, *groups)))
         except NoSuchKeyError:
@@ -129,7 +130,7 @@ class ReplicationMarks:
         return names
 
     async def locked(self) -> set[int]:
-        """Ledgers that somebody works on."""
+        """Return the ledgers that are being repaired."""
         try:
             names = await self._tree.children(f"{self.root}/{LOCKS}")
         except NoSuchKeyError:
@@ -137,17 +138,20 @@ class ReplicationMarks:
         return {found for name in names if (found := locked_ledger(name)) is not None}
 
     def watch_ledgers(self, changed: Callable[[], None]) -> Watch:
-        """Call `changed` when there may be something where there was nothing: not for every mark,
-        only for the first ones of a stretch of ids."""
+        """Call `changed` when ledgers may have been marked.
+
+        It is not called for every mark, but only for the first ones in a range of ids.
+        """
         return self._tree.watch_children(f"{self.root}/{LEDGERS}", lambda names: changed())
 
-    # -- switched off -------------------------------------------------------------------------
+    # -- the switch ---------------------------------------------------------------------------
 
     async def enabled(self) -> bool:
+        """Return whether autorecovery is enabled in the cluster."""
         return not await self._tree.exists(f"{self.root}/{DISABLE}")
 
     async def enable(self) -> bool:
-        """Whether that changed anything."""
+        """Enable autorecovery. Return False if it was enabled already."""
         try:
             await self._tree.commit(Delete(f"{self.root}/{DISABLE}"))
         except NoSuchKeyError:
@@ -155,8 +159,10 @@ class ReplicationMarks:
         return True
 
     async def disable(self) -> bool:
-        """Auditors and workers of the cluster, Java's too, begin nothing new. Whether that changed
-        anything."""
+        """Disable autorecovery: auditors and workers, Java's included, start no new work.
+
+        Return False if it was disabled already.
+        """
         await self._tree.make_path(self.root)
         try:
             await self._tree.commit(Create(f"{self.root}/{DISABLE}"))
@@ -169,11 +175,13 @@ class ReplicationMarks:
             f"{self.root}/{DISABLE}", lambda value: changed(value is None)
         )
 
-    # -- how long a lost bookie is waited for -------------------------------------------------
+    # -- the delay ----------------------------------------------------------------------------
 
     async def delay_s(self) -> int:
-        """Return the seconds for which a single lost bookie is waited for before its ledgers are
-        copied; 0 where none are set."""
+        """Return the seconds to wait for a lost bookie before its ledgers are copied.
+
+        The result is 0 if no delay is set.
+        """
         try:
             found = await self._tree.read(f"{self.root}/{DELAY}")
         except NoSuchKeyError:
@@ -181,7 +189,7 @@ class ReplicationMarks:
         return self._delay(found)
 
     async def set_delay(self, seconds: int) -> None:
-        """It wakes the auditor, also where it changes nothing (`trigger`)."""
+        """Set the delay. This wakes the auditor even if the value is the same (`trigger`)."""
         await self._tree.make_path(self.root)
         path = f"{self.root}/{DELAY}"
         for _ in range(CHANGES_MAX):
@@ -196,28 +204,29 @@ class ReplicationMarks:
             except KeyExistsError:
                 pass
         raise MetadataError(
-            f"{path} was made and removed by others {CHANGES_MAX} times, and is not set",
+            f"the delay was not set: other processes created and removed {path} {CHANGES_MAX} "
+            "times meanwhile",
             remedy="Try again",
         )
 
     async def begin_delay(self, seconds: int) -> None:
-        """Where none is set."""
+        """Set the delay if none is set."""
         await self._tree.make_path(f"{self.root}/{DELAY}", delay_value(seconds))
 
     async def trigger(self) -> None:
-        """Wake the auditor: it looks for lost bookies at once, without delay."""
+        """Make the auditor look for lost bookies at once, without delay."""
         await self.set_delay(await self.delay_s())
 
     def watch_delay(self, changed: Callable[[int, int], None]) -> Watch:
-        """Call `changed` with the seconds and the version of the node: now, and each time that it
-        is written."""
+        """Call `changed` with the seconds and the version of the node, now and whenever it is
+        written."""
 
         def look(value: Versioned[bytes] | None) -> None:
             if value is not None:
                 try:
                     changed(self._delay(value), value.version)
                 except MetadataError:
-                    pass  # whoever reads it is told
+                    pass  # `delay_s` raises the error
 
         return self._tree.watch_value(f"{self.root}/{DELAY}", look)
 
@@ -227,13 +236,13 @@ class ReplicationMarks:
         except ValueError:
             raise UnreadableMetadataError(
                 f"{self.root}/{DELAY} is {found.value[:40]!r}, not a number of seconds",
-                remedy="Set it: quire autorecovery delay SECONDS",
+                remedy="Set it with `quire autorecovery delay SECONDS`",
             ) from None
 
     # -- periodic checks ----------------------------------------------------------------------
 
     async def checked_ms(self, name: str) -> int | None:
-        """When this check was last done; None: never."""
+        """Return when this check was last done, or None if never."""
         try:
             found = await self._tree.read(f"{self.root}/{name}")
             return checked_at(found.value)

@@ -3,9 +3,9 @@
 They say why the last repair of a ledger failed, what a pass skipped, what a check of placement
 found, and which lost bookie the auditor waits for.
 
-No decision about data depends on a note. They are values of Quire, outside of what Apache's tools
-read, because Apache's text format of a mark has no field for them. The failure of a ledger is
-deleted with its mark; where a Java worker repaired the ledger, it stays for a while and is not
+No decision about data depends on a note. Notes are values of Quire that Apache's tools do not read,
+because Apache's text format of a mark has no field for them. The note about a ledger's failure is
+deleted with its mark. If a Java worker repaired the ledger, the note stays for a while, and is not
 shown.
 """
 
@@ -21,50 +21,50 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import Unread, named_ledgers
 
 MISPLACED_TOLD_MAX = 20
-"""Of what a check of placement has found."""
+"""The number of misplaced ledgers that the note of a placement check names."""
 _KEY = ("autorecovery", "failures")
 _PLACEMENT = ("autorecovery", "placement")
 _UNREADABLE = ("autorecovery", "unreadable")
 _WAITING = ("autorecovery", "waiting")
 _ATTEMPTS = 5
-"""Of noting one failure, against others that note theirs."""
+"""The number of attempts to write a note while other processes write theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """Why a worker gave a ledger up, for now."""
+    """The last failed attempt to repair a ledger."""
 
     reason: str
     at_ms: int
     attempts: int
-    """In a row."""
+    """The number of failed attempts in a row."""
     next_attempt_ms: int
     by: str
-    """The worker."""
+    """The name of the worker's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementCheck:
-    """What the last check of placement has found."""
+    """The result of the last check of placement."""
 
     at_ms: int
     ledgers: int
-    """That were looked at."""
+    """The number of ledgers that were examined."""
     misplaced: int
-    """Those that lie otherwise than the policy of the auditor wants."""
+    """The number of these that violate the placement policy of the auditor."""
     first: tuple[int, ...]
-    """Some of these."""
+    """Some of the misplaced ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedBookie:
-    """A lost bookie that the auditor gives time to come back."""
+    """A lost bookie that the auditor waits for."""
 
     bookie: str
     since_ms: int
-    """When it was missed."""
+    """When the bookie was found to be missing."""
     until_ms: int
-    """From then on its ledgers are copied."""
+    """When the auditor stops waiting, and the bookie's ledgers are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class UnreadableLedgers:
 
     def sentence(self) -> str:
         """Return the number of ledgers, the first of them, and the first reason."""
-        why = self.first[0][1] if self.first else "no reason is noted"
+        why = self.first[0][1] if self.first else "the reason is not known"
         return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
 
 
@@ -89,7 +89,7 @@ N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, AwaitedBookie)
 
 
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
-    """None: nothing is noted there, or nothing that can be understood."""
+    """Return a note, or None if there is none that can be decoded."""
     try:
         return make(**json.loads((await store.read_value(key)).value))
     except (NoSuchKeyError, ValueError, TypeError):
@@ -112,15 +112,18 @@ async def _write(store: MetadataStore, key: Key, note: Note) -> None:
 
 
 async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
+    """Return the note about the last failed repair of a ledger, or None."""
     return await _read(store, (*_KEY, str(ledger_id)), LastFailure)
 
 
 async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
-    """The last one counts. It is only told: no decision about data rests on it."""
+    """Store a note about a failed repair of a ledger. It replaces an earlier one."""
     await _write(store, (*_KEY, str(ledger_id)), failure)
 
 
 async def last_placement(store: MetadataStore) -> PlacementCheck | None:
+    """Return the note about the last check of placement, or None."""
+
     def made(first: list[int], **rest: Any) -> PlacementCheck:
         return PlacementCheck(first=tuple(first), **rest)
 
@@ -128,7 +131,7 @@ async def last_placement(store: MetadataStore) -> PlacementCheck | None:
 
 
 async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
-    """The last one counts."""
+    """Store a note about a check of placement. It replaces an earlier one."""
     await _write(store, _PLACEMENT, found)
 
 
@@ -142,8 +145,10 @@ async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
 
 
 async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> None:
-    """Store a note of the ledgers that a pass skipped. It replaces the last note, or removes it if
-    none was skipped."""
+    """Store a note about the ledgers that a pass skipped.
+
+    It replaces an earlier one. If no ledger was skipped, the earlier note is deleted.
+    """
     if not unread:
         await store.delete_value(_UNREADABLE)
         return
@@ -152,7 +157,7 @@ async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> 
 
 
 async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | None:
-    """None: no bookie is waited for any more, or none was."""
+    """Return the lost bookie that the auditor waits for at this time, or None."""
 
     def made(**note: Any) -> AwaitedBookie | None:
         found = AwaitedBookie(**note)
@@ -162,7 +167,7 @@ async def last_waiting(store: MetadataStore, now_ms: int) -> AwaitedBookie | Non
 
 
 async def note_waiting(store: MetadataStore, found: AwaitedBookie) -> None:
-    """The last one counts, until it comes to its end by itself: nobody takes it back."""
+    """Store a note about a bookie that is waited for. It is valid until the end of the wait."""
     await _write(store, _WAITING, found)
 
 
@@ -171,5 +176,5 @@ async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
 
 
 async def failing_ledgers(store: MetadataStore) -> list[int]:
-    """Ledgers of which a failure is noted, marked or not."""
+    """Return the ledgers with a note about a failure, marked or not."""
     return sorted(int(name) for name in await store.list_values(_KEY) if name.isdecimal())

@@ -1,8 +1,9 @@
-"""Jobs that somebody has paused. It stands in the metadata store, so that whoever does the work
-sees it within seconds, in whichever process, and keeps to it when it is started again.
+"""Paused jobs.
 
-A job stops between two ledgers, when nothing is locked or half done. What it is called by is its
-kind and its target: `recover 10.0.0.1:3181`, `rebalance cluster`.
+A pause is stored in the metadata store, so that the job notices it within seconds, on whichever
+machine it runs, and observes it when it is started again. The job stops between two ledgers, when
+nothing is locked or incomplete. A job is identified by its kind and its target, for example
+`recover 10.0.0.1:3181` or `rebalance cluster`.
 """
 
 from __future__ import annotations
@@ -23,37 +24,41 @@ from quire.errors import (
 from quire.metadata.interface import MetadataStore
 
 LOOK_INTERVAL_S = 2.0
-"""Between two looks of a job whether it is paused."""
+"""Seconds between two checks of a job whether it is paused."""
 KINDS = ("recover", "decommission", "rebalance")
 CLUSTER = "cluster"
-"""The target of what is about all bookies."""
+"""The target of a job that applies to all bookies."""
 _KEY = ("jobs", "paused")
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
+    """The pause of one job."""
+
     kind: str
     target: str
     by: str
-    """Who paused it."""
+    """The name of the process that paused the job."""
     at_ms: int
 
 
 class Pauses:
-    """Calls raise MetadataError. Cancel-safe."""
+    """The paused jobs of a cluster. Calls raise MetadataError, and are cancel-safe."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def pause(self, one: Pause) -> bool:
-        """False: it was paused already. UsageError for a kind of job, or a target, that there
-        cannot be."""
+        """Pause a job. Return False if it was paused already.
+
+        Raises UsageError for an unknown kind of job or an invalid target.
+        """
         if one.kind not in KINDS:
-            raise UsageError(f"there are no jobs {one.kind!r}: use one of {', '.join(KINDS)}")
+            raise UsageError(f"{one.kind!r} is not a kind of job: use one of {', '.join(KINDS)}")
         if one.kind != "rebalance":
             check_bookie_id(one.target)
         elif one.target != CLUSTER:
-            raise UsageError(f"rebalance is about the whole {CLUSTER}, not about {one.target!r}")
+            raise UsageError(f"rebalance applies to the whole {CLUSTER}, not to {one.target!r}")
         value = json.dumps(asdict(one)).encode()
         try:
             await self._store.write_value(_key(one.kind, one.target), value, None)
@@ -62,7 +67,7 @@ class Pauses:
         return True
 
     async def resume(self, kind: str, target: str) -> bool:
-        """False: it was not paused."""
+        """Resume a job. Return False if it was not paused."""
         key = _key(kind, target)
         try:
             await self._store.delete_value(key, (await self._store.read_value(key)).version)
@@ -71,7 +76,7 @@ class Pauses:
         return True
 
     async def of(self, kind: str, target: str) -> Pause | None:
-        """None: it is not paused."""
+        """Return the pause of a job, or None if it is not paused."""
         try:
             found = await self._store.read_value(_key(kind, target))
         except NoSuchKeyError:
@@ -79,6 +84,7 @@ class Pauses:
         return _decoded(found.value, kind, target)
 
     async def all(self) -> list[Pause]:
+        """Return all pauses."""
         found = []
         for name in await self._store.list_values(_KEY):
             kind, _, target = name.partition(" ")
@@ -92,7 +98,7 @@ def _key(kind: str, target: str) -> tuple[str, ...]:
 
 
 def _decoded(value: bytes, kind: str, target: str) -> Pause:
-    """What cannot be understood pauses all the same."""
+    """Decode a pause. A value that cannot be decoded pauses the job all the same."""
     try:
         return Pause(**json.loads(value))
     except (ValueError, TypeError):
@@ -100,7 +106,10 @@ def _decoded(value: bytes, kind: str, target: str) -> Pause:
 
 
 class PauseGate:
-    """Where a job waits while it is paused. `changed` is told when it begins and ends to wait."""
+    """The gate at which a job waits while it is paused.
+
+    `changed` is called with the pause when the job begins to wait, and with None when it resumes.
+    """
 
     def __init__(
         self,
@@ -116,11 +125,14 @@ class PauseGate:
         self._paused: Pause | None = None
         self._looked_s: float | None = None
         self._lock = asyncio.Lock()
-        """Nobody goes by what is not known yet, as another part of the job is still asking."""
+        """A lock that makes other parts of the job wait while one part asks the store."""
 
     async def passes(self) -> None:
-        """Returns once the job may go on. Does not raise: a store that does not answer changes
-        nothing. Cancel-safe."""
+        """Wait while the job is paused.
+
+        This does not raise: if the store does not answer, the last known state applies.
+        Cancel-safe.
+        """
         while True:
             async with self._lock:
                 await self._look()
@@ -129,7 +141,7 @@ class PauseGate:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _look(self) -> None:
-        """At most every `LOOK_INTERVAL_S`, by however many parts of the job."""
+        """Ask the store, at most every `LOOK_INTERVAL_S` for all parts of the job together."""
         now_s = asyncio.get_running_loop().time()
         if self._looked_s is not None and now_s - self._looked_s < LOOK_INTERVAL_S:
             return
@@ -137,7 +149,7 @@ class PauseGate:
             found = await self._pauses.of(self._kind, self._target)
         except MetadataError:
             found = self._paused
-        self._looked_s = now_s  # whoever is cancelled before has not looked
+        self._looked_s = now_s  # set last, so that a cancelled look does not count
         if found != self._paused:
             self._paused = found
             self._changed(found)

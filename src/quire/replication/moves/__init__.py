@@ -1,5 +1,5 @@
-"""Operations that move replicas from bookie to bookie: recover, decommission and rebalance.
+"""Operations that move replicas between bookies: recover, decommission and rebalance.
 
 Start with `recover`, which the other two build on. `rebalance_plan` decides which replicas to move,
-without I/O. Imports `marks`, `repair`, and the defaults of `autorecovery`.
+without I/O. This package imports `marks`, `repair`, and the defaults of `autorecovery`.
 """

@@ -1,19 +1,19 @@
 """The permanent removal of a bookie (replication spec, 12.5).
 
 The bookie gets no new ledgers, its entries are copied to others, and when no metadata names it any
-more, its cookie is removed. A ledger whose metadata cannot be read may name the bookie: then
-everything else is done, and the cookie stays.
+more, its cookie is removed. If the metadata of a ledger cannot be read, the ledger may name the
+bookie. Then everything else is done, and the cookie stays.
 
-    order DRAIN          the bookie makes itself read-only, so that no client of any kind places a
-                         ledger on it and writers replace it; one that is stopped reads the order
-                         when it comes back
-    copies               ledger by ledger, from it as well while it lives
-    nothing names it     looked at again from the beginning, after the last copy
-    order RETIRED        from here on the job cannot be called off
-    cookie               removed, in the version that was there at the beginning; the bookie sees
-                         that and ends; then the order is taken back
+    order DRAIN          the bookie makes itself read-only, so that no client places a ledger on it
+                         and writers replace it; a stopped bookie reads the order when it starts
+    copies               are made ledger by ledger, also from the bookie if it is running
+    another pass         checks all ledgers again from the beginning, after the last copy
+    order RETIRED        makes the job irrevocable
+    cookie               is removed in the version that it had at the beginning; the bookie notices
+                         that and ends; then the order is withdrawn
 
-Each step can be told from what is stored, so a job that ended at any moment goes on there.
+What is stored shows which step was reached, so a job that was interrupted at any moment continues
+there.
 """
 
 from __future__ import annotations
@@ -55,29 +55,31 @@ from quire.replication.moves.recover import (
 )
 
 DRAIN_WAIT_S = 20.0
-"""How long a bookie has to make itself read-only."""
+"""Seconds that a bookie may take to make itself read-only."""
 RETIRE_WAIT_S = 20.0
-"""How long it has to end, once it was decommissioned."""
+"""Seconds that a decommissioned bookie may take to end."""
 SETTLE_S = 3.0
-"""Between the moment in which the bookie was seen read-only and the last look at all ledgers: by
-then clients have seen it too."""
+"""Seconds between the observation that the bookie is read-only and the last pass over all ledgers.
+By then, clients have noticed it too."""
 POLL_S = 0.2
 RETIRE_ATTEMPTS = 5
 PASSES_MAX = 20
-"""Looks at all ledgers. A pass follows another while ledgers that name the bookie turn up, and are
-copied."""
+"""The largest number of passes over all ledgers. Passes are repeated while ledgers that name the
+bookie are found and copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decommissioned:
+    """The result of a decommissioning."""
+
     moved: RecoverResult
     alive: bool
-    """It was registered when the job began."""
+    """Whether the bookie was registered when the job began."""
     drained: bool = False
-    """No metadata names it."""
+    """Whether no metadata names the bookie any more."""
     cookie_removed: bool = False
     ended: bool = False
-    """It is registered no more."""
+    """Whether the bookie is no longer registered."""
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         return {
@@ -101,24 +103,27 @@ async def decommission(
     options: MoveOptions = DEFAULT_OPTIONS,
     progress: JobProgress | None = None,
 ) -> Decommissioned:
-    """Empty a bookie, living or stopped, and remove its cookie (not with `keep_cookie`: then it
-    stays read-only and empty, until the order is taken back with `take_back`).
+    """Empty a bookie, running or stopped, and remove its cookie.
 
-    On return the copies that the result counts are durable and named in the metadata; `drained`
-    says that nothing names the bookie any more. `owner` is what others see in the order. Safe to
-    repeat and to run several times at once. Cancelled it leaves the bookie read-only, with what was
-    copied copied: go on, or take the order back.
+    With `keep_cookie`, the bookie stays read-only and empty until `take_back` withdraws the order.
+    On return, the copies that the result counts are durable and named in the metadata. `drained`
+    says that no metadata names the bookie any more. `owner` is the name in the order. The job may
+    be repeated, and run several times at once. If it is cancelled, the bookie stays read-only and
+    the copies made so far remain: continue the job, or withdraw the order.
 
-    Raises UsageError for an unknown bookie, and MetadataError. Raises JobError if the bookie
-    continues to take entries (Apache's bookies do not know the order), or was created again
-    meanwhile. Raises MetadataWentBackError if the store went back to an older state: ledgers that
-    it does not name may be on this bookie alone.
+    Raises:
+        UsageError: The bookie is not known.
+        JobError: The bookie continues to accept entries (Apache's bookies do not know the order),
+            or was created again meanwhile.
+        MetadataWentBackError: The store went back to an older state: ledgers that it does not have
+            may be only on this bookie.
+        MetadataError: The metadata store failed.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     cookie = await job.cookie()
     order = await read_order(client.metadata, bookie)
     alive = await job.registered()
-    if order is None:  # else it was begun before
+    if order is None:  # otherwise the job was begun before
         await check_bookie(client, bookie, even_if_alive=True)
     unread = Unread()
     moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
@@ -127,8 +132,8 @@ async def decommission(
     if cookie is None and order is None and not alive and not moves:
         but = f" (the metadata of {unread} cannot be read)" if unread else ""
         raise UsageError(
-            f"no bookie {bookie} is known: nothing names it{but}, and it has no cookie",
-            remedy="`quire cluster bookies` lists those that are registered",
+            f"bookie {bookie} is not known: no ledger names it{but}, and it has no cookie",
+            remedy="`quire cluster bookies` lists the registered bookies",
         )
     await check_not_back(client.metadata)
     if order is None or order.value.what is not What.RETIRED:
@@ -143,7 +148,7 @@ async def decommission(
     if cookie is not None:
         await job.remove_cookie(cookie)
     ended = await job.end(version)
-    # A client that had not heard yet may have named it once more.
+    # A client that did not know yet may have used the bookie once more.
     unread = Unread()
     late = await job.pass_over(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
@@ -153,14 +158,17 @@ async def decommission(
 
 
 async def take_back(client: Client, bookie: str) -> bool:
-    """Take the order back, so that the bookie is writable again; False where there was none. Copies
-    stay where they are. UsageError once it was decommissioned. Cancel-safe; MetadataError."""
+    """Withdraw the order, so that the bookie becomes writable again.
+
+    Return False if there was no order. Copies stay where they are. Raises UsageError if the bookie
+    was already decommissioned, and MetadataError. Cancel-safe.
+    """
     found = await read_order(client.metadata, bookie)
     if found is None:
         return False
     if found.value.what is What.RETIRED:
         raise UsageError(
-            f"bookie {bookie} was decommissioned: it has no cookie any more",
+            f"bookie {bookie} is already decommissioned, and its cookie was removed",
             remedy="Start a new bookie on an empty directory",
         )
     await withdraw_order(client.metadata, bookie, found.version)
@@ -185,8 +193,10 @@ class _Decommissioning:
         return (await self.client.metadata.bookies()).find(self.bookie) is not None
 
     async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
-        """Give the order and wait until the bookie is not writable; JobError, and no order, where
-        it stays so."""
+        """Give the order and wait until the bookie is not writable.
+
+        If it stays writable, withdraw the order and raise JobError.
+        """
         if found is None:
             try:
                 await give_order(self.client.metadata, self.bookie, order, None)
@@ -197,8 +207,8 @@ class _Decommissioning:
         if found is None:
             await withdraw_order(self.client.metadata, self.bookie)
         raise JobError(
-            f"bookie {self.bookie} goes on taking entries: it does not follow Quire's orders, or "
-            "does not answer; nothing was changed",
+            f"bookie {self.bookie} still accepts entries: it does not follow Quire's orders, or "
+            "does not respond; nothing was changed",
             remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly), or "
             "stop the bookie",
         )
@@ -208,8 +218,11 @@ class _Decommissioning:
 
     async def empty(self) -> RecoverResult:
         """Make passes over all ledgers until one finds none that names the bookie, or nothing more
-        can be done. A ledger that the last pass could not read may name it. Then the result is not
-        complete, and the bookie keeps its cookie."""
+        can be done.
+
+        A ledger that the last pass could not read may name the bookie. Then the result is not
+        complete, and the bookie keeps its cookie.
+        """
         loop = asyncio.get_running_loop()
         settled = loop.time() + SETTLE_S
         total: RecoverResult | None = None
@@ -247,8 +260,11 @@ class _Decommissioning:
         )
 
     async def retire(self, order: Order) -> int | None:
-        """Nobody can take it back from here on. The version of the order; None: another job has
-        come to its end meanwhile. JobError where it was taken back before."""
+        """Make the decommissioning irrevocable, and return the version of the order.
+
+        The result is None if another job completed the decommissioning meanwhile. Raises JobError
+        if the order was withdrawn before.
+        """
         store = self.client.metadata
         for _ in range(RETIRE_ATTEMPTS):
             found = await read_order(store, self.bookie)
@@ -263,8 +279,8 @@ class _Decommissioning:
             except (VersionConflictError, NoSuchKeyError):
                 continue
         raise JobError(
-            f"the decommissioning of bookie {self.bookie} was called off meanwhile: it may take "
-            "entries again, and keeps its cookie",
+            f"the decommissioning of bookie {self.bookie} was cancelled meanwhile: the bookie may "
+            "accept entries again, and keeps its cookie",
         )
 
     async def remove_cookie(self, cookie: Versioned[bytes]) -> None:
@@ -272,19 +288,19 @@ class _Decommissioning:
             await self.client.metadata.delete_cookie(self.bookie, cookie.version)
         except VersionConflictError:
             raise JobError(
-                f"the cookie of bookie {self.bookie} was changed meanwhile: it is kept",
-                remedy="See who has made the bookie anew, and begin again",
+                f"the cookie of bookie {self.bookie} was changed meanwhile, and is kept",
+                remedy="Find out who created the bookie again, and repeat the command",
             ) from None
 
     async def end(self, version: int | None) -> bool:
-        """Wait until it is gone, and take the order back."""
+        """Wait until the bookie is no longer registered, and withdraw the order."""
         if not await self._within(RETIRE_WAIT_S, self._unregistered):
-            return False  # the order stays: it must not become writable again
+            return False  # the order stays, so that the bookie does not become writable again
         if version is not None:
             try:
                 await withdraw_order(self.client.metadata, self.bookie, version)
             except VersionConflictError:
-                pass  # another bookie of this name is being taken away already
+                pass  # another bookie with this id is already being decommissioned
         return True
 
     async def _unregistered(self) -> bool:
@@ -301,7 +317,7 @@ class _Decommissioning:
 
 
 def together(before: RecoverResult, now: RecoverResult) -> RecoverResult:
-    """Two passes as one. A ledger that is in both counts once in what there was to do."""
+    """Combine the results of two passes. A ledger in both counts once in `moves`."""
     again = {one.ledger for one in before.moves}
     return replace(
         now,

@@ -1,7 +1,8 @@
-"""Replicas moved from the fullest bookies to the emptiest, after a bookie was added.
+"""Moving replicas from the fullest bookies to the emptiest, for example after adding a bookie.
 
-A move is a copy to the new member, durable there, and then one compare-and-swap: at no moment has
-an entry fewer copies than before. The former member's copy is garbage that it collects by itself
+A move copies entries to the new member, waits until they are durable there, and then changes the
+metadata by one compare-and-swap. So an entry never has fewer copies than before. The former
+member's copy becomes garbage, which that bookie collects by itself
 (`quire.bookie.background.over_replicated`).
 """
 
@@ -41,35 +42,39 @@ from quire.replication.repair.fragment import CopyBatch, CopyResult
 from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
-"""For the places of all bookies to be known."""
+"""Seconds to wait until the locations of all bookies are known."""
 STALE = "the segment has changed since the plan was made"
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
+    """The options of a rebalancing."""
+
     target_spread_percent: float = TARGET_SPREAD_PERCENT
     max_bytes: int | None = None
-    """Copied, at most; None: no bound."""
+    """The largest number of bytes to copy, or None for no limit."""
     parallel: int = PARALLEL
     bytes_per_s: float | None = None
-    """Written, by the whole job; None: no bound."""
+    """The rate at which the whole job writes, or None for no limit."""
     password: bytes = b""
-    """Of ledgers whose metadata has none."""
+    """The password of ledgers whose metadata does not contain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalanced:
+    """The result of a rebalancing."""
+
     dry_run: bool
     plan: RebalancePlan
     moved: int = 0
-    """Replicas that stand elsewhere now."""
+    """The number of replicas that were moved."""
     entries: int = 0
     bytes: int = 0
-    """Payload that was copied."""
+    """The bytes of payload that were copied."""
     left: tuple[RemainingLedger, ...] = ()
-    """Moves of the plan that were not done. The next run plans anew."""
+    """The moves of the plan that were not done. The next run makes a new plan."""
     unreadable: tuple[RemainingLedger, ...] = ()
-    """Some of the ledgers whose metadata cannot be read. The plan leaves them where they are."""
+    """Some of the ledgers whose metadata cannot be read. They are not moved."""
     unreadable_count: int = 0
     """The number of these ledgers."""
 
@@ -108,12 +113,13 @@ async def rebalance(
     options: RebalanceOptions = RebalanceOptions(),
     progress: JobProgress | None = None,
 ) -> Rebalanced:
-    """Plan, and carry it out. On return the moves that the result counts are durable and named in
-    the metadata. `allowed` says on which bookies a ledger may be left; None: where the client's
-    placement policy would have it.
+    """Make a plan and carry it out.
 
-    Only complete segments are moved, from and to writable bookies. Safe to repeat, to cancel, and
-    beside other jobs. Raises MetadataError; what else goes wrong with a move is in the result.
+    On return, the moves that the result counts are durable and named in the metadata. `allowed`
+    decides on which bookies a ledger may be; if it is None, the client's placement policy decides.
+    Only complete segments are moved, from and to writable bookies. The job may be repeated,
+    cancelled, and run together with other jobs. Raises MetadataError; errors of single moves are in
+    the result.
     """
     progress, unread = progress or NoProgress(), Unread()
     plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
@@ -139,7 +145,7 @@ async def plan_for(
     Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
     """
     progress = progress or NoProgress()
-    progress.begin("looking at ledgers", 0, 0)
+    progress.begin("examining ledgers", 0, 0)
     stock = BookieContents()
 
     async def count(ledger_id: int) -> None:
@@ -187,7 +193,7 @@ async def carry_out(
     options: RebalanceOptions,
     progress: JobProgress,
 ) -> Rebalanced:
-    """Moves of one ledger follow each other; ledgers are worked on some at a time."""
+    """Carry out a plan. Several ledgers are moved at once, but each ledger's moves one by one."""
     by_ledger: dict[int, list[PlannedMove]] = {}
     for move in plan.moves:
         by_ledger.setdefault(move.ledger, []).append(move)
@@ -240,7 +246,7 @@ class _Moving:
                         begun = []
                 self._named(await batch.name(), begun, waiting)
         except NoSuchLedgerError:
-            return  # deleted: nothing of it is to be moved any more
+            return  # the ledger was deleted
         except QuireError as error:
             for move in waiting.values():
                 self._leave(move, str(error))
@@ -290,7 +296,7 @@ def _rounds(moves: Sequence[PlannedMove]) -> list[dict[int, PlannedMove]]:
 
 
 def _fragment(fragments: Mapping[int, Fragment], move: PlannedMove) -> Fragment | None:
-    """The segment as it is now, if the move still fits."""
+    """Return the present state of the segment, or None if the move no longer applies."""
     fragment = fragments.get(move.segment_first)
     if fragment is None:
         return None

@@ -1,10 +1,10 @@
-"""Which replicas to move so that bookies hold about the same, with as few bytes moved as can be.
-Pure: what there is, and who may stand where, is handed in.
+"""The choice of replicas to move so that bookies hold about the same, with few bytes moved.
 
-Bytes are estimated from the metadata (`fragments.entry_bytes`). A byte that goes from a bookie
-above the mean to one below it, and no further, is never moved in vain; so the fullest gives to the
-emptiest, the largest replica first that takes neither past the mean. Where none is small enough,
-one may be taken past it, as long as the fuller of the two becomes less full by it.
+This module has no I/O: the contents of bookies and the allowed ensembles are arguments. Bytes are
+estimated from the metadata (`fragments.entry_bytes`). A move from a bookie above the mean to one
+below it is never in vain if neither crosses the mean. So the fullest bookie gives to the emptiest,
+and the largest replica that fits is moved first. If no replica is small enough, one bookie may
+cross the mean, as long as the fuller of the two becomes less full.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from quire.core.fragments import Fragment, entry_bytes, fragments, stored_count
 from quire.replication.autorecovery.settings import TARGET_SPREAD_PERCENT
 
 CANDIDATES_MAX = 50_000
-"""Replicas of one bookie that are thought of, the largest: a plan for more is made by the next
-run."""
+"""The number of replicas of one bookie that a plan considers, the largest first. The next run
+considers more."""
 TRIED_MAX = 2_000
-"""Replicas of one bookie that are tried for a place on another one."""
+"""The number of replicas of one bookie that are tried for one other bookie."""
 MOVES_MAX = 100_000
-"""Of one plan."""
+"""The largest number of moves of one plan."""
 
 Ensemble = tuple[str, ...]
 Allowed = Callable[[Ensemble, int, int], bool]
-"""Whether a ledger with this write quorum and ack quorum may stand on these bookies."""
+"""A function that says whether a ledger with a write quorum and an ack quorum may be on these
+bookies."""
 
 
 def anywhere(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
+    """Allow every ensemble."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class MovableReplica:
-    """What the member `index` of a closed segment should hold."""
+    """The entries that the member `index` of a closed segment should have."""
 
     ledger: int
     segment_first: int
@@ -60,18 +62,20 @@ class PlannedMove:
 
 @dataclass(slots=True)
 class BookieContents:
-    """What bookies hold, collected ledger by ledger."""
+    """The contents of bookies, collected ledger by ledger."""
 
     used_bytes: dict[str, int] = field(default_factory=dict)
-    """By bookie; open segments as far as their length is known."""
+    """The used bytes of each bookie. Open segments count as far as their length is known."""
     replicas: dict[str, list[tuple[int, int, int, int, int]]] = field(default_factory=dict)
-    """By bookie, a heap of those that may be moved: (bytes, ledger, segment, index, entries)."""
+    """A heap of the movable replicas of each bookie: (bytes, ledger, segment, index, entries)."""
     ensembles: dict[tuple[int, int], tuple[Ensemble, int, int]] = field(default_factory=dict)
-    """Of the segments in which these stand, with write quorum and ack quorum."""
+    """The ensembles of the segments of these replicas, with write quorum and ack quorum."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata) -> None:
-        """One ledger. Of one that is still written only the segments before the last may be moved;
-        how large their entries are is not known, so they are left where they are."""
+        """Add one ledger.
+
+        The size of the entries of an open ledger is not known, so none of its segments are moved.
+        """
         mean = entry_bytes(metadata)
         for fragment in fragments(metadata, metadata.last_entry_id):
             self._add(ledger_id, metadata, fragment, mean)
@@ -97,10 +101,13 @@ class BookieContents:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
+    """A plan of moves, with its effect."""
+
     moves: tuple[PlannedMove, ...]
     before: Mapping[str, int]
-    """Bytes by bookie, of those that may hold more."""
+    """The used bytes of each writable bookie before the moves."""
     after: Mapping[str, int]
+    """The used bytes of each writable bookie after the moves."""
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +123,7 @@ class RebalancePlan:
 
 
 def spread_percent(used: Iterable[int]) -> float:
-    """From the emptiest to the fullest, in percent of the mean."""
+    """Return the difference between the fullest and the emptiest, in percent of the mean."""
     values = list(used)
     total = sum(values)
     return (max(values) - min(values)) * len(values) * 100 / total if total else 0.0
@@ -132,11 +139,12 @@ def make_plan(
     target_spread_percent: float = TARGET_SPREAD_PERCENT,
     max_bytes: int | None = None,
 ) -> RebalancePlan:
-    """Moves among the writable bookies, in the order in which they are to be done: each leaves the
-    cluster better than before. Equal ones are chosen among by `rng`.
+    """Return moves among the writable bookies, in the order in which they are to be done.
 
-    No move puts two replicas of a segment on one bookie, or its replicas on fewer hosts than
-    before, or makes an ensemble that is not `allowed` out of one that is."""
+    Each move improves the balance. `rng` chooses among equal moves. No move puts two replicas of a
+    segment on one bookie, puts the replicas on fewer hosts than before, or changes an ensemble that
+    is `allowed` to one that is not.
+    """
     before = {bookie: stock.used_bytes.get(bookie, 0) for bookie in sorted(writable)}
     planner = _Planner(stock, before, rng, hosts, allowed)
     moves: list[PlannedMove] = []
@@ -177,7 +185,7 @@ class _Planner:
             self._replicas[bookie] = found
 
     def next(self, limit_bytes: int | None) -> PlannedMove | None:
-        """The best move there is; None: nothing becomes better."""
+        """Return the best move, or None if no move improves the balance."""
         mean = sum(self.used.values()) / max(len(self.used), 1)
         full = sorted(self._order, key=lambda bookie: -self.used[bookie])
         empty = full[::-1]

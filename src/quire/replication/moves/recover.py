@@ -1,9 +1,9 @@
 """Recovery of a lost bookie: its entries are copied from the other replicas, ledger by ledger.
 
-`quire bookie recover` and `quire bookie decommission` do this in one process, Spark's tasks
-(`quire.spark.jobs.recover`) in many; the result is the same. The metadata of each ledger records
-what is done. A job that ended at any moment is continued by running it again, and two jobs share
-the work: each ledger is copied under its lock of the under-replication tree, as by autorecovery.
+`quire bookie recover` and `quire bookie decommission` do this in one process, and Spark tasks
+(`quire.spark.jobs.recover`) in many, with the same result. The metadata of each ledger records what
+is done, so an interrupted job is continued by running it again. Two jobs share the work, because
+each ledger is copied under its lock in the under-replication tree, as autorecovery does.
 """
 
 from __future__ import annotations
@@ -35,41 +35,43 @@ from quire.replication.repair.bookie_removal import (
 from quire.replication.repair.opened_ledger import open_for_repair
 
 LOCKED_ROUNDS = 3
-"""The number of times that ledgers which others work on, or which are open, are tried again."""
+"""The number of times that ledgers are retried which are open, or locked by other processes."""
 LEDGERS_PER_LOOK = 2_000
 """The number of ledgers whose metadata is read at once."""
 LOCKED_PAUSE_S = 5.0
-"""Before ledgers that others work on are tried again."""
+"""Seconds before ledgers that other processes have locked are retried."""
 
 
 class OpenLedgers(enum.StrEnum):
-    """What becomes of a ledger that is open with the bookie in its last segment."""
+    """The treatment of a ledger that is open and has the bookie in its last segment."""
 
     WAIT = "wait"
-    """Its writer gets a grace period to replace the bookie. A ledger to which nothing happens in
-    that time is fenced, closed and copied (rule 25)."""
+    """Its writer gets a grace period to replace the bookie. If the writer is inactive in that time,
+    the ledger is fenced, closed and copied (rule 25)."""
     FENCE = "fence"
-    """It is fenced and closed at once, whoever writes it."""
+    """The ledger is fenced and closed at once, even if it is being written."""
     SKIP = "skip"
-    """It is left."""
+    """The ledger is left as it is."""
 
 
 class JobProgress(Protocol):
+    """The interface through which a job reports its progress, and is paused."""
+
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
-        """A part of the job; 0 bytes: they are not known."""
+        """Begin a part of the job. `size_bytes` is 0 if the size is not known."""
         ...
 
     def done(self, ledgers: int, size_bytes: int) -> None:
-        """So many more."""
+        """Add completed ledgers and bytes."""
         ...
 
     async def may_go_on(self) -> None:
-        """Awaited before each ledger: returns at once, unless somebody has paused the job."""
+        """Wait while the job is paused. This is awaited before each ledger."""
         ...
 
 
 class NoProgress:
-    """Nobody wants to know."""
+    """A `JobProgress` that ignores everything."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
         pass
@@ -83,20 +85,22 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class MoveOptions:
+    """The options of a job that copies the ledgers of a bookie."""
+
     open_ledgers: OpenLedgers = OpenLedgers.WAIT
     open_grace_s: float = OPEN_GRACE_S
     parallel: int = PARALLEL
     bytes_per_s: float | None = None
-    """Written, by the whole job; None: no bound."""
+    """The rate at which the whole job writes, or None for no limit."""
     password: bytes = b""
-    """Of ledgers whose metadata has none."""
+    """The password of ledgers whose metadata does not contain one."""
 
 
 DEFAULT_OPTIONS = MoveOptions()
 
 
 class MeteredBudget(Budget):
-    """A budget that tells what is taken of it."""
+    """A budget that reports the bytes taken from it as progress."""
 
     def __init__(self, bytes_per_s: float | None, progress: JobProgress) -> None:
         super().__init__(bytes_per_s)
@@ -109,29 +113,34 @@ class MeteredBudget(Budget):
 
 @dataclass(frozen=True, slots=True)
 class RemainingLedger:
+    """A ledger that a job did not handle, and the reason."""
+
     ledger: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverResult:
+    """The result of a job that copies the ledgers of a bookie."""
+
     bookie: str
     dry_run: bool
     moves: tuple[LedgerMove, ...]
-    """What there was to do when the job began."""
+    """The work that there was when the job began."""
     ledgers: int = 0
-    """That do not name the bookie any more (or are gone)."""
+    """The number of ledgers that do not name the bookie any more, or were deleted."""
     fragments: int = 0
-    """Segments in which it was replaced by this run."""
+    """The number of segments in which this run replaced the bookie."""
     entries: int = 0
     bytes: int = 0
-    """Payload that was copied."""
+    """The bytes of payload that were copied."""
     recovered: tuple[int, ...] = ()
-    """Ledgers whose writers were gone: they were fenced and closed."""
+    """The ledgers that were fenced and closed, because their writers were gone."""
     open: tuple[int, ...] = ()
-    """Ledgers that are still written, with the bookie in their last segment. Run it again later."""
+    """The ledgers that are being written, with the bookie in their last segment. Run the job again
+    later."""
     locked: tuple[int, ...] = ()
-    """Ledgers that somebody else replicates."""
+    """The ledgers that another process is repairing."""
     failed: tuple[RemainingLedger, ...] = ()
     unreadable: tuple[RemainingLedger, ...] = ()
     """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
@@ -146,7 +155,10 @@ class RecoverResult:
         )
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
-        """`limit`: at most so many ledgers in each list; `left` counts all of them."""
+        """Return the result as JSON, with at most `limit` ledgers in each list.
+
+        `left` counts all of them.
+        """
         described = asdict(self)
         for name in ("moves", "recovered", "open", "locked", "failed", "unreadable"):
             described[name] = described[name][:limit]
@@ -168,26 +180,26 @@ class RecoverResult:
 
 
 async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None:
-    """UsageError for a bookie that is alive, or as `check_known`."""
+    """Raise UsageError if the bookie is running, or as `check_known` does."""
     bookies = await client.bookies()
     if bookies.find(bookie) is not None:
         if not even_if_alive:
             raise UsageError(
-                f"bookie {bookie} is alive: nothing of it is lost",
-                remedy="Stop it first, if it is not to come back; or take it away with "
-                "`quire bookie decommission`",
+                f"bookie {bookie} is running, so none of its data is lost",
+                remedy="To empty it while it is running, use `quire bookie decommission`. If it "
+                "is not to return, stop it first",
             )
         return
     await check_known(client, bookie)
 
 
 async def check_known(client: Client, bookie: str) -> None:
-    """UsageError for what looks like a slip of the pen."""
+    """Raise UsageError if the id is not known and resembles a known one."""
     bookies = await client.bookies()
     cookies = await client.metadata.list_cookies()
     known = sorted({*cookies, *bookies.writable, *bookies.readonly})
     if bookie not in known and (hint := did_you_mean(bookie, known)):
-        raise UsageError(f"no bookie {bookie} is known", remedy=hint)
+        raise UsageError(f"bookie {bookie} is not known", remedy=hint)
 
 
 def not_tried(ledger_id: int) -> LedgerResult:
@@ -195,7 +207,7 @@ def not_tried(ledger_id: int) -> LedgerResult:
 
 
 def added(before: LedgerResult, now: LedgerResult) -> LedgerResult:
-    """`now`, with what was done before."""
+    """Return the result `now`, with the counts of an earlier attempt added."""
     return replace(
         now,
         fragments=before.fragments + now.fragments,
@@ -244,13 +256,13 @@ async def moves_of(
     password: bytes = b"",
     progress: JobProgress | None = None,
 ) -> list[LedgerMove]:
-    """Return the parts of all ledgers that the bookie should hold according to the metadata.
+    """Return the parts of all ledgers that the bookie should have according to the metadata.
 
-    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
-    Raises MetadataError where the store does not answer.
+    Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
+    bookie. Raises MetadataError if the store does not answer.
     """
     progress = progress or NoProgress()
-    progress.begin("looking at ledgers", 0, 0)
+    progress.begin("examining ledgers", 0, 0)
     found: list[LedgerMove] = []
 
     async def look(ledger_id: int) -> LedgerMove | None:
@@ -276,14 +288,14 @@ async def recover_bookie(
     options: MoveOptions = DEFAULT_OPTIONS,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Replicate the entries of a lost bookie to other bookies.
+    """Re-replicate the entries of a lost bookie to other bookies.
 
-    On return the fragments that `fragments` counts are durable on the new bookies and named in the
-    metadata. The result also has the remaining ones with the reasons, and the ledgers whose
+    On return, the fragments that `fragments` counts are durable on the new bookies and named in the
+    metadata. The result also has the remaining ledgers with the reasons, and the ledgers whose
     metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
 
-    Safe to repeat, to cancel, and to run several times at once. Raises UsageError for a bookie that
-    is alive or not known, MetadataError.
+    The job may be repeated, cancelled, and run several times at once. Raises UsageError if the
+    bookie is running or not known, and MetadataError.
     """
     await check_bookie(client, bookie, even_if_alive=False)
     unread = Unread()
@@ -303,7 +315,7 @@ async def take_out_of(
     options: MoveOptions,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Take the bookie out of these ledgers: as `recover_bookie`, for any bookie."""
+    """Replace the bookie in these ledgers, as `recover_bookie` does. It may be running."""
     progress = progress or NoProgress()
     budget = MeteredBudget(options.bytes_per_s, progress)
     job = _Job(client, locks, bookie, options, progress, budget)
@@ -373,7 +385,7 @@ class _Job:
         await each(ledgers, one, self.options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """Fence the writer of a ledger. An error is kept, and reported if the ledger stays open."""
+        """Fence the writer of a ledger. An error is recorded, and reported if it stays open."""
         await self.progress.may_go_on()
         self.not_closed.pop(ledger_id, None)
         try:
@@ -382,7 +394,7 @@ class _Job:
             )
             await fence_and_close(self.client, ledger)
         except NoSuchLedgerError:
-            return  # the next attempt finds it gone
+            return  # the next attempt finds that it was deleted
         except QuireError as error:
-            why = f"it could not be fenced and closed: {error}"
+            why = f"the ledger could not be fenced and closed: {error}"
             self.not_closed[ledger_id] = why[:REASON_CHARS_MAX]

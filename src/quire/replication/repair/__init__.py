@@ -1,7 +1,7 @@
-"""Copying missing or damaged entries of one ledger, and naming the copies in its metadata.
+"""Repair of one ledger: copying missing or damaged entries, and updating its metadata.
 
-`bookie_removal` takes lost bookies out of a ledger, `repair_findings` writes back what an audit
-found to be missing. Both use `fragment`, which copies segments and names the copies,
-`replica_reader` for one replica, and `replica_source` for whichever replica is good. Imports
-`marks`.
+`bookie_removal` replaces lost bookies of a ledger, and `repair_findings` writes back entries that
+an audit found to be missing. Both use `fragment`, which copies segments and updates the metadata,
+`replica_reader`, which reads one replica, and `replica_source`, which reads any good replica. This
+package imports `marks`.
 """

@@ -1,7 +1,8 @@
-"""Taking bookies out of one ledger: what a worker does with a ledger that is marked, and a Spark
-task with one of a lost bookie (replication spec, 12.3).
+"""Replacing bookies in all segments of one ledger (replication spec, 12.3).
 
-Locks keep two from doing the same ledger; that nothing is lost rests on the metadata's version.
+Workers do this with marked ledgers, and commands and Spark tasks with the ledgers of a lost bookie.
+A lock keeps two processes from repairing the same ledger. Safety does not depend on the lock, but
+on the version of the metadata.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ REASON_CHARS_MAX = 500
 
 
 Recheck = Callable[[Collection[str]], Awaitable[Collection[str]]]
-"""Those of some bookies that are still to be taken out, asked before each copy."""
+"""A function that returns which of some bookies are still to be replaced. It is called before each
+copy."""
 
 
 async def _as_they_are(lost: Collection[str]) -> Collection[str]:
@@ -45,21 +47,24 @@ async def _as_they_are(lost: Collection[str]) -> Collection[str]:
 
 
 class LedgerOutcome(enum.StrEnum):
+    """The outcome of a repair of one ledger."""
+
     DONE = "done"
     """No segment names the bookies any more."""
     LOCKED = "locked"
-    """Somebody else works on it."""
+    """Another process is repairing the ledger."""
     OPEN = "open"
-    """It is written, or its writer died: its last segment names the bookie. `seen` says more."""
+    """The last segment is open and names the bookie: the ledger is being written, or its writer
+    died. `seen` has its state."""
     GONE = "gone"
-    """It was deleted."""
+    """The ledger was deleted."""
     FAILED = "failed"
-    """`reason` says why; what could be done is done."""
+    """The repair is incomplete, and `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLedgerState:
-    """An open ledger at one moment: one that looks the same a while later is not written."""
+    """The state of an open ledger. If it is the same a while later, the ledger is not written."""
 
     version: int
     last_add_confirmed: int
@@ -74,14 +79,16 @@ class OpenLedgerState:
 
 @dataclass(frozen=True, slots=True)
 class LedgerResult:
+    """The result of a repair of one ledger."""
+
     ledger: int
     work: LedgerOutcome
     fragments: int = 0
-    """Segments in which members were replaced by this call."""
+    """The number of segments in which this call replaced members."""
     entries: int = 0
     size_bytes: int = 0
     recovered: bool = False
-    """The ledger was fenced and closed for it."""
+    """Whether the ledger was fenced and closed for the repair."""
     reason: str = ""
     seen: OpenLedgerState | None = None
     """The current state of the ledger, if it is OPEN, or FAILED because its recovery failed."""
@@ -89,22 +96,24 @@ class LedgerResult:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMove:
-    """What of a ledger a bookie should hold, and another is to get."""
+    """The entries of a ledger that a bookie should have, and that are to be moved."""
 
     ledger: int
     fragments: int
     entries: int
     bytes: int
-    """Estimated from the ledger's length; 0 where that is not known."""
+    """The estimated size, from the ledger's length, or 0 if that is not known."""
     open: bool
-    """Its last segment names the bookie, and is not closed."""
+    """Whether the last segment names the bookie and is not closed."""
 
 
 async def move_of(
     client: Client, ledger_id: int, bookie: str, *, password: bytes = b""
 ) -> LedgerMove | None:
-    """What would move if the bookie were taken out of the ledger. None: it is in no segment, or the
-    ledger is gone."""
+    """Return what would be moved if the bookie were replaced in the ledger.
+
+    The result is None if no segment names the bookie, or if the ledger does not exist.
+    """
     try:
         ledger = await open_for_repair(client, ledger_id, password=password, ask=False)
     except NoSuchLedgerError:
@@ -132,16 +141,16 @@ async def take_out(
     before: OpenLedgerState | None = None,
     budget: Budget = UNBOUNDED,
 ) -> LedgerResult:
-    """Replace these bookies in every segment of the ledger, and take its mark away.
+    """Replace these bookies in every segment of the ledger, and remove its mark.
 
-    Segments that are complete are copied. A ledger that is open with one of the bookies in its last
-    segment is left OPEN: the writer replaces the bookie itself, if it lives. `before` is what such
-    a call saw a grace period ago: where the ledger looks the same now, its writer is taken for
-    dead; the ledger is fenced, recovered and copied (rule 25).
+    Complete segments are copied. If the ledger is open and its last segment names one of the
+    bookies, the outcome is OPEN: the writer replaces the bookie itself, if it is alive. `before` is
+    the state that such a call returned a grace period ago. If the state is the same now, the writer
+    is taken for dead, and the ledger is fenced, recovered and copied (rule 25).
 
-    `password` counts where the metadata has none. Safe to repeat, and to do by several at once.
-    Cancel-safe: what is named in the metadata is durable on its bookies, at any moment. Raises
-    MetadataError only; all else is in the result.
+    `password` is used if the metadata does not contain one. The call may be repeated, and run by
+    several processes at once. Cancel-safe: copies that the metadata names are durable at any
+    moment. Raises only MetadataError; other errors are in the result.
     """
     try:
         async with locks.hold(ledger_id) as lock:
@@ -163,8 +172,10 @@ async def take_out_locked(
     budget: Budget = UNBOUNDED,
     recheck: Recheck = _as_they_are,
 ) -> LedgerResult:
-    """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
-    stays where it is, and so does the mark if that names it."""
+    """Do the same as `take_out`. The caller holds the ledger's lock.
+
+    A bookie that `recheck` no longer returns is not replaced, and a mark that names it stays.
+    """
     result = LedgerResult(lock.ledger_id, LedgerOutcome.DONE)
     failures, segments_max = 0, BATCH_SEGMENTS_MAX
     for _ in range(CONFLICTS_MAX):
@@ -184,7 +195,7 @@ async def take_out_locked(
             # A writer or another worker changes it: make the next swap smaller.
             segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
         if one_pass.changed:
-            continue  # the metadata says whether that was all
+            continue  # read the metadata again to see whether anything is left
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
             seen = OpenLedgerState.of(ledger)
@@ -200,7 +211,7 @@ async def take_out_locked(
             continue
         await _unmark(locks, lock, ledger)
         return replace(result, work=LedgerOutcome.DONE)
-    return _failed(result, f"others changed the ledger {CONFLICTS_MAX} times meanwhile")
+    return _failed(result, f"other clients changed the ledger {CONFLICTS_MAX} times meanwhile")
 
 
 def _failed(result: LedgerResult, reason: str) -> LedgerResult:
@@ -316,8 +327,7 @@ async def not_recovered(
 
 
 async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:
-    """Take the mark away, unless a bookie that it names is still a member: it may be there, and
-    lack entries."""
+    """Remove the mark, unless a bookie that it names is still a member and may lack entries."""
     if lock.mark is None:
         return
     named = set(lock.mark.value.replicas)

@@ -39,7 +39,7 @@ from quire.replication.repair.replica_source import ReplicaSource
 COPY_WINDOW_BYTES = 1024 * 1024
 COPY_WINDOW_ENTRIES_MAX = 4_096
 COPY_WINDOW_ENTRIES = 256
-"""Where the size of entries is not known."""
+"""The number of entries in a window if their size is not known."""
 SEGMENT_MARGIN_BYTES = 16
 """The number of bytes by which a segment's metadata may grow in addition to its names, because
 their lengths are stored too."""
@@ -51,6 +51,8 @@ copies are lost. A single segment may have more."""
 
 
 class CopyOutcome(enum.StrEnum):
+    """The outcome of naming the copies of a batch."""
+
     DONE = "done"
     CONFLICT = "conflict"
     """Another client changed the ledger or created it again: read it again. The copies are
@@ -59,10 +61,12 @@ class CopyOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
+    """The result of one batch of copies."""
+
     outcome: CopyOutcome
     entries: int = 0
     size_bytes: int = 0
-    """Payload that was written to new bookies."""
+    """The bytes of payload that were written to new bookies."""
     named: frozenset[int] = frozenset()
     """The segments whose new members the metadata names, by their first entries."""
     broken: Mapping[str, QuireError] = field(default_factory=dict)
@@ -76,7 +80,10 @@ async def choose_replacements(
     indexes: Sequence[int],
     lost: Collection[str] = (),
 ) -> dict[int, str]:
-    """index -> new bookie, never one of `lost`. NotEnoughBookiesError where there is none."""
+    """Return a new bookie for each member index, never one of `lost`.
+
+    Raises NotEnoughBookiesError if there are not enough bookies.
+    """
     wanted = Wanted.replacing(
         fragment.ensemble,
         {index: fragment.ensemble[index] for index in indexes},
@@ -160,7 +167,7 @@ class CopyBatch:
         if not fragment.closed:
             raise UsageError(
                 f"segment {fragment.segment_first} of ledger {self._ledger.ledger_id} is still "
-                "written: only what is complete can be copied"
+                "being written: only complete segments can be copied"
             )
         stored = await self._begun()
         if not same_creation(self._ledger.stored, stored):
@@ -280,7 +287,7 @@ async def _copy(
 
 
 def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:
-    """How many entries to copy at a time."""
+    """Return the number of entries to copy at the same time."""
     mean = entry_bytes(metadata)
     if not mean:
         return COPY_WINDOW_ENTRIES
@@ -289,7 +296,7 @@ def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:
 
 
 def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
-    """Only these entries of the copies."""
+    """Return only these entries of the copies."""
     if len(ids) == len(copies.ids):
         return copies
     at = {entry: n for n, entry in enumerate(copies.ids)}
@@ -305,7 +312,7 @@ def _changed(
     there = now.segment_of(first)
     if there.first_entry_id != first or there.ensemble != fragment.ensemble:
         return None
-    # What is copied is the whole segment only if that has not changed its end meanwhile.
+    # The copy has the whole segment only if the end of the segment has not changed meanwhile.
     if now.segment_end(there, now.last_entry_id if now.closed else fragment.last) != fragment.last:
         return None
     changes = {index: (fragment.ensemble[index], new) for index, new in replacements.items()}
@@ -318,11 +325,11 @@ async def _name(
     known: Versioned[LedgerMetadata],
     wanted: LedgerMetadata,
 ) -> bool:
-    """Return whether the metadata store has `wanted` now."""
+    """Write the metadata, and return whether the metadata store has `wanted` now."""
     try:
         await client.metadata.write_ledger(ledger_id, wanted, known.version, known)
     except VersionConflictError:
-        # Our own write may be in the way, if its answer was lost.
+        # The conflict may be with this client's own write, if the answer to that was lost.
         stored = await client.metadata.read_ledger(ledger_id)
         return same_creation(known, stored) and stored.value == wanted
     except LedgerRecreatedError as error:

@@ -1,4 +1,4 @@
-"""A ledger as repair opens it: with the password that its metadata has, without recovery."""
+"""Opening a ledger for repair: with the password in its metadata, and without recovery."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from quire.metadata.interface import Versioned
 
 @dataclass(frozen=True, slots=True)
 class OpenedLedger:
+    """A ledger that is opened for repair."""
+
     ledger_id: int
     stored: Versioned[LedgerMetadata]
     password: bytes
     codec: EntryCodec
     last_add_confirmed: int
-    """What is known of it; for a closed ledger its last entry."""
+    """The last entry that is known to be confirmed. For a closed ledger it is the last entry."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -35,11 +37,13 @@ class OpenedLedger:
 async def open_for_repair(
     client: Client, ledger_id: int, *, password: bytes = b"", ask: bool = True
 ) -> OpenedLedger:
-    """`password` counts where the metadata has none. Of a ledger that is not closed the bookies are
-    asked how far it is confirmed, unless not `ask`; where too few of them answer, only the entries
-    before its last segment are known.
+    """Open a ledger for repair, without changing it.
 
-    Raises NoSuchLedgerError, MetadataError. Cancel-safe; nothing is changed."""
+    `password` is used if the metadata does not contain one. With `ask`, the bookies of an open
+    ledger are asked for its last confirmed entry. If too few of them answer, or without `ask`, only
+    the entries before its last segment are known. Raises NoSuchLedgerError and MetadataError.
+    Cancel-safe.
+    """
     stored = await client.metadata.read_ledger(ledger_id)
     value = stored.value
     secret = password if value.password is None else value.password

@@ -1,5 +1,7 @@
-"""Entries written again to one bookie, as recovery adds: accepted although the ledger is fenced
-(replication spec, rule 23), equal to the original in id, payload and cumulative length (rule 22).
+"""Writing entries to one bookie as recovery adds.
+
+A bookie accepts recovery adds even if the ledger is fenced (replication spec, rule 23). They are
+equal to the original entries in id, payload and cumulative length (rule 22).
 """
 
 from __future__ import annotations
@@ -25,16 +27,18 @@ from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.repair.opened_ledger import OpenedLedger
 
 UNACKED_BYTES_MAX = 4 * MIB
-"""Of one bookie: behind it `write` waits."""
+"""The number of unacknowledged bytes of one bookie at which `write` waits."""
 UNACKED_SLICES_MAX = 4
-"""The same where a budget says how much goes at a time: what it gives in 32 ms, for a bookie lets
-copies wait 10 ms for the sync of others. A disk that cannot keep pace is not made to take what was
-paid for before the appends of others."""
+"""The limit if a budget sets the size of slices: four slices, or 32 ms of the budget, because a
+bookie delays copies by up to 10 ms to sync them with other adds. The limit keeps copies from piling
+up before the appends of others on a disk that cannot keep up."""
 
 
 class RecoveryAdds:
-    """Adds to one ledger on one bookie: an `AddSink`. Use as `async with`; leaving it without an
-    error waits until everything is durable there."""
+    """Recovery adds to one ledger on one bookie. Use with `async with`.
+
+    Leaving the block without an error waits until everything is durable on the bookie.
+    """
 
     def __init__(
         self,
@@ -45,8 +49,11 @@ class RecoveryAdds:
         in_place: bool = False,
         budget: Budget = UNBOUNDED,
     ) -> None:
-        """Every entry carries the LAC of the opened ledger. `in_place`: the bookie is a member that
-        should have these entries, and takes them while it is read-only, too."""
+        """Prepare adds, which carry the LAC of the opened ledger.
+
+        `in_place` says that the bookie is a member that should have these entries. Then it accepts
+        them even while it is read-only.
+        """
         self._pool = pool_of(client)
         self._timeout_s = client.config.add_timeout_s
         self._codec = ledger.codec
@@ -59,13 +66,13 @@ class RecoveryAdds:
         self._unacked_bytes_max = slice_bytes * UNACKED_SLICES_MAX
         self._link: Link | None = None
         self._unacked: dict[int, int] = {}
-        """entry -> bytes"""
+        """The bytes of each unacknowledged entry, by its id."""
         self._unacked_bytes = 0
         self._failure: QuireError | None = None
         self._changed = asyncio.Event()
         self.entries = 0
         self.size_bytes = 0
-        """Payload that was written."""
+        """The bytes of payload that were written."""
 
     @property
     def failed(self) -> bool:
@@ -73,11 +80,11 @@ class RecoveryAdds:
         return self._failure is not None
 
     async def __aenter__(self) -> RecoveryAdds:
-        """BookieUnavailableError."""
+        """Connect to the bookie. Raises BookieUnavailableError."""
         ledger_id = self._codec.ledger_id
         while True:
             link = await self._pool.channel(self._bookie, adds_of=ledger_id)
-            if link.takes_adds_of(ledger_id):  # not taken while this task was woken
+            if link.takes_adds_of(ledger_id):  # another task may have taken it meanwhile
                 break
         link.attach(ledger_id, self)
         self._link = link
@@ -94,8 +101,11 @@ class RecoveryAdds:
                 self._link = None
 
     async def write(self, copies: Copies) -> None:
-        """Send; waits where too much is on the way. Raises what the bookie answered to any add
-        before, BookieUnavailableError, BookieTimeoutError."""
+        """Send entries, and wait while too many bytes are unacknowledged.
+
+        Raises the error that the bookie returned for any earlier add, BookieUnavailableError or
+        BookieTimeoutError.
+        """
         ledger, lac, head = self._codec.ledger_id, self._lac, self._codec.head_bytes
         of, prefix, pack = self._codec.of, self._encoder.prefix, META.pack
         pieces: list[Buffer] = []
@@ -115,7 +125,7 @@ class RecoveryAdds:
         await self._until(self._unacked_bytes_max)
 
     async def drain(self) -> None:
-        """Until everything that was sent is durable on the bookie. Raises as `write`."""
+        """Wait until everything that was sent is durable on the bookie. Raises as `write`."""
         await self._until(0)
 
     async def _until(self, unacked_bytes: int) -> None:
@@ -129,8 +139,8 @@ class RecoveryAdds:
             except TimeoutError:
                 self._pool.examine_links(self._bookie)
                 error = BookieTimeoutError(
-                    f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
-                    f"unanswered for {limit:g} s"
+                    f"bookie {self._bookie} did not acknowledge adds of ledger "
+                    f"{self._codec.ledger_id} within {limit:g} s"
                 )
                 self._fail(error)
                 raise error from None

@@ -1,5 +1,7 @@
-"""Writing back what single bookies lack: from a replica whose digest is right, to the bookie itself
-where it lives, else to another one that takes its place.
+"""Repair of the entries that single bookies lack, from replicas with a valid digest.
+
+The entries are written back to the bookie that lacks them. If that bookie cannot be repaired,
+another one replaces it.
 """
 
 from __future__ import annotations
@@ -38,17 +40,17 @@ WRITE_BACK_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair of one ledger did."""
+    """The result of a repair of one ledger."""
 
     ledger: int
     written_back: int = 0
-    """Entries written again to the bookie that lacked them."""
+    """The number of entries that were written back to the bookie that lacked them."""
     moved: int = 0
-    """Segments in which another bookie took the place of one that could not be repaired."""
+    """The number of segments in which another bookie replaced one that could not be repaired."""
     entries: int = 0
     size_bytes: int = 0
     left: list[Finding] = field(default_factory=list)
-    """What could not be repaired; the detail says why."""
+    """The findings that could not be repaired. The detail of each says why."""
 
 
 async def repair_ledger(
@@ -60,12 +62,12 @@ async def repair_ledger(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """Repair what is named, and only that, under the ledger's lock. Every entry that is written
-    back is read again from that bookie; one that does not keep it is replaced.
+    """Repair the findings of one ledger, and only these, under the ledger's lock.
 
-    A replica that differs from the others is overwritten only where most replicas agree. Findings
-    that are out of date (the bookie is no member any more, or the ledger is gone) count as
-    repaired. Safe to repeat. Cancel-safe. Raises MetadataError only.
+    Every entry that is written back is read again from that bookie. A bookie that does not return
+    it is replaced. A replica that differs from the others is overwritten only if most replicas
+    agree. Outdated findings count as repaired: those of a bookie that is no longer a member, or of
+    a ledger that was deleted. Safe to repeat. Cancel-safe. Raises only MetadataError.
     """
     try:
         async with locks.hold(ledger_id):
@@ -83,13 +85,13 @@ async def repair_locked(
     password: bytes = b"",
     budget: Budget = UNBOUNDED,
 ) -> Repaired:
-    """As `repair_ledger`, for who has the ledger's lock."""
+    """Do the same as `repair_ledger`. The caller holds the ledger's lock."""
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 
 @dataclass(slots=True)
 class _Moving:
-    """A segment in which another bookie takes the place of one that could not be repaired."""
+    """A segment in which another bookie replaces one that could not be repaired."""
 
     findings: Sequence[Finding]
     why: str
@@ -131,11 +133,11 @@ class _Repair:
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
-                self._leave(findings, "others changed the ledger again and again")
+                self._leave(findings, f"other clients changed the ledger {CONFLICTS_MAX} times")
         return self._done
 
     async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
-        """False where the metadata has changed meanwhile."""
+        """Repair the findings of one bookie. Return False if the metadata has changed meanwhile."""
         async with CopyBatch(self._client, ledger, budget=self._budget) as batch:
             try:
                 return await self._segments(batch, ledger, bookie, findings)
@@ -160,14 +162,14 @@ class _Repair:
             if any(one.kind is Kind.UNREACHABLE for one in mine):
                 why = await answers(self._client, bookie)
                 if not why:
-                    self._leave(mine, "the bookie answers again: look at the ledger once more")
+                    self._leave(mine, "the bookie answers again: audit the ledger once more")
                     continue
             else:
                 why = await self._try_to_write_back(ledger, fragment, index, mine)
                 if not why:
                     continue
             if not fragment.closed:
-                self._leave(mine, f"{why}; the segment is still written")
+                self._leave(mine, f"{why}; the segment is still being written")
                 continue
             one = _Moving(mine, why)
             if await self._move(batch, ledger, fragment, index, one):
@@ -179,8 +181,11 @@ class _Repair:
     async def _try_to_write_back(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
     ) -> str:
-        """Return '' after success, or the reason of the failure. A bookie that lost its connection
-        but still answers is tried once more before another one replaces it."""
+        """Return '' after success, else the reason of the failure.
+
+        If the connection to the bookie was lost but it still answers, it is tried once more before
+        another bookie replaces it.
+        """
         bookie, why = fragment.ensemble[index], ""
         for _ in range(WRITE_BACK_ATTEMPTS):
             try:
@@ -226,8 +231,11 @@ class _Repair:
     def _portions(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, finding: Finding
     ) -> Iterator[Sequence[int]]:
-        """The entries of a finding, so many as are copied at a time. One of which replicas differ
-        comes by itself: which of them are right is another question for each."""
+        """Yield the entries of a finding in portions that are copied together.
+
+        An entry of which replicas differ is a portion of its own, because the good replicas of each
+        such entry are determined separately.
+        """
         metadata = ledger.metadata
         step = window_entries(metadata, self._budget)
         first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
@@ -242,7 +250,7 @@ class _Repair:
             first += step
 
     def _wrong(self, ids: Sequence[int]) -> set[str]:
-        """The bookies whose replica of any of these entries is not what most others say."""
+        """Return the bookies whose replica of any of these entries differs from most others."""
         return {
             one.bookie
             for one in self._different
@@ -257,8 +265,7 @@ class _Repair:
         index: int,
         moving: _Moving,
     ) -> bool:
-        """Copy a segment to another bookie. Return False if that failed; then the failure is
-        recorded."""
+        """Copy a segment to another bookie. Return False after a failure, which is recorded."""
         try:
             lost = tuple(batch.broken)
             chosen = await choose_replacements(self._client, ledger, fragment, [index], lost)
@@ -272,8 +279,7 @@ class _Repair:
         return True
 
     def _named(self, done: CopyResult, moving: dict[int, _Moving]) -> bool:
-        """Count the repairs that a batch made. Return False if the metadata has changed
-        meanwhile."""
+        """Count the repairs of a batch. Return False if the metadata has changed meanwhile."""
         self._done = replace(
             self._done,
             moved=self._done.moved + len(done.named),
@@ -295,14 +301,14 @@ class _Repair:
 
 
 async def _verify(reader: ReplicaReader, wanted: Copies) -> None:
-    """Raises `Unreachable` where the bookie does not give back what was written."""
+    """Raise `Unreachable` if the bookie does not return what was written to it."""
     at = 0
     for part in await reader.read(wanted.ids):
         if not isinstance(part, Copies):
-            raise Unreachable(f"the bookie acknowledged entries and does not have them: {part}")
+            raise Unreachable(f"the bookie acknowledged entries, but does not return them: {part}")
         count = len(part.ids)
         if list(part.payloads) != list(wanted.payloads[at : at + count]) or list(
             part.lengths
         ) != list(wanted.lengths[at : at + count]):
-            raise Unreachable("the bookie acknowledged entries and gives back others")
+            raise Unreachable("the bookie acknowledged entries, but returns different ones")
         at += count

@@ -1,8 +1,8 @@
-"""Reading what one bookie has of a ledger: this bookie, not any.
+"""Reading what one particular bookie has of a ledger.
 
-Entries come as columns, their digests checked. What cannot be had comes as ranges that say why: the
-honest "no such entry", damage, or nothing at all from the bookie. Damage and silence are never
-absence (replication spec, rule 32).
+Entries are returned as columns, with their digests checked. Ranges of entries that could not be
+read are returned with the reason: the bookie says "no such entry", the entry is damaged, or the
+bookie does not answer. Damage and silence never count as absence (replication spec, rule 32).
 """
 
 from __future__ import annotations
@@ -39,42 +39,45 @@ from quire.replication.budget import UNBOUNDED, Budget
 T = TypeVar("T")
 
 FIRST_WINDOW_ENTRIES = 256
-"""Until the size of entries is known."""
+"""The number of entries that are requested before the size of entries is known."""
 ASKED_BYTES_MIN = 256 * KIB
-"""Asked for at least: entries may be larger than those before."""
+"""The smallest size limit of a batch read, because entries may be larger than earlier ones."""
 WINDOW_ENTRIES_MAX = 4_096
 SINGLE_ENTRIES_MAX = 64
-"""Single reads in one go, behind an entry that a batch read stopped at."""
+"""The number of single reads at the same time, after an entry at which a batch read stopped."""
 ATTEMPTS = 2
-"""Of a request that is not answered in time."""
+"""The number of attempts of a request that is not answered in time."""
 LOST_ATTEMPTS = 4
-"""Of a request whose connection is lost: behind a restart each connection to the bookie that there
-was is lost when it is used, and there may be several."""
+"""The number of attempts of a request whose connection is lost. After a restart of the bookie, each
+of several old connections may fail when it is used."""
 BUSY_ATTEMPTS = 10
 BUSY_BACKOFF = Backoff(0.2, 0.2)
-"""The pauses between these."""
+"""The pauses between attempts while the bookie is busy."""
 PATIENCE_ROUNDS = 6
-"""So many times `read_timeout_s` an answer may take while something comes."""
+"""The multiple of `read_timeout_s` that an answer may take while the bookie sends data."""
 NO_LEDGER = 2**63 - 1
-"""Asked for to see whether a bookie answers."""
+"""The ledger id of a request that only tests whether a bookie answers."""
 LISTED_RANGES_MAX = 10_000
-"""A bookie's list of its entries is used up to this length."""
+"""The largest number of ranges at which a bookie's list of entries is used."""
 
 Part = Copies | Bad
 
 
 class Unreachable(Exception):
-    """The bookie does not answer; the message says how."""
+    """The bookie does not answer. The message says why."""
 
 
 class ReadAttempts:
-    """Of one question to a bookie, that have failed."""
+    """The failed attempts of one request to a bookie."""
 
     def __init__(self) -> None:
         self._silent = self._lost = 0
 
     def are_used_up(self, error: QuireError) -> bool:
-        """With this one: BookieTimeoutError, or BookieUnavailableError."""
+        """Count a failure, and return whether it was the last attempt.
+
+        `error` is a BookieTimeoutError or a BookieUnavailableError.
+        """
         if isinstance(error, BookieTimeoutError):
             self._silent += 1
         else:
@@ -83,7 +86,7 @@ class ReadAttempts:
 
 
 class ReplicaReader:
-    """Reads entries of one ledger from one bookie."""
+    """A reader of the entries of one ledger on one bookie."""
 
     def __init__(
         self,
@@ -107,10 +110,11 @@ class ReplicaReader:
         self._asked_for_list = False
 
     async def parts(self, index: int, first: int, last: int) -> AsyncGenerator[Part, None]:
-        """What the bookie has of the entries first..last (of one segment) that the member `index`
-        should hold: each of them once, in order. Cancel-safe.
+        """Yield what the bookie has of the entries that the member `index` should hold.
 
-        Once the bookie cannot be reached, all that is left is one UNREACHABLE part."""
+        These are the entries among first..last, which are of one segment. Each is yielded once, in
+        order. If the bookie cannot be reached, the rest is one UNREACHABLE part. Cancel-safe.
+        """
         windows: deque[asyncio.Task[list[Part]]] = deque()
         limit = 1 if self._budget.bounded else self._client.config.read_windows
         starts: deque[int] = deque()
@@ -148,7 +152,10 @@ class ReplicaReader:
         return await self.read(entries) if entries else []
 
     async def read(self, entries: Sequence[int]) -> list[Part]:
-        """What the bookie has of these ascending entries. Raises `Unreachable`. Cancel-safe."""
+        """Return what the bookie has of these ascending entries.
+
+        Raises `Unreachable`. Cancel-safe.
+        """
         parts: list[Part] = []
         at = 0
         while at < len(entries):
@@ -176,12 +183,14 @@ class ReplicaReader:
     # -- requests -----------------------------------------------------------------------------
 
     async def _batch(self, first: int, last: int) -> list[Part]:
-        """The entries from `first` on that one answer brings. Empty where the first is not among
-        them: a single read says why."""
+        """Return the entries from `first` on that one batch read returns.
+
+        The result is empty if the first entry is not among them. A single read then shows why.
+        """
         count = last - first + 1
         size = self._client.config.read_window_bytes * 2
         if self._entry_bytes:
-            # A bookie answers at once what can be only little, and else on another thread.
+            # A bookie answers small requests at once, and larger ones on another thread.
             size = min(size, max(int(2 * count * self._entry_bytes), ASKED_BYTES_MIN))
 
         async def ask(channel: BookieChannel) -> bytes:
@@ -194,7 +203,7 @@ class ReplicaReader:
         except BookieError:
             return []
         except Unreachable as error:
-            # Bookies before 4.17 end a connection that asks for a batch.
+            # Apache's bookies before 4.17 close a connection that requests a batch read.
             cause = error.__cause__
             if self._entry_bytes or isinstance(cause, BookieTimeoutError | SilentConnectionError):
                 raise
@@ -250,7 +259,9 @@ class ReplicaReader:
         if isinstance(error, NoEntryAnswer):
             return Bad(entry, entry, Kind.MISSING, "no such entry")
         if isinstance(error, DataUnknownError):
-            return Bad(entry, entry, Kind.DAMAGED, "the bookie lost data and does not know what")
+            return Bad(
+                entry, entry, Kind.DAMAGED, "the bookie lost data, and does not know which entries"
+            )
         if isinstance(error, UnauthorizedError):
             raise Unreachable("the bookie refuses to serve this client") from error
         if isinstance(error, BookieError):
@@ -258,8 +269,11 @@ class ReplicaReader:
         raise error
 
     async def _missing(self, first: int, last: int) -> list[Part]:
-        """The bookie does not have entry `first`. Where a whole stretch is missing its list of
-        entries says so at once; else nothing, and single reads tell."""
+        """Return the missing range that begins with `first`, which the bookie does not have.
+
+        The bookie's list of entries shows how long the range is. The result is empty if there is no
+        list; then single reads show what is missing.
+        """
         if not self._asked_for_list:
             self._asked_for_list = True
             self._listed = await self._list()
@@ -280,11 +294,11 @@ class ReplicaReader:
         except NoSuchEntryError:
             return []
         except QuireError:
-            return None  # some bookies cannot tell
+            return None  # some bookies cannot list their entries
         return found if len(found) <= LISTED_RANGES_MAX else None
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
-        """Ask again where the connection was lost or the bookie was busy."""
+        """Send a request, and repeat it if the connection was lost or the bookie was busy."""
         busy = Retry(BUSY_BACKOFF, self._client.rng, attempts=BUSY_ATTEMPTS)
         attempts = ReadAttempts()
         while True:
@@ -301,8 +315,11 @@ class ReplicaReader:
                     raise Unreachable(str(error.args[0])) from error
 
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
-        """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something
-        comes from the bookie it has more time: large answers come one behind the other."""
+        """Send a request. Raises BookieTimeoutError if no answer arrives within `read_timeout_s`.
+
+        The limit is extended while the bookie sends data, because large answers follow each other
+        on one connection.
+        """
         pool, limit = pool_of(self._client), self._client.config.read_timeout_s
 
         loop, left = asyncio.get_running_loop(), PATIENCE_ROUNDS
@@ -318,7 +335,7 @@ class ReplicaReader:
             before = received
             timer = loop.call_later(limit, look)
 
-        # No task of its own: each slice of a copy is a request.
+        # A timer is cheaper than a task, and each slice of a copy is one request.
         timer = loop.call_later(limit, look)
         try:
             async with asyncio.timeout(None) as bound:
@@ -327,7 +344,7 @@ class ReplicaReader:
             raise
         except TimeoutError:
             raise BookieTimeoutError(
-                f"bookie {self.bookie}: no answer within {limit:g} s"
+                f"bookie {self.bookie} did not answer within {limit:g} s"
             ) from None
         finally:
             timer.cancel()
@@ -338,8 +355,10 @@ LAG_S = 2.0
 
 
 async def answers(client: Client, bookie: str) -> str:
-    """Return '' if the bookie answers at all, over an existing connection or a new one, or else the
-    reason. Takes at most six times `read_timeout_s`. Cancel-safe."""
+    """Return '' if the bookie answers, over an existing connection or a new one, else the reason.
+
+    This takes at most six times `read_timeout_s`. Cancel-safe.
+    """
     attempts = ReadAttempts()
     while True:
         try:

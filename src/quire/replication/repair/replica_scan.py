@@ -1,6 +1,7 @@
-"""Looking at what bookies really have: one bookie's part of a fragment, and replicas side by side.
+"""Verification of what bookies really have, by reading one replica or comparing several.
 
-Payload is summed up where it is read: what comes out is a few numbers for each block of entries.
+Payloads are summed up where they are read. The result has only a few numbers for each block of
+entries.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
 
 Value = tuple[int, int, int]
-"""Length, size and sum of an entry."""
+"""The ledger length, the payload size and the checksum of an entry."""
 
 DIFFERENT = "its digest is right, but other replicas have another entry under this id"
 
 
 @dataclass(slots=True)
 class ReplicaScan:
+    """The result of reading one replica."""
+
     bad: list[Bad] = field(default_factory=list)
+    """The ranges of entries with problems."""
     sums: Sums = field(default_factory=dict)
+    """Sums over the good entries, by block."""
     entries: int = 0
-    """That were read and verified."""
+    """The number of entries that were read and verified."""
     size_bytes: int = 0
 
     @property
@@ -46,8 +51,10 @@ async def scan(
     *,
     budget: Budget = UNBOUNDED,
 ) -> ReplicaScan:
-    """Read all that the member `index` should hold of first..last (within the fragment).
-    Cancel-safe. What is wrong is in the result; nothing of this raises."""
+    """Read all entries among first..last that the member `index` of a fragment should hold.
+
+    Problems are in the result, and are not raised. Cancel-safe.
+    """
     metadata = ledger.metadata
     reader = ReplicaReader(
         client, ledger.ledger_id, metadata, ledger.codec, fragment.ensemble[index], budget=budget
@@ -75,8 +82,10 @@ async def compare(
     without: Collection[str] = (),
     budget: Budget = UNBOUNDED,
 ) -> dict[int, list[Bad]]:
-    """Read one block from all members and compare entry by entry: what differs, by member. What
-    cannot be read is left out. Bookies of `without` are not asked."""
+    """Read one block from all members, compare the replicas, and return the differences by member.
+
+    Entries that cannot be read are left out. Bookies in `without` are not asked.
+    """
     metadata = ledger.metadata
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     first = max(block * BLOCK_ENTRIES, fragment.first)
@@ -97,8 +106,8 @@ async def compare(
             for entry, value in _values(part):
                 if not striped or entry % size == residue:
                     mine[entry] = value
-    # A bookie that was repaired has two copies, and a long read may go past the newer one; what is
-    # asked for by itself is the newest.
+    # A bookie that was repaired has two copies of an entry, and a long read may return the older
+    # one. A single read returns the newest.
     suspects = sorted({entry for entries in unlike(found).values() for entry in entries})
     newest = {index: await _newest(readers[index], found[index], suspects) for index in found}
     return {

@@ -1,4 +1,4 @@
-"""Entries read from whichever replica has them right; from the bookies to be repaired last."""
+"""Reading entries for repair, from any replica that is good."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from quire.replication.repair.opened_ledger import OpenedLedger
 from quire.replication.repair.replica_reader import Part, ReplicaReader, Unreachable
 
 UNREADABLE_NAMED_MAX = 5
-"""Entries, in a message."""
+"""The number of entries that an error message names."""
 
 
 class ReplicaSource:
-    """Reads one ledger for repair. Bookies of `last` are asked where no other has an entry."""
+    """A reader of one ledger for repair.
+
+    The bookies in `last` are asked only for entries that no other bookie has.
+    """
 
     def __init__(self, client: Client, ledger: OpenedLedger, last: Collection[str] = ()) -> None:
         self._client = client
@@ -30,8 +33,11 @@ class ReplicaSource:
     async def read(
         self, ensemble: Sequence[str], entries: Sequence[int], wrong: Collection[str] = ()
     ) -> Copies:
-        """All of these ascending entries of one segment, digests checked; `wrong`: bookies that are
-        not asked for these. ReadError where no replica has one of them. Cancel-safe."""
+        """Read all of these entries and check their digests.
+
+        The entries are ascending and of one segment. Bookies in `wrong` are not asked. Raises
+        ReadError if an entry has no good replica. Cancel-safe.
+        """
         found: dict[int, tuple[bytes, int]] = {}
         orders = self._orders(ensemble, wrong)
         for attempt in range(self._ledger.metadata.write_quorum):
@@ -47,7 +53,7 @@ class ReplicaSource:
                     if not isinstance(part, Copies):
                         continue
                     if len(part.ids) == len(entries):
-                        return part  # all of them, as most often
+                        return part  # the usual case: one bookie has all of them
                     for entry, payload, length in zip(part.ids, part.payloads, part.lengths):
                         found[entry] = (payload, length)
         missing = [entry for entry in entries if entry not in found]
@@ -55,11 +61,12 @@ class ReplicaSource:
             named = ", ".join(map(str, missing[:UNREADABLE_NAMED_MAX]))
             more = len(missing) - UNREADABLE_NAMED_MAX
             raise ReadError(
-                f"ledger {self._ledger.ledger_id}: no replica gives entry {named}"
-                + (f" and {more} more" if more > 0 else ""),
+                f"ledger {self._ledger.ledger_id}: no replica of entry {named}"
+                + (f" and {more} more" if more > 0 else "")
+                + " can be read",
                 ledger_id=self._ledger.ledger_id,
                 entry_id=missing[0],
-                remedy="Bring the bookies back that have them, and try again",
+                remedy="Start the bookies that have them again, and retry",
             )
         return Copies(
             entries,
@@ -68,7 +75,10 @@ class ReplicaSource:
         )
 
     def _orders(self, ensemble: Sequence[str], wrong: Collection[str]) -> list[list[str]]:
-        """In which order bookies are asked for an entry, by its id modulo the length of this."""
+        """Return orders in which to ask bookies.
+
+        For an entry, the order at its id modulo the number of orders applies.
+        """
         pool, metadata = pool_of(self._client), self._ledger.metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         self._turn += 1
@@ -76,7 +86,7 @@ class ReplicaSource:
         for residue in range(size if size != quorum else 1):
             order = [ensemble[index] for index in write_set(residue, size, quorum)]
             order = [bookie for bookie in order if bookie not in wrong]
-            # Another one first each time, so that the replicas share the load.
+            # Begin with another bookie each time, so that the replicas share the load.
             start = self._turn % max(len(order), 1)
             order = order[start:] + order[:start]
             order.sort(key=lambda bookie: (bookie in self._last, pool.failed_lately(bookie)))
@@ -84,7 +94,7 @@ class ReplicaSource:
         return orders
 
     async def _parts(self, bookie: str, entries: list[int]) -> list[Part]:
-        """What it has of these; nothing where it does not answer."""
+        """Return what a bookie has of these entries, or nothing if it does not answer."""
         if bookie in self._silent:
             return []
         reader = self._readers.get(bookie)

@@ -1,10 +1,10 @@
-"""Jobs on Spark as functions. The command `quire pipeline` runs the same jobs.
+"""Jobs on Spark, as functions. The command `quire pipeline` runs the same jobs.
 
     from quire.spark.jobs import ClusterOptions, offload
     cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
     result = offload(spark, cluster, "/shop", "orders", "/archive")
 
-`docs/guides/pipelines.md` is the guide.
+`docs/guides/pipelines.md` is the guide, and `docs/reference/pipelines.md` lists the options.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A copy has the same segments with the same entries, byte for byte, at the same p
 
 The bytes of sealed segments pass through Spark's tasks. Those of segments in progress pass through
 the driver. None pass through the JVM. Every record is in the copy once, whatever is killed: run the
-job again, and it continues. `docs/guides/pipelines.md` defines what "the same" means.
+job again, and it continues. `docs/guides/pipelines-replicate.md` defines what "the same" means.
 """
 
 from __future__ import annotations

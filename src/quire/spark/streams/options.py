@@ -83,18 +83,18 @@ class StreamReadOptions:
 
     # Only for streaming queries:
     records_max: int | None = None
-    """The largest number of records of a trigger.
+    """The largest number of records of a micro-batch.
 
-    If `bytes_max` is set too, the smaller limit applies.
+    If `bytes_max` is set too, the limit that is reached first applies.
     """
     bytes_max: int | None = None
-    """The largest number of stored bytes of the entries of a trigger."""
+    """The largest number of stored bytes of a micro-batch."""
     records_min: int = 0
-    """The number of records that a trigger waits for, at most for `trigger_delay_s`."""
+    """The number of records that a micro-batch waits for, at most for `trigger_delay_s`."""
     trigger_delay_s: float = MAX_TRIGGER_DELAY_S
-    """Seconds for which a trigger may wait for `records_min` records."""
+    """The longest time in seconds for which a micro-batch waits for `records_min` records."""
     subscription: str | None = None
-    """The subscription under which the query stores its progress, for observers."""
+    """The subscription under which the query stores its positions with each stream."""
 
     @classmethod
     def parse(

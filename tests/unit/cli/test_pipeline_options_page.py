@@ -1,0 +1,35 @@
+"""docs/reference/pipelines.md lists the options of every job, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.cli import ALL
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pipelines.md"
+JOBS = {path[1]: command for path, command in ALL.items() if path[0] == "pipeline" and path[1:]}
+
+
+def options_of(title: str) -> set[str]:
+    """Return the options in the first column of the tables of a section."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"the page has no section {title!r}"
+    rows = re.findall(r"^\| ([^|]*--[^|]*) \|", found[1], re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(-[\w-]+)`", row)}
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_the_page_lists_every_option(job: str) -> None:
+    known = {
+        name
+        for option in JOBS[job].params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    } - {"-h", "--help"}
+    listed = options_of(job) | options_of("Options of all jobs")
+    assert listed == known
