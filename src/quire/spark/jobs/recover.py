@@ -38,6 +38,7 @@ from quire.replication.moves.recover import (
     added,
     check_bookie,
     not_tried,
+    refuse_unknown,
     result_of,
 )
 from quire.spark.jobs.repair import task_locks
@@ -104,6 +105,9 @@ def recover(
         call(check_bookie(client.aio, bookie, even_if_alive))
         ids = client.list_ledgers()
     moves, unread = _moves(spark, cluster, bookie, ids, progress)
+    if not moves:
+        with cluster.client() as client:
+            call(refuse_unknown(client.aio, bookie, len(unread)))
     if dry_run:
         return RecoverResult(bookie, True, tuple(moves), failed=unread)
     work = {one.ledger: not_tried(one.ledger) for one in moves}
