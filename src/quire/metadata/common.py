@@ -1,4 +1,4 @@
-"""What the drivers of the metadata store share.
+"""The checks, errors and encodings that the drivers of the metadata store share.
 
 The first half has checks of arguments, errors and the encoding of registrations. The second half is
 about the tree and about lost sessions.
@@ -120,7 +120,7 @@ def no_such_ledger(ledger_id: int) -> NoSuchLedgerError:
 
 def ledger_exists(ledger_id: int) -> LedgerExistsError:
     return LedgerExistsError(
-        f"ledger {ledger_id} exists already",
+        f"ledger {ledger_id} already exists",
         remedy="Choose another id, or let the store generate one",
     )
 
@@ -360,7 +360,7 @@ def missing(operation: Operation) -> NoSuchKeyError:
 
 
 def exists_already(operation: Operation) -> KeyExistsError:
-    return KeyExistsError(f"{_named(operation)}: the node exists already")
+    return KeyExistsError(f"{_named(operation)}: the node already exists")
 
 
 def version_conflict(operation: Operation, found: int | None = None) -> VersionConflictError:
