@@ -134,8 +134,10 @@ class _Write:
 
 
 class SqliteFile:
-    """An open SQLite file and its thread. Open it with `SqliteFile.open`; `close` ends the
-    thread."""
+    """An open SQLite file and its thread.
+
+    Open it with `SqliteFile.open`; `close` ends the thread.
+    """
 
     def __init__(self, path: Path, *, busy_timeout_ms: int) -> None:
         self.path = path.absolute()
@@ -506,8 +508,7 @@ class SqliteFile:
         return writes
 
     def _check_committed(self, writes: list[_Write]) -> None:
-        """Set an error with an unknown outcome on the writes if the file was replaced during the
-        commit."""
+        """Set an error with an unknown outcome on the writes if the file was replaced meanwhile."""
         try:
             self._presence.check()
         except MetadataUnavailableError as error:

@@ -142,8 +142,10 @@ class WantedRegistration:
 
 
 class Session:
-    """The session of one store: a lease, which `touch` renews, and the bookies that depend on
-    it."""
+    """The session of one store: a lease, and the bookies that depend on it.
+
+    `touch` renews the lease.
+    """
 
     def __init__(self, session_id: int, timeout_ms: int, machine: LeaseMachine) -> None:
         self._session_id = session_id

@@ -75,8 +75,10 @@ _SESSION_ID_BITS = 63
 
 
 class SqliteStore:
-    """A metadata store in a SQLite file. `quire.metadata.interface.MetadataStore` documents the
-    calls."""
+    """A metadata store in a SQLite file.
+
+    `quire.metadata.interface.MetadataStore` documents the calls.
+    """
 
     def __init__(
         self,
@@ -119,8 +121,10 @@ class SqliteStore:
         machine: LeaseMachine | None = None,
         watch_poll_s: float = WATCH_POLL_S,
     ) -> SqliteStore:
-        """Open a store. See `open_metadata`. If the call fails or is cancelled, nothing stays
-        open."""
+        """Open a store.
+
+        See `open_metadata`. If the call fails or is cancelled, nothing stays open.
+        """
         file, created = await SqliteFile.open(
             path,
             new_instance_id(rng) if create else None,
@@ -489,8 +493,10 @@ class _SqliteRegistration:
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
 
     def held(self, timeout_ms: int) -> bool:
-        """Note that another session has the id. Return True if it kept it for too long, so that
-        this registration is lost."""
+        """Note that another session has the id. Return True if it has kept the id for too long.
+
+        This registration is lost then.
+        """
         now = asyncio.get_running_loop().time()
         if self.held_until is None:
             logger.error("another process has registered bookie %s", self._bookie_id)

@@ -157,8 +157,10 @@ class SqliteTree:
         return self._session_watches.add(lost)
 
     def look_at_session(self) -> None:
-        """Notify the watches if the session is a new one. Call this after the session was
-        touched."""
+        """Notify the watches if the session is a new one.
+
+        Call this after the session was touched.
+        """
         if self._session_seen != self._session.session_id:
             self._session_seen = self._session.session_id
             self._session_watches.tell()
@@ -187,8 +189,7 @@ class SqliteTree:
         return Versioned(value, version), owner is not None
 
     def _children(self, connection: sqlite3.Connection, path: str) -> tuple[list[str] | None, bool]:
-        """Return the names of the children, and whether some may end without a change of the
-        file."""
+        """Return the children's names, and whether some may end without a change of the file."""
         there, mortal = self._value(connection, path)
         if there is None:
             return None, False

@@ -1,5 +1,7 @@
-"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly` (metadata spec,
-1.4)."""
+"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`.
+
+Source: metadata spec, 1.4.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +154,10 @@ class ZooKeeperRegistration:
                 await self._wait_for_change(self._held_until)
 
     async def _wait_for_change(self, deadline: float) -> None:
-        """Wait until one of the nodes has changed or may have. A reconnection counts as a
-        change."""
+        """Wait until one of the nodes has changed or may have.
+
+        A reconnection counts as a change.
+        """
         gone = asyncio.Event()
 
         async def watch(again: bool) -> bool:
@@ -223,8 +227,10 @@ class ZooKeeperRegistration:
                 raise
 
     def _lose(self, error: KeyExistsError) -> None:
-        """End the registration, because two processes with one id would answer for each other's
-        data."""
+        """End the registration.
+
+        Two processes with one id would answer for each other's data.
+        """
         logger.error("the registration of bookie %s is lost: %s", self._bookie_id, error)
         self._forget()
         self._answer_waiting(error)
@@ -256,8 +262,7 @@ class ZooKeeperRegistration:
             await self._delete(other)
 
     async def _moved(self, old: str, new: str) -> bool:
-        """Move the bookie to the other list in one transaction, so that it is always in one of
-        them.
+        """Move the bookie to the other list in one transaction, so that it always is in a list.
 
         The deletion comes first, because watches fire in this order. Apache's client (4.17.2) takes
         a deletion for the end of the bookie. If it heard of it after it had found the bookie in the

@@ -110,8 +110,10 @@ class Commits:
         self._idle.append(mark)
 
     def drop(self, mark: _Mark) -> None:
-        """Delete a mark whose version is unknown. If that fails, it is deleted when the session
-        ends."""
+        """Delete a mark whose version is unknown.
+
+        If that fails, it is deleted when the session ends.
+        """
         self._tasks.start(self._delete_quietly(mark.path))
 
     async def _delete_quietly(self, path: str) -> None:
@@ -145,8 +147,10 @@ class _Commit:
             (self._commits.give_back if self._mark_known else self._commits.drop)(self._mark)
 
     async def attempt(self) -> list[Result]:
-        """Send the commit once, and once more for each new session that begins before it is
-        sent."""
+        """Send the commit once.
+
+        It is sent again for each new session that begins before it is sent.
+        """
         for _ in range(_ATTEMPTS_MAX):
             if self._mark is None:
                 self._mark = await self._commits.take()

@@ -46,8 +46,10 @@ class LedgerIdCounter:
         self._long = root.at("idgen-long")
 
     async def next(self, again: bool) -> int:
-        """Return an id that was never generated before. Repeating the call only leaves an id
-        unused."""
+        """Return an id that was never generated before.
+
+        Repeating the call only leaves an id unused.
+        """
         manager = self._root.manager
         if not manager.long_ids or await self._root.zk.exists(self._long) is None:
             below = manager.sequence_parent
@@ -64,8 +66,7 @@ class LedgerIdCounter:
         return await self._next_long()
 
     def may_jump(self, made: int, last: int) -> bool:
-        """Return whether to switch to long ids above `last` because skipping ids one by one takes
-        too long."""
+        """Return whether to `jump`, because skipping ids up to `last` one by one takes too long."""
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:

@@ -274,8 +274,10 @@ class ZooKeeperConnection:
         return client, handler
 
     def _state_changed(self, client: Any, state: str) -> None:
-        """Forward a change of state to the event loop. Kazoo calls this on a thread that must not
-        be blocked."""
+        """Forward a change of state to the event loop.
+
+        Kazoo calls this on a thread that must not be blocked.
+        """
         self._to_loop(self._on_state, client, state, client.client_id, client.client_state)
 
     def _on_state(
@@ -301,8 +303,7 @@ class ZooKeeperConnection:
             self._abandon(client)
 
     def _abandon(self, client: Any) -> None:
-        """Stop a client in the background, because joining its threads would block the event
-        loop."""
+        """Stop a client in the background, because joining its threads blocks."""
         threading.Thread(target=stop_client, args=(client,), daemon=True).start()
 
     async def _stop(self, client: Any) -> None:
@@ -443,8 +444,9 @@ class ZooKeeperConnection:
         return [str(name) for name in names]
 
     async def children_synced(self, path: str) -> list[str]:
-        """Return the names like `children`, after the server has caught up with everything
-        committed before.
+        """Return the names like `children`, after the server has caught up.
+
+        They reflect everything that was committed before the call.
 
         Raises:
             NoNodeError: The node does not exist.

@@ -1,9 +1,9 @@
-"""Ledger metadata in ZooKeeper: one node for each ledger, changed by compare-and-set on its version
-(metadata spec, 1.8 and 1.10).
+"""Ledger metadata in ZooKeeper: one node for each ledger (metadata spec, 1.8 and 1.10).
 
-A response can be lost with its connection. The repeated request then recognises its own earlier
-attempt: a ledger with its creation token, or its bytes at the version that its write would have
-made. If it cannot tell, the error says that the outcome is unknown.
+Changes are compare-and-set operations on the version of the node. A response can be lost with its
+connection. The repeated request then recognises its own earlier attempt: a ledger with its creation
+token, or its bytes at the version that its write would have made. If it cannot tell, the error says
+that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ class ZooKeeperLedgers:
         self._ids = LedgerIdCounter(root, tasks)
 
     async def create(self, data: bytes, ctoken: int) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Create a ledger with a new id. `ctoken` is 0 if the stored format has no creation
-        token."""
+        """Create a ledger with a new id.
+
+        `ctoken` is 0 if the stored format has no creation token.
+        """
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id = await self._root.do("generate a ledger id", self._ids.next)
             try:
@@ -156,8 +158,7 @@ class ZooKeeperLedgers:
         version: int,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Replace a ledger's metadata if it has this version and, with `known`, if the creation is
-        the same.
+        """Replace a ledger's metadata if it has this version and is the same creation as `known`.
 
         ZooKeeper only compares versions, so the creation is read just before the write. A deletion
         and a creation between the two are noticed afterwards, from the node that was written.

@@ -117,8 +117,10 @@ class _Walk:
     async def lowest_parents(
         self, names: list[str], digits: int, first: int, before: int = LEDGER_ID_MAX + 1
     ) -> AsyncIterator[str]:
-        """Yield the parents of leaves below `names`, in order, that can have ids in [first,
-        before)."""
+        """Yield the parents of leaves below `names`, in order, that can have ids in this range.
+
+        The range contains `first`, and ends before `before`.
+        """
         for name in names:
             number = int(name.replace("/", ""))
             missing = digits - 4 - len(name.replace("/", ""))

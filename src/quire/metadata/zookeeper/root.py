@@ -1,5 +1,7 @@
-"""A cluster's root in ZooKeeper: its paths, its LAYOUT, and operations that survive a lost
-connection."""
+"""A cluster's root in ZooKeeper: its paths, its LAYOUT, and operations that are repeated.
+
+An operation is repeated after a lost connection.
+"""
 
 from __future__ import annotations
 

@@ -38,8 +38,10 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class ZooKeeperServer:
-    """A server process. Use it as a context manager, or call `start` and `stop`. All calls
-    block."""
+    """A server process.
+
+    Use it as a context manager, or call `start` and `stop`. All calls block.
+    """
 
     def __init__(
         self,

@@ -76,8 +76,10 @@ _CTOKEN_FORMAT_MIN = 3
 
 
 class ZooKeeperStore:
-    """A metadata store in ZooKeeper. `quire.metadata.interface.MetadataStore` documents the
-    calls."""
+    """A metadata store in ZooKeeper.
+
+    `quire.metadata.interface.MetadataStore` documents the calls.
+    """
 
     def __init__(
         self,

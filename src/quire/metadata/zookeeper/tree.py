@@ -160,8 +160,10 @@ class ZooKeeperTree:
         await self._root.do(f"delete {path} with all below it", work, check=False)
 
     async def _below(self, path: str) -> list[str]:
-        """Return `path` and everything below it, children before parents, or nothing if it does not
-        exist."""
+        """Return `path` and everything below it, children before parents.
+
+        The result is empty if the node does not exist.
+        """
         found: list[str] = []
         level = [path]
         while level:

@@ -323,8 +323,10 @@ class Values:
         )
 
     async def _claim_base(self, instance_id: str) -> None:
-        """Write our instance id into the top node if it was only a parent of another cluster's
-        values."""
+        """Write our instance id into the top node if it has none.
+
+        It was then only a parent of another cluster's values.
+        """
         try:
             owner, stat = await self._root.zk.get(self._base)
             if not owner:
