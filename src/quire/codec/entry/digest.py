@@ -68,8 +68,10 @@ DIGEST_SIZE_BYTES = {
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the 20 bytes that authorise writing and fencing a ledger. They are sent with every
-    add."""
+    """Return the 20 bytes that authorise writing and fencing a ledger.
+
+    They are sent with every add.
+    """
     return hashlib.sha1(b"ledger" + password).digest()
 
 
@@ -83,8 +85,10 @@ crc32c_of: Callable[..., int] = _crc32c.crc32c
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C of `data`. `value` is the CRC-32C of the bytes before it, if there are
-    any."""
+    """Return the CRC-32C of `data`.
+
+    `value` is the CRC-32C of the bytes before it, if there are any.
+    """
     return crc32c_of(data, value)
 
 
@@ -132,8 +136,7 @@ def _of_dummy(meta: Buffer, payload: Buffer) -> bytes:
 
 
 def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
-    """Return a function that computes a digest from the 32 bytes of entry metadata and the
-    payload."""
+    """Return a function that computes a digest from 32 bytes of entry metadata and a payload."""
     if kind is DigestType.CRC32C:
         return _of_crc32c
     if kind is DigestType.CRC32:

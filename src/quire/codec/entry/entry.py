@@ -79,8 +79,10 @@ class WrongEntryError(BadEntryError):
 
 
 def max_payload_bytes(digest: DigestType) -> int:
-    """Return the size of the largest payload whose frame every bookie accepts (wire-protocol spec,
-    1.1)."""
+    """Return the size of the largest payload whose frame every bookie accepts.
+
+    Source: wire-protocol spec, 1.1.
+    """
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
 
 
@@ -97,8 +99,10 @@ class EntryCodec:
         self.of: Callable[[Buffer, Buffer], bytes] = digester(digest, password)
 
     def pack(self, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
-        """Return the bytes of an entry. `length` is the ledger length, which includes this
-        payload."""
+        """Return the bytes of an entry.
+
+        `length` is the ledger length, which includes this payload.
+        """
         meta = META.pack(self.ledger_id, entry_id, lac, length)
         return b"".join((meta, self.of(meta, payload), payload))
 
@@ -112,8 +116,7 @@ class EntryCodec:
         return list(map(self.of, metas, payloads)) == list(digests)
 
     def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
-        """Verify the bytes of an entry, and return its entry id, last add confirmed and ledger
-        length.
+        """Verify the bytes of an entry. Return its entry id, last add confirmed and ledger length.
 
         The checks are made in the order of the wire-protocol spec, 5.4.
 
@@ -146,8 +149,7 @@ class EntryCodec:
         return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
     def content(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the part of an entry's bytes that all honest copies share: its ledger length and
-        payload."""
+        """Return what all honest copies of an entry share: its ledger length and payload."""
         return data[24:32], data[self.head_bytes :]
 
     def pack_lac(self, lac: int) -> bytes:
@@ -176,8 +178,10 @@ class EntryCodec:
 
 @lru_cache(maxsize=256)
 def _add_prefix(size: int, word: int, key: bytes) -> bytes:
-    """Return the bytes before an entry. Ledgers with the same password share them for entries of
-    one size."""
+    """Return the bytes before an entry.
+
+    Ledgers with the same password share them for entries of one size.
+    """
     return ADD_PREFIX.pack(size, word, key)
 
 
@@ -195,8 +199,7 @@ class AddEncoder:
         self._prefix = b""
 
     def prefix(self, payload_bytes: int) -> bytes:
-        """Return the bytes of a frame before the entry, which are the same for all payloads of one
-        size."""
+        """Return the bytes of a frame before the entry. Payloads of one size share them."""
         if payload_bytes != self._prefix_size:
             self._prefix_size = payload_bytes
             self._prefix = _add_prefix(self._fixed_bytes + payload_bytes, self._word, self._key)
@@ -205,11 +208,10 @@ class AddEncoder:
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[Sequence[Buffer], int]:
-        """Return the frames of consecutive entries from `first` on, and the ledger length after
-        them.
+        """Return the frames of consecutive entries from `first` on, and the next ledger length.
 
         The frames are buffers to be joined; several entries are one buffer. `length` is the ledger
-        length before `first`.
+        length before `first`, and the returned one is that after the last entry.
         """
         parts, length = self.parts(first, lac, length, payloads)
         return (parts if len(payloads) == 1 else (b"".join(parts),)), length
@@ -217,11 +219,11 @@ class AddEncoder:
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
-        """Return `PIECES` buffers for each of consecutive entries from `first` on, and the ledger
-        length.
+        """Return `PIECES` buffers for each of consecutive entries, and the next ledger length.
 
-        The buffers of all frames are to be joined. `length` is the ledger length before `first`,
-        and the returned one is that after the last entry.
+        The entries have ids from `first` on, and the buffers of all frames are to be joined.
+        `length` is the ledger length before `first`, and the returned one is that after the last
+        entry.
         """
         ledger, of, pack = self.codec.ledger_id, self.codec.of, META.pack
         pieces: list[Buffer] = []
@@ -348,8 +350,7 @@ def _equal_entries(digest_bytes: int, payload_bytes: int) -> struct.Struct:
 def check_batch(
     codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
 ) -> EntryRun:
-    """Verify the entries in `data[at:end]`, which are pairs of length and entry bytes of a batch
-    read.
+    """Verify the entries in `data[at:end]`, which are pairs of length and entry bytes.
 
     The result has at most `limit` entries, and ends before the first one that does not match.
 

@@ -66,11 +66,11 @@ class FrameRun:
         return self._packed is None and self._frames.obj is memory
 
     def pack(self, bodies: Sequence[Buffer] = ()) -> Sequence[Buffer]:
-        """Return buffers to be joined, in which each entry follows its length (4 bytes,
-        big-endian).
+        """Return buffers to be joined, in which each entry follows its length.
 
-        This is done once, and the frames are then released unless they are bare. `bodies` are the
-        entries, if the caller has them and they have one size.
+        The length has 4 bytes and is big-endian. The packing is done once, and the frames are then
+        released unless they are bare. `bodies` are the entries, if the caller has them and they
+        have one size.
         """
         if self._packed is None:
             self._packed = self._joined(bodies) if bodies else self._pack()

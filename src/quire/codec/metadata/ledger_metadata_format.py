@@ -181,8 +181,7 @@ def _require(message: Message, *names: str) -> None:
 
 
 def _closed_values(metadata: LedgerMetadata) -> tuple[int, int]:
-    """Return the stored last entry and length, which are meaningful only if the ledger is
-    closed."""
+    """Return the stored last entry and length, which mean something only in a closed ledger."""
     return (metadata.last_entry_id, metadata.length) if metadata.closed else (NO_ENTRY, 0)
 
 

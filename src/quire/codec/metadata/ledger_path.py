@@ -1,15 +1,14 @@
-"""The paths of ledgers below the ledgers root, and the names of sequence nodes (metadata spec, 1.7,
-1.8).
+"""The paths of ledgers, and the names of sequence nodes (metadata spec, 1.7 and 1.8).
 
-The ledger manager determines the path of a ledger. All numbers are decimal.
+The ledger manager determines the path of a ledger below the ledgers root. All numbers are decimal.
 
-| manager            | id          | digits               | path of 12345 (of 2**31 - 1 below)  |
-|--------------------|-------------|----------------------|-------------------------------------|
-| hierarchical       | < 2**31 - 1 | 10, split 2-4-4      | `00/0001/L2345`                     |
-|                    | others      | 19, split 3-4-4-4-4  | `000/0000/0021/4748/L3647`          |
-| longhierarchical   | all         | 19, split 3-4-4-4-4  | `000/0000/0000/0001/L2345`          |
-| legacyhierarchical | < 10**10    | 10, split 2-4-4      | `00/0001/L2345`                     |
-| flat               | all         | 10 or more, unsplit  | `L0000012345`                       |
+| manager            | ids         | digits               | path of ledger 12345, or 2**31 - 1   |
+|--------------------|-------------|----------------------|--------------------------------------|
+| hierarchical       | < 2**31 - 1 | 10, split 2-4-4      | `00/0001/L2345`                      |
+|                    | others      | 19, split 3-4-4-4-4  | `000/0000/0021/4748/L3647`           |
+| longhierarchical   | all         | 19, split 3-4-4-4-4  | `000/0000/0000/0001/L2345`           |
+| legacyhierarchical | < 10**10    | 10, split 2-4-4      | `00/0001/L2345`                      |
+| flat               | all         | 10 or more, unsplit  | `L0000012345`                        |
 
 Sequence nodes generate the ids. The number in `ID-<10 digits>` is a short id. Below a node `HOB-<10
 digits>` (high order bits), it is the low half of a long id.
@@ -53,8 +52,7 @@ class LedgerTree:
 
     @property
     def top_digits(self) -> int:
-        """The number of digits directly below the root: those that the groups of four leave
-        over."""
+        """The number of digits directly below the root, which the groups of four leave over."""
         return self.digits % _PART_DIGITS
 
     def path_of(self, ledger_id: int) -> str:
@@ -149,8 +147,7 @@ FLAT = LedgerManager("flat", (), long_ids=False, sequence_parent="")
 
 
 def leaf_digits(name: str) -> int | None:
-    """Return the last four digits of the ledger whose node has this name, or None for another
-    name."""
+    """Return the last four digits of the ledger whose node has this name, or None."""
     match = _LEAF.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -167,8 +164,10 @@ def parents_of(path: str) -> list[str]:
 
 
 def sequence_of(name: str) -> int:
-    """Return the number of a sequence node from its name. It is negative after 32 bits have
-    overflowed."""
+    """Return the number of a sequence node from its name.
+
+    It is negative after 32 bits have overflowed.
+    """
     _, found, digits = name.rpartition(SEQUENCE_PREFIX)
     try:
         return int(digits) if found else _no_sequence(name)

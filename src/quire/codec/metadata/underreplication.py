@@ -1,7 +1,7 @@
-"""The under-replication tree: the ledgers that lack copies, and who repairs them (metadata spec,
-1.9).
+"""The under-replication tree: the ledgers that lack copies, and who repairs them.
 
-The layout is that of Apache's auditor and workers, so both kinds of programs work together.
+The layout is that of Apache's auditor and workers (metadata spec, 1.9), so both kinds of programs
+work together.
 
 | path below `underreplication`         | node        | value                                     |
 |---------------------------------------|-------------|-------------------------------------------|
@@ -135,8 +135,9 @@ def checked_value(at_ms: int) -> bytes:
 
 
 def checked_at(data: bytes) -> int | None:
-    """Return when a periodic check was last done, in milliseconds since 1970, or None if it never
-    was.
+    """Return when a periodic check was last done, in milliseconds since 1970.
+
+    Return None if it never was.
 
     Raises:
         ValueError: The value is not a time.
@@ -165,8 +166,7 @@ def delay_of(data: bytes) -> int:
 
 
 def is_group(name: str) -> bool:
-    """Return whether a name is four hexadecimal digits of a ledger id, like the nodes above a
-    mark."""
+    """Return whether a name is four hexadecimal digits, like the nodes above a mark."""
     return re.fullmatch("[0-9a-f]{4}", name) is not None
 
 

@@ -1,8 +1,8 @@
-"""Roles in certificates, in the form that Apache's `BookieAuthZFactory` reads (wire-protocol spec,
-1.6).
+"""Roles in certificates, in the form that Apache's `BookieAuthZFactory` reads.
 
-The first OU of the certificate's subject has groups `CODE:NAME,NAME...` that are separated by `;`.
-Code 0 are roles, and code 1 is a cluster: `0:writer,reader;1:east`. Only the first role counts.
+Source: wire-protocol spec, 1.6. The first OU of the certificate's subject has groups
+`CODE:NAME,NAME...` that are separated by `;`. Code 0 are roles, and code 1 is a cluster:
+`0:writer,reader;1:east`. Only the first role counts.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def roles_of(unit: str) -> tuple[str, ...]:
 
 
 def is_authorized(subject: Subject, authorized: Collection[str]) -> bool:
-    """Return whether the first role of the certificate is in `authorized`. An empty role never
-    is."""
+    """Return whether the first role of the certificate is in `authorized`.
+
+    An empty role never is.
+    """
     unit = organizational_unit(subject)
     roles = roles_of(unit) if unit is not None else ()
     return bool(roles) and roles[0] != "" and roles[0] in authorized

@@ -87,8 +87,10 @@ def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
 
 
 def split_word(word: int) -> tuple[int, int, int]:
-    """Return the version, opcode and flags of a header word. Version 0 has its opcode in the low
-    byte."""
+    """Return the version, opcode and flags of a header word.
+
+    Version 0 has its opcode in the low byte.
+    """
     version = word >> 24
     if version == 0:
         return 0, word & 0xFF, 0
@@ -260,8 +262,7 @@ def batch_read_response(
 def batch_read_head(
     code: int, ledger_id: int, first: int, request_id: int, body_bytes: int
 ) -> bytes:
-    """Return a BATCH_READ response up to its entries, which follow in the form of
-    `pack_entries`."""
+    """Return a BATCH_READ response up to its entries, which follow as in `pack_entries`."""
     total = BATCH_RESPONSE.size - LENGTH.size + body_bytes
     return BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
 

@@ -162,8 +162,10 @@ def add_request(
 def read_request(
     txn_id: int, ledger_id: int, entry_id: int, *, fence_with: bytes | None = None
 ) -> bytes:
-    """Return a READ frame. `fence_with` is the master key with which the ledger is fenced, or
-    None."""
+    """Return a READ frame.
+
+    `fence_with` is the master key with which the ledger is fenced, or None.
+    """
     read = ReadRequest(ledgerId=ledger_id, entryId=entry_id)
     if fence_with is not None:
         read.masterKey = fence_with

@@ -41,8 +41,7 @@ _HEAD_BYTES = 24
 
 
 class AddShape(NamedTuple):
-    """The positions of the parts of one request in its frame, and what is equal in the whole
-    batch."""
+    """The positions of the parts of one request in its frame, and what the whole batch shares."""
 
     txn: slice
     entry: slice
@@ -73,8 +72,10 @@ class AddStretch(NamedTuple):
 
 
 def shape_of(view: memoryview, at: int, size: int) -> AddShape | None:
-    """Return the shape of the request whose frame begins at `at`, or None if it has another
-    form."""
+    """Return the shape of the request whose frame begins at `at`.
+
+    Return None if it has another form.
+    """
     frame = bytes(view[at : at + size])
     try:
         return _shape_of(frame)
@@ -235,11 +236,11 @@ class DeferredAddEncoder:
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
-        """Return five buffers for each of consecutive entries from `first` on, and the ledger
-        length.
+        """Return five buffers for each of consecutive entries, and the next ledger length.
 
-        The buffers of all frames are to be joined. `length` is the ledger length before `first`,
-        and the returned one is that after the last entry.
+        The entries have ids from `first` on, and the buffers of all frames are to be joined.
+        `length` is the ledger length before `first`, and the returned one is that after the last
+        entry.
         """
         codec = self._codec
         of, head_bytes, pack = codec.of, codec.head_bytes, META.pack
