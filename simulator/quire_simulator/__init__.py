@@ -1,10 +1,9 @@
-"""A whole run of a real cluster, with faults, made of one integer and checked against the
-invariants.
+"""Simulate a whole cluster with faults from one integer seed, and check the invariants.
 
     result = simulate(4711)
     assert result.failure is None, result
 
-The same seed on the same commit and Python gives the same `trace_digest`, on any PYTHONHASHSEED.
+The same seed on the same commit and Python gives the same `trace_digest`, with any PYTHONHASHSEED.
 """
 
 from __future__ import annotations

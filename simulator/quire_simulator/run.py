@@ -1,4 +1,4 @@
-"""One run: faults and clients together, then calm, then the judgement."""
+"""Execute one run: clients and faults together, then a calm phase, then the final checks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,32 @@ from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World
 
 QUIET_S = 120.0
-"""After the last fault everything is readable, and every client done, within this."""
+"""Seconds after the last fault within which every ledger must be readable and every client done."""
 ATTEMPTS_MAX = 40
 RETRY_S = 1.0
 STEPS_MAX = 5_000_000
 TIME_MAX_S = 3_600.0
 SLOW_DISK_MAX = 30.0
-"""So many times slower than the fastest are some disks of an uneven cluster."""
+"""The factor by which the slowest disk of an uneven cluster is slower than the fastest."""
 
 
 def simulate(seed: int, workload: str = "all", *, trace: bool = False) -> RunResult:
-    """Run the cluster on this seed. Never raises for what it finds: that is `failure`.
+    """Simulate a cluster with this seed and return the result.
 
-    UsageError for a workload that does not exist."""
+    A broken invariant is not raised. It is the `failure` of the result.
+
+    Raises:
+        UsageError: The workload does not exist.
+    """
     if workload not in WORKLOADS:
-        raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
+        raise UsageError(
+            f"There is no workload {workload!r}. The workloads are: {', '.join(WORKLOADS)}."
+        )
     return run_plan(RunPlan.make(seed, workload), trace=trace)
 
 
 def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
-    """The same for a plan that was made before, or changed: one without a fault, say."""
+    """Run a plan that exists already, for instance a plan from which faults were removed."""
     world = World.make(
         plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
     )
@@ -64,7 +70,7 @@ def run_plan(plan: RunPlan, *, trace: bool = False) -> RunResult:
         failure = RunFailure(error.invariant, error.what)
     except SimulationError as error:
         failure = RunFailure("the_run_comes_to_its_end", str(error))
-    except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
+    except Exception as error:  # noqa: BLE001 - a check may fail on something broken
         failure = RunFailure("the_run_comes_to_its_end", repr(error))
     finally:
         world.slow_starts.end()
@@ -93,7 +99,7 @@ async def _main(
         task.cancel()
     await asyncio.wait([acting, sampling])
     if not sampling.cancelled():
-        sampling.result()  # A checker that cannot go on would find nothing.
+        sampling.result()  # Raise if sampling failed: a broken checker would find nothing.
     if checker.broken is None and not acting.cancelled() and acting.exception() is None:
         checker.nothing_is_left_behind()
     if checker.broken is not None:
@@ -124,11 +130,11 @@ async def _scenes(stage: Stage) -> None:
     await asyncio.sleep(max(0.0, stage.begin_s + plan.span_s - world.loop.time()))
     world.trace.record("nemesis", "calm")
     await nemesis.calm()
-    for task in actors.tasks:  # a client that was paused for longer than the faults lasted
+    for task in actors.tasks:  # A client may be paused for longer than the faults lasted.
         if not task.node.dead:
             task.node.cont()
     actors.another_healer()
-    # What was on its way when all became calm may still fail.
+    # Operations that were in flight when the faults ended may still fail.
     supervising = asyncio.ensure_future(nemesis.supervise())
     await _heal(stage, actors)
     if mix.replacing:
@@ -160,7 +166,7 @@ async def _scenes(stage: Stage) -> None:
 
 
 async def _heal(stage: Stage, actors: Actors) -> None:
-    """Without faults, all comes to its end within a bound."""
+    """Check that without faults all work finishes within `QUIET_S`."""
     checker = stage.checker
     try:
         async with asyncio.timeout(QUIET_S):
@@ -173,13 +179,16 @@ async def _heal(stage: Stage, actors: Actors) -> None:
     except TimeoutError:
         left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
         raise InvariantError(
-            "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
+            "quiet_heals",
+            f"{QUIET_S:g} s after the last fault, not finished: {', '.join(left) or 'judges'}",
         ) from None
 
 
 async def _judge(stage: Stage) -> None:
-    """Two readers recover and read every ledger that there is, one after the other: each
-    sees what was appended, to the same end, and so do all that read before."""
+    """Recover and read every ledger with two readers, one after the other.
+
+    Each must see every acknowledged entry, and the same end of the ledger as all earlier readers.
+    """
     for judge in ("judge-0", "judge-1"):
         client = stage.world.client(judge, stage.plan.client_config)
         for ledger_id in list(stage.world.ledger_ids.values()):
@@ -208,4 +217,4 @@ async def _recover(stage: Stage, judge: str, client: Client, ledger_id: int) -> 
             if ledger_id not in stage.world.cluster.ledgers:
                 return
             await asyncio.sleep(RETRY_S)
-    raise InvariantError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")
+    raise InvariantError("quiet_heals", f"ledger {ledger_id} cannot be recovered and read: {why}")

@@ -71,7 +71,7 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
         show = Quire()("bookie", "explain", "space", *map(str, away.directories), "--json")
         assert show.status == 1
         there, not_there = map(json.loads, show.out.splitlines())
-        assert "holds no data" in not_there["error"]
+        assert "is not a data directory" in not_there["error"]
         here = {one["ledger_id"] for one in there["ledgers"]}
         assert here
         assert here < set(ids)

@@ -178,7 +178,7 @@ def test_a_bent_frame_raises_nothing(sent: tuple[bytes, Said], data: st.DataObje
 def test_behind_a_length_that_lies_nothing_is_heard() -> None:
     tap = Wiretap(PORT)
     (said,) = tap.heard(CLIENT, BOOKIE, b"\xff\xff\xff\xff....")
-    assert said.verb == "bytes that are no frame"
+    assert said.verb == "bytes that are not a frame"
     assert list(tap.heard(CLIENT, BOOKIE, REQUESTS[0][0])) == []
     # Another connection of the same two is another matter.
     assert len(list(tap.heard(("writer-0", 40_002), BOOKIE, REQUESTS[0][0]))) == 1
@@ -296,7 +296,7 @@ def test_a_long_text_leaves_out_its_middle() -> None:
     told = middle_left_out(lines, 20)
     assert len(told) == 20
     assert (told[0], told[-1]) == ("0", "99")
-    assert "... 81 steps are left out ..." in told
+    assert "... 81 steps are omitted ..." in told
     assert len(as_text(simulate(1, "all", trace=True))) <= TEXT_LINES_MAX
 
 

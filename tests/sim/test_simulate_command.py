@@ -102,20 +102,20 @@ def test_a_trace_as_json() -> None:
 def test_what_makes_no_sense(tmp_path: Path) -> None:
     done = quire("--seeds", "7..3")
     assert done.returncode == 2
-    assert "'7..3' is no range of seeds" in done.stderr
+    assert "'7..3' is not a range of seeds" in done.stderr
     done = quire("--workload", "calm,none")
     assert done.returncode == 2
-    assert f"no workload 'none'; there are: {', '.join(WORKLOADS)}, and every" in done.stderr
+    assert f"no workload 'none'. Use 'every', or one of: {', '.join(WORKLOADS)}." in done.stderr
     done = quire("--trace", "3", "--fresh", "3")
     assert done.returncode == 2
-    assert "--fresh and --trace exclude each other" in done.stderr
+    assert "--fresh and --trace cannot be used together" in done.stderr
     done = quire("--trace", "3", "--workload", "every")
     assert done.returncode == 2
-    assert "--trace tells one run: name one workload" in done.stderr
+    assert "--trace shows one run. Name exactly one workload." in done.stderr
     (tmp_path / "plan.json").write_text("{}")
     done = quire("--plan", str(tmp_path / "plan.json"))
     assert done.returncode == 2
-    assert "the file holds no plan" in done.stderr
+    assert "The file is not a plan" in done.stderr
 
 
 # -- failures: in this process, where the defect is ---------------------------------------------

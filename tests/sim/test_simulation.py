@@ -105,5 +105,5 @@ def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
 
 
 def test_a_workload_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="no workload 'none'; there are: all"):
+    with pytest.raises(UsageError, match=r"no workload 'none'\. The workloads are: all"):
         simulate(1, "none")

@@ -1,4 +1,4 @@
-"""The clients and operators of a run: tasks that act as the plan says and record what they did.
+"""The clients and operators of a run: tasks that follow the plan and record what they did.
 
-Start with `actors`, which begins them all.
+Start with `actors`, which starts all of them.
 """

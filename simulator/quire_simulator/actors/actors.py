@@ -1,4 +1,4 @@
-"""All clients of a run, each on a node of its own."""
+"""The set of all clients of a run, each on its own simulated node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Work = Callable[[Stage, str, Client], Awaitable[None]]
 
 
 class LedgerActor(Protocol):
-    """What a client of one ledger does."""
+    """A client that works on one ledger."""
 
     async def __call__(self, stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None: ...
 
@@ -73,11 +73,11 @@ class Actors:
             self._spawn(name, begin_s, act)
 
     def unfinished(self) -> list[str]:
-        """Names of the clients that live and have not come to their end."""
+        """Return the names of the living clients that have not finished."""
         return [name for name in self._alive() if not is_tailer(name) and not is_healer(name)]
 
     def another_healer(self) -> None:
-        """All that there were may have died."""
+        """Start one more healer, because all others may have died."""
         for one in self.stage.plan.healers[:1]:
             self._spawn(LAST, 0.0, partial(heal, plan=replace(one, part="both")))
 
@@ -85,7 +85,7 @@ class Actors:
         return [name for name in self._alive() if is_healer(name)]
 
     def tailers(self) -> list[str]:
-        """The same of those who wait for the last record of a stream."""
+        """Return the names of the living clients that wait for the last record of a stream."""
         return [name for name in self._alive() if is_tailer(name)]
 
     def _alive(self) -> list[str]:
@@ -103,7 +103,7 @@ class Actors:
             await work(stage, name, client)
         except QuireError as error:
             stage.history.add(name, "failed", note=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - an invariant: nothing foreign comes out
+        except Exception as error:  # noqa: BLE001 - an invariant: only QuireError may be raised
             stage.checker.fail("only_our_errors", f"{name}: {error!r}")
         if stage.plan.liars:
             hear(stage, name, client)

@@ -1,7 +1,7 @@
-"""Autorecovery in a run: its processes, its invariants, and how the end is judged.
+"""Run autorecovery, check its invariants, and judge the end state.
 
-A healer is one process that stands for auditor, works, or both. Any of them may die; once all is
-calm another one comes, so that somebody is there to finish.
+A healer is one process with an auditor, a worker, or both. Any healer may die. When the faults have
+ended, one more healer starts, so that the work can finish.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ from quire_simulator.world.stage import POLL_S, Stage
 from quire_simulator.world.world import World, bookie_id
 
 HEAL_S = 300.0
-"""After the last fault, and once all ledgers are closed, every entry is on its whole write set
-within this."""
+"""Seconds within which every entry must be on its whole write set, counted from the time when the
+faults have ended and all ledgers are closed.
+"""
 PLACEMENT_CHECK_S = 9.0
 REPLICAS_CHECK_S = 5.0
 REPLICAS_CHECK_SELDOM_S = 200.0
-"""Where bookies are to say by themselves what they have lost."""
+"""The interval in workloads in which bookies must report by themselves what they have lost."""
 LAST = "healer-last"
 BRIEF_S = 1.0
-"""Nobody need notice that a bookie was back for less."""
+"""An absence that was interrupted for less than this may go unnoticed as two absences."""
 STOPPING_S = 0.1
-"""A bookie that is stopped ends its connections so long before its registration."""
+"""A bookie that stops closes its connections up to this long before its registration."""
 
 
 async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> None:
-    """One process, until all is judged."""
+    """Run one autorecovery process until the run has been judged."""
     store = client.metadata
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
@@ -96,8 +97,7 @@ def is_healer(name: str) -> bool:
 
 
 class HealInvariants:
-    """Looks at every change of registrations, of marks and of ledgers, in the moment in which it is
-    made."""
+    """Check every change of a registration, a mark or a ledger at the moment it is made."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -109,32 +109,34 @@ class HealInvariants:
         top = replication_root("memory://sim")
         self._root, self._locks = f"{top}/{LEDGERS}/", lock_path(top, 0).rpartition("/")[0]
         self._locked_at: dict[str, float] = {}
-        """When the lock of each ledger was taken last, by the path of the lock."""
+        """The time when each ledger's lock was last taken, by the path of the lock."""
         self._away_since: dict[str, float] = {}
-        """Bookies that are not registered, or are dead: one is the case before the other."""
+        """The time since when each bookie is unregistered or dead, whichever came first."""
         self._away_until: dict[str, float] = {}
         self._away_before: dict[str, float] = {}
-        """Since when those had been away then."""
+        """The start of the previous absence of each bookie in `_away_until`."""
         self._down: set[str] = set()
-        """Bookies that have left and do not serve again; one that starts may be registered, and is
-        missed, for it does not answer."""
+        """Bookies that have left and do not serve again.
+
+        A bookie that is starting may be registered already, but it does not answer yet.
+        """
         self._marks: dict[str, Underreplicated] = {}
         self._read: WeakKeyDictionary[asyncio.Task[Any], dict[int, LedgerMetadata]] = (
             WeakKeyDictionary()
         )
-        """What each task of a healer read last of each ledger: by that it goes."""
+        """The metadata of each ledger that each healer task read last and acts on."""
         self._marked_at: dict[int, float] = {}
-        """Since when each ledger is marked."""
+        """The time since when each ledger is marked."""
         self._states: dict[int, LedgerState] = {}
         self._known = set(self._cluster.presences)
-        # Who cannot reach a bookie takes it for lost as well.
+        # A healer that cannot reach a bookie also treats it as lost.
         self._all_reach_all = not any(f.kind in BETWEEN_TWO for f in stage.plan.schedule)
         self._incomplete = {
             bookie_id(f.target)
             for f in stage.plan.schedule
             if f.kind in (*DIRECTORY_KINDS, *REPLACEMENT_KINDS)
         }
-        """Bookies that are without a directory at some time."""
+        """Bookies that miss a directory at some time during the run."""
         self._wrap()
 
     def _wrap(self) -> None:
@@ -193,7 +195,11 @@ class HealInvariants:
         return is_healer(self._world.metadata_caller)
 
     def _leaves(self, bookie: str) -> None:
-        """It is away from now on, or was all the time for who did not see it come back."""
+        """Record that the bookie left.
+
+        If it was back for less than `BRIEF_S`, the earlier absence continues, because an observer
+        may not have seen it come back.
+        """
         if self._now_s - self._away_until.get(bookie, -BRIEF_S) < BRIEF_S:
             self._away_since.setdefault(bookie, self._away_before[bookie])
         else:
@@ -228,27 +234,29 @@ class HealInvariants:
             self._is_whole(ledger_id, before)
 
     def _is_given_up(self, ledger_id: int, bookie: str) -> None:
-        """A single bookie that is away is waited for."""
+        """Check that a single absent bookie is not given up before the delay has passed."""
         since_s = self._away_since.get(bookie)
         if since_s is None or not self._delay_s or not self._all_reach_all:
             return
         if bookie in self._incomplete:
-            return  # whoever looked at it before it left has found that it lacks something
+            return  # A check before the bookie left has found that it lacks something.
         if self._stage.plan.racks:
-            return  # the check of placement names bookies that live, or did a moment ago
+            return  # The placement check names bookies that are alive, or were a moment ago.
         back = {other for other, at_s in self._away_until.items() if at_s > since_s}
         others = {*self._away_since, *back} - {bookie}
         away_s = self._now_s - since_s
         metadata = self._metadata(ledger_id)
         lacks = metadata is not None and any(self._lacking(ledger_id, metadata, (bookie,)))
         if not others and not lacks and away_s < self._delay_s - STOPPING_S:
-            what = f"{bookie} is given up {away_s:.2f} s after it left, in ledger {ledger_id}"
+            what = f"ledger {ledger_id}: {bookie} was given up {away_s:.2f} s after it left"
             self._stage.checker.fail("a_lost_bookie_is_waited_for", what)
 
     def _is_whole(self, ledger_id: int, mark: Underreplicated) -> None:
-        """A mark goes when what it names lacks nothing any more, in the segments that were complete
-        when who takes it away read the metadata last: what becomes complete later is found by the
-        check of replicas."""
+        """Check that a mark is removed only when the bookies it names lack nothing.
+
+        Only the segments count that were complete when the remover last read the metadata. The
+        replica check finds segments that become complete later.
+        """
         task = asyncio.current_task()
         read = self._read.get(task, {}).get(ledger_id) if task is not None else None
         now = self._metadata(ledger_id)
@@ -259,16 +267,18 @@ class HealInvariants:
         locked_s = self._locked_at.get(lock_path(replication_root("memory://sim"), ledger_id), 0.0)
         for bookie in mark.replicas:
             if self._world.claims.lost_at_s.get(bookie, 0.0) > locked_s:
-                continue  # it was looked at before
+                continue  # It was checked before this loss.
             gone = bookie in destroyed and self._away_since.get(bookie, locked_s) < locked_s
             if gone and any(bookie in f.ensemble for f in _closed(metadata)):
-                what = f"ledger {ledger_id} still names {bookie}, which is lost"
+                what = f"ledger {ledger_id} still names {bookie}, which has lost its data"
                 self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
             for what in self._lacking(ledger_id, metadata, (bookie,), but=self._queued):
                 self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
 
     def _queued(self, bookie: str, ledger_id: int) -> set[int]:
-        """What a bookie gives to readers, and is maybe not on its disk yet: nobody can tell."""
+        """Return entries that the bookie serves but may not have synced yet; their state is
+        unknown.
+        """
         running = self._world.bookies.get(bookie.partition(":")[0])
         info = running.store.ledgers.get(ledger_id) if running and running.recovered else None
         runs = () if info is None else (run for part in info.open_parts for run in part.runs)
@@ -282,7 +292,9 @@ class HealInvariants:
         *,
         but: Callable[[str, int], set[int]] = lambda bookie, ledger_id: set(),
     ) -> Iterator[str]:
-        """What these lack of the segments that are complete, by what they ever claimed to have."""
+        """Yield what these bookies lack of the complete segments, judged by all entries they
+        claimed.
+        """
         held = self._world.claims.of(ledger_id)
         for fragment in _closed(metadata):
             for index in members(fragment, bookies):
@@ -309,10 +321,11 @@ class HealInvariants:
         fenced = before is LedgerState.OPEN and metadata.state is LedgerState.IN_RECOVERY
         if not fenced or not self._by_healer():
             return
-        # The grace is that of the mark: it goes on where one bookie comes back as another leaves.
+        # The grace period belongs to the mark, so it continues if one bookie returns as another
+        # leaves.
         marked_s = self._now_s - self._marked_at.get(ledger_id, 0.0)
         if marked_s < self._grace_s:
-            what = f"ledger {ledger_id} is fenced {marked_s:.2f} s after it was marked"
+            what = f"ledger {ledger_id} was fenced {marked_s:.2f} s after it was marked"
             self._stage.checker.fail("a_writer_has_its_grace", what)
 
 
@@ -324,8 +337,10 @@ def _closed(metadata: LedgerMetadata) -> list[Fragment]:
 
 
 async def judge(stage: Stage) -> None:
-    """Until every entry that was acknowledged or recovered is on its whole write set, without a
-    command."""
+    """Wait until every acknowledged or recovered entry is on its whole write set.
+
+    Autorecovery must achieve this by itself, without an operator's command.
+    """
     begin_s = stage.world.loop.time()
     while left := await _lacking(stage) or racks.misplaced(stage.world):
         if stage.world.loop.time() - begin_s > HEAL_S:
@@ -335,7 +350,7 @@ async def judge(stage: Stage) -> None:
 
 
 async def _lacking(stage: Stage) -> str:
-    """What is missing; '' if nothing is."""
+    """Describe one thing that is missing, or return '' if nothing is."""
     world, checker = stage.world, stage.checker
     for ledger_id in sorted(world.cluster.ledgers):
         if checker.facts(ledger_id).deleted:
@@ -343,7 +358,7 @@ async def _lacking(stage: Stage) -> str:
         metadata = world.cluster.ledger(ledger_id).value
         named = {bookie for segment in metadata.segments for bookie in segment.ensemble}
         if gone := sorted(named & checker.destroyed):
-            return f"ledger {ledger_id} names {gone}"
+            return f"ledger {ledger_id} still names {gone}, which lost their data"
         held = {bookie_id(name): await checker.held(name, ledger_id) for name in world.bookies}
         known = metadata.last_entry_id if metadata.closed else checker.facts(ledger_id).confirmed
         for entry_id in range(known + 1):
@@ -353,17 +368,17 @@ async def _lacking(stage: Stage) -> str:
                     return f"ledger {ledger_id} entry {entry_id} is not on {ensemble[index]}"
     root = f"{replication_root('memory://sim')}/{LEDGERS}"
     if names := world.cluster.tree.children(root):
-        return f"marks are left below {names}"
+        return f"under-replication marks remain below {names}"
     return _without_auditor(world)
 
 
 def _without_auditor(world: World) -> str:
-    """Whoever has the lowest vote has noticed it: for the next bookie that is lost."""
+    """Check that the process with the lowest vote is the elected auditor."""
     tree, root = world.cluster.tree, f"{replication_root('memory://sim')}/{ELECTION}"
     votes = sorted((vote_number(name) or 0, name) for name in tree.children(root) or ())
     elected = tree.get(root)
     first = tree.get(f"{root}/{votes[0][1]}") if votes else None
     if first is None or elected is None:
-        return "nobody stands for auditor"
+        return "no process stands for election as auditor"
     names = [LockHolder.decode(node.value).owner for node in (first, elected) if node.value]
-    return "" if len(names) == 2 and names[0] == names[1] else f"{names} are to be the auditor"
+    return "" if len(names) == 2 and names[0] == names[1] else f"two auditors are elected: {names}"

@@ -1,8 +1,8 @@
-"""Jobs of operators in a run: who starts them, their invariants, and how the end is judged.
+"""Run operators' jobs, check their invariants, and judge the end state.
 
-A job may be killed at any moment, and several may be at the same bookie at once. Once all is calm
-and every ledger is closed, an operator starts those that take a bookie away again, until it is
-gone.
+A job may be killed at any moment, and several jobs may work on the same bookie at once. When the
+faults have ended and every ledger is closed, an operator repeats the decommission jobs until the
+bookie is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPREAD_PERCENT = 20.0
 
 
 async def operate(stage: Stage, name: str, client: Client, plan: JobPlan) -> None:
-    """One job, once."""
+    """Run one job once."""
     store = client.metadata
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
@@ -68,7 +68,7 @@ async def operate(stage: Stage, name: str, client: Client, plan: JobPlan) -> Non
 
 
 async def finish(stage: Stage) -> None:
-    """Until the bookie that is to go is gone."""
+    """Repeat the jobs until each bookie to be decommissioned is gone."""
     for plan in stage.plan.jobs:
         if plan.kind == "rebalance":  # now that all ledgers are closed
             await _again(stage, f"{LAST}.{plan.number}", plan)
@@ -81,7 +81,7 @@ async def finish(stage: Stage) -> None:
             await asyncio.sleep(RETRY_S)
         for ledger_id in sorted(stage.world.cluster.ledgers):
             if _names(_metadata(stage, ledger_id), bookie_id(name)):
-                what = f"{name} is gone, and ledger {ledger_id} names it"
+                what = f"{name} is decommissioned, but ledger {ledger_id} still names it"
                 stage.checker.fail("nothing_names_a_bookie_that_is_gone", what)
 
 
@@ -99,11 +99,11 @@ def _gone(stage: Stage, name: str) -> bool:
 
 
 async def collect_copies(stage: Stage) -> None:
-    """In the end no bookie has a closed ledger that does not name it."""
+    """Check that in the end no bookie keeps a closed ledger that does not name it."""
     if not stage.plan.jobs:
         return
     world = stage.world
-    # One that drops a ledger gives it another version: others wait for one pass more.
+    # Dropping a copy changes the ledger's metadata version, so other bookies may need another pass.
     for _ in range(1 + len(world.bookies)):
         for bookie in list(world.bookies.values()):
             await bookie.collect_over_replicated()
@@ -112,7 +112,7 @@ async def collect_copies(stage: Stage) -> None:
             metadata = _metadata(stage, ledger_id)
             if metadata is None or not metadata.closed or _names(metadata, bookie_id(name)):
                 continue
-            what = f"ledger {ledger_id} does not name {name}, which has it"
+            what = f"{name} still stores ledger {ledger_id}, which does not name it"
             stage.checker.fail("copies_too_many_are_dropped", what)
 
 
@@ -128,7 +128,7 @@ def _names(metadata: LedgerMetadata | None, bookie: str) -> bool:
 
 
 class _Cookies(dict[str, Any]):
-    """Tells of each that is removed."""
+    """A dict of cookies that calls `removed` for each cookie that is removed."""
 
     def __init__(self, cookies: dict[str, Any], removed: Callable[[str], None]) -> None:
         super().__init__(cookies)
@@ -143,7 +143,7 @@ class _Cookies(dict[str, Any]):
 
 
 class JobInvariants:
-    """Looks at every change of a ledger, and at what bookies drop, in that moment."""
+    """Check every change of a ledger, and every drop by a bookie, at the moment it happens."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -158,9 +158,9 @@ class JobInvariants:
             observer(ledger_id)
 
         async def on_start(name: str, bookie: Bookie) -> None:
-            # One that had begun to start when its cookie went learns it a moment later.
+            # A bookie that was already starting when its cookie was removed notices a moment later.
             if bookie_id(name) in self._retired and bookie.writable:
-                what = f"{name} was decommissioned, and takes entries"
+                what = f"{name} was decommissioned, but it accepts entries"
                 stage.checker.fail("a_bookie_that_is_gone_stays_away", what)
             await started(name, bookie)
 
@@ -192,7 +192,9 @@ class JobInvariants:
     def _is_left_alone(self, ledger_id: int, now: LedgerMetadata, fragment: Fragment) -> None:
         caller = self._world.metadata_caller
         if not now.closed and caller.startswith("job-"):
-            what = f"{caller} has changed segment {fragment.segment_first} of ledger {ledger_id}"
+            what = (
+                f"{caller} changed the open segment {fragment.segment_first} of ledger {ledger_id}"
+            )
             self._stage.checker.fail("a_segment_is_its_writer_s_until_it_is_full", what)
 
     def _is_whole(
@@ -204,18 +206,19 @@ class JobInvariants:
         lacks = [entry for entry in stored_by(now, index, first, last) if entry not in held]
         if lacks:
             what = (
-                f"ledger {ledger_id}: {bookie} was named, and lacks {lacks[:5]} of {first}..{last}"
+                f"ledger {ledger_id}: {bookie} became a member but lacks {lacks[:5]}"
+                f" of {first}..{last}"
             )
             self._stage.checker.fail("a_new_member_has_its_part", what)
 
     def _dropped(self, bookie: str, ledger_id: int) -> None:
         if _names(_metadata(self._stage, ledger_id), bookie):
-            what = f"{bookie} dropped ledger {ledger_id}, which names it"
+            what = f"{bookie} dropped ledger {ledger_id}, which still names it"
             self._stage.checker.fail("a_member_keeps_its_part", what)
 
     def _cookie_removed(self, bookie: str) -> None:
         self._retired.add(bookie)
         for ledger_id in sorted(self._world.cluster.ledgers):
             if _names(_metadata(self._stage, ledger_id), bookie):
-                what = f"the cookie of {bookie} is removed, and ledger {ledger_id} names it"
+                what = f"the cookie of {bookie} was removed, but ledger {ledger_id} names it"
                 self._stage.checker.fail("a_bookie_that_is_needed_keeps_its_cookie", what)

@@ -1,8 +1,8 @@
-"""Datasets: who publishes, reads, and sweeps what was not published; and the invariants of it.
+"""Publish, read and sweep datasets, and check their invariants.
 
-Each publication is of ledgers of its own, written before it. A dataset whose name begins with
-"whole" is overwritten by each, so that it is exactly one of them at any time; to the others each
-publication adds.
+Each publication consists of new ledgers that are written before it. A publication overwrites a
+dataset whose name begins with "whole", so such a dataset is exactly one publication at any time. A
+publication adds its ledgers to any other dataset.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire_simulator.plans.plans import PublisherPlan
 from quire_simulator.world.stage import DatasetRecord, Stage
 
 SWEPT_AFTER_S = 1.5
-"""Younger than the slowest job: now and then the sweep takes what was about to be published."""
+"""Shorter than the slowest job, so the sweep sometimes removes what was about to be published."""
 ENTRIES = 3
 
 
@@ -30,13 +30,13 @@ async def publish(stage: Stage, name: str, client: Client, plan: PublisherPlan) 
             ledgers = [await _ledger(stage, client, plan) for _ in range(chance.randint(1, 3))]
             record.tried[txn] = frozenset(ledger.ledger_id for ledger in ledgers)
             await asyncio.sleep(chance.random() * plan.pause_s)
-            for _ in range(2 if chance.random() < 0.3 else 1):  # some jobs publish twice
+            for _ in range(2 if chance.random() < 0.3 else 1):  # Some jobs publish twice.
                 published = await client.datasets.publish(
                     plan.dataset, ledgers, overwrite=_whole(plan.dataset), txn=txn
                 )
                 sequence = record.done.setdefault(txn, published.sequence)
                 if sequence != published.sequence:
-                    what = f"{txn} is publication {sequence} and {published.sequence}"
+                    what = f"{txn} was published as {sequence} and as {published.sequence}"
                     stage.checker.fail("a_publication_happens_once", f"{plan.dataset}: {what}")
             gone = [ledger.ledger_id for ledger in published.replaced]
             await client.datasets.discard(plan.dataset, gone)
@@ -49,7 +49,7 @@ async def _ledger(stage: Stage, client: Client, plan: PublisherPlan) -> DatasetL
     writer = await client.create_ledger(
         ensemble_size=1, write_quorum=1, ack_quorum=1, custom=custom
     )
-    # Whether it is deleted is a matter of the datasets.
+    # The invariants of datasets decide whether the ledger may be deleted.
     stage.checker.facts(writer.ledger_id).deleted = True
     await writer.append_many([stage.payload(writer.ledger_id, entry) for entry in range(ENTRIES)])
     await writer.close()
@@ -57,7 +57,7 @@ async def _ledger(stage: Stage, client: Client, plan: PublisherPlan) -> DatasetL
 
 
 async def follow(stage: Stage, name: str, client: Client, plan: PublisherPlan) -> None:
-    """Read the dataset again and again; in between sweep what nobody published."""
+    """Read the dataset repeatedly, and sweep ledgers that nobody published in between."""
     newest = -1
     for number in range(plan.rounds * 4):
         await asyncio.sleep(plan.pause_s / 2)
@@ -76,17 +76,17 @@ async def follow(stage: Stage, name: str, client: Client, plan: PublisherPlan) -
 
 
 def _all_or_none(stage: Stage, dataset: Dataset) -> None:
-    """A reader sees all ledgers of a publication, or none, and each once."""
+    """Check that a reader sees all ledgers of a publication or none, and each ledger once."""
     found = [ledger.ledger_id for ledger in dataset.ledgers]
     parts = [part for part in stage.datasets[dataset.name].tried.values() if part & set(found)]
     whole = frozenset().union(*parts)
     if len(found) != len(whole) or set(found) != whole or (_whole(dataset.name) and len(parts) > 1):
-        what = f"{dataset.name} has ledgers {sorted(found)}, published were {sorted(whole)}"
+        what = f"{dataset.name} has ledgers {sorted(found)}; published were {sorted(whole)}"
         stage.checker.fail("a_publication_is_seen_whole", what)
 
 
 async def judge(stage: Stage, client: Client) -> None:
-    """What was published and not replaced is there, and can be read."""
+    """Check that everything that was published and not replaced is present and readable."""
     for name, record in stage.datasets.items():
         try:
             dataset = await client.datasets.read(name)
@@ -97,10 +97,13 @@ async def judge(stage: Stage, client: Client) -> None:
             found = {ledger.ledger_id for ledger in dataset.ledgers}
         for txn in [] if _whole(name) else record.done:
             if not record.tried[txn] <= found:
-                what = f"{name}: {txn}, ledgers {sorted(record.tried[txn])}, found {sorted(found)}"
+                what = (
+                    f"{name}: {txn} published {sorted(record.tried[txn])}, "
+                    f"but the dataset has {sorted(found)}"
+                )
                 stage.checker.fail("what_was_published_stays", what)
         if _whole(name) and record.done and not found:
-            stage.checker.fail("what_was_published_stays", f"{name} is empty")
+            stage.checker.fail("what_was_published_stays", f"{name} is empty after a publication")
         for ledger_id in sorted(found):
             await _readable(stage, client, name, ledger_id)
 
@@ -113,7 +116,7 @@ async def _readable(stage: Stage, client: Client, name: str, ledger_id: int) -> 
         return
     payloads = [entry.payload async for entry in reader.read()]
     if payloads != [stage.payload(ledger_id, entry) for entry in range(ENTRIES)]:
-        stage.checker.fail("a_published_ledger_is_kept", f"{name}: ledger {ledger_id} is changed")
+        stage.checker.fail("a_published_ledger_is_kept", f"{name}: ledger {ledger_id} has changed")
 
 
 def _whole(dataset: str) -> bool:

@@ -1,5 +1,8 @@
-"""Bookies in racks, in a run: they move from one rack to another while clients write, whole racks
-lose their power, and in the end every ledger lies as the placement policy wants it."""
+"""Bookies in racks.
+
+Bookies move between racks while clients write, and whole racks lose power. In the end every ledger
+must be placed as the policy requires.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
 
 MIN_RACKS = 3
-"""With write quorums of 3 no rack has two copies of an entry."""
+"""With a write quorum of 3, every copy of an entry is in another rack."""
 LATE_S = 3.0
-"""An ensemble that was chosen by a table of so long ago may be stored now."""
+"""Seconds for which an ensemble that was chosen by a replaced rack table may still be stored."""
 
 Racks = Mapping[str, str]
-"""Bookie id -> rack."""
+"""A map from bookie id to rack."""
 
 
 def settle(world: World, racks: int) -> None:
-    """Each bookie stands in one of so many racks, and every client is told so."""
+    """Distribute the bookies over this number of racks, and tell every client."""
     names = enumerate(sorted(world.disks))
     world.placement = placement
     world.racks = {bookie_id(name): f"/rack-{number % racks}" for number, name in names}
@@ -36,21 +39,21 @@ def placement(racks: Racks) -> PlacementConfig:
 
 
 def keeps_apart(racks: Racks, ensemble: Sequence[str], write_quorum: int) -> bool:
-    """Whether every write quorum is in as many racks as it should."""
+    """Return whether every write quorum covers as many racks as required."""
     size, least = len(ensemble), min(MIN_RACKS, write_quorum)
     windows = (write_set(first, size, write_quorum) for first in range(size))
     return all(len({racks[ensemble[index]] for index in one}) >= least for one in windows)
 
 
 class RackInvariants:
-    """Looks at every ensemble in the moment in which it is stored."""
+    """Check the racks of every ensemble at the moment it is stored."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._world = stage.world
         self._seen: dict[int, LedgerMetadata] = {}
         self._tables: list[tuple[float, Racks]] = [(0.0, self._world.racks)]
-        """Since when each was the one that counts."""
+        """Each rack table with the time since when it applies."""
         cluster = self._world.cluster
         observer, relocated, rack_lost = (
             cluster.observer, self._world.relocated, self._world.rack_lost
@@ -73,7 +76,7 @@ class RackInvariants:
         self._world.rack_lost = on_rack_lost
 
     def _since(self, horizon_s: float) -> list[Racks]:
-        """The tables that counted then, or later."""
+        """Return the tables that applied at `horizon_s` or later."""
         ends = [begin_s for begin_s, _ in self._tables[1:]] + [float("inf")]
         return [table for (_, table), end_s in zip(self._tables, ends) if end_s > horizon_s]
 
@@ -83,13 +86,13 @@ class RackInvariants:
             return
         self._seen[ledger_id] = now
         former = [] if before is None else [one.ensemble for one in before.segments]
-        # Nobody tells when a ledger is created: its first ensemble may be as old as it is.
+        # The creation time of a ledger is not reported, so its first ensemble may be of any age.
         horizon_s = 0.0 if before is None else self._world.loop.time() - LATE_S
         tables = self._since(horizon_s)
         for segment in now.segments:
             new = segment.ensemble not in former
-            # A ledger that lies otherwise already, or did when this was chosen, goes on as well as
-            # it can.
+            # If the ledger was already placed otherwise when this ensemble was chosen, the writer
+            # chooses as well as it can.
             apart = all(
                 keeps_apart(table, one, now.write_quorum) for one in former for table in tables
             )
@@ -97,12 +100,14 @@ class RackInvariants:
             kept = any(keeps_apart(table, segment.ensemble, now.write_quorum) for table in tables)
             if new and apart and not kept:
                 racks = [self._world.racks[bookie] for bookie in segment.ensemble]
-                what = f"ledger {ledger_id} is put on {segment.ensemble} in {racks}"
+                what = f"ledger {ledger_id} was placed on {segment.ensemble} in racks {racks}"
                 self._stage.checker.fail("an_ensemble_is_in_different_racks", what)
 
     def _without(self, rack: str) -> None:
-        """Every entry that was acknowledged is outside of the rack as well, of each ledger that
-        lies as it should."""
+        """Check that every acknowledged entry also has a copy outside the rack.
+
+        Ledgers whose placement does not satisfy the policy are skipped.
+        """
         for ledger_id, metadata in self._seen.items():
             facts = self._stage.checker.facts(ledger_id)
             if facts.deleted:
@@ -116,25 +121,25 @@ class RackInvariants:
                     members = [ensemble[i] for i in write_set(entry, len(ensemble), quorum)]
                     others = [b for b in members if self._world.racks[b] != rack]
                     if not any(entry in held.get(bookie, ()) for bookie in others):
-                        what = f"entry {entry} of ledger {ledger_id} is in {rack} only"
+                        what = f"ledger {ledger_id} entry {entry} has copies in {rack} only"
                         self._stage.checker.fail("a_rack_may_be_lost", what)
                         return
 
 
 def misplaced(world: World) -> str:
-    """Which closed ledger lies otherwise than it should, in the end; '' if none does."""
+    """Describe a closed ledger whose placement violates the policy, or return ''."""
     for ledger_id in sorted(world.cluster.ledgers) if world.racks else ():
         metadata = _metadata(world, ledger_id)
         for segment in metadata.segments if metadata is not None and metadata.closed else ():
             assert metadata is not None
             if not keeps_apart(world.racks, segment.ensemble, metadata.write_quorum):
                 racks = [world.racks[bookie] for bookie in segment.ensemble]
-                return f"ledger {ledger_id} lies in {racks}"
+                return f"a segment of ledger {ledger_id} is in racks {racks}"
     return ""
 
 
 async def explain(stage: Stage, client: Client) -> None:
-    """Once all is healed each ledger is explained so: by the bookies that it has."""
+    """Check that `explain_ledger` reports every ledger as complete, with its real members."""
     for ledger_id in sorted(stage.world.cluster.ledgers):
         try:
             told = await explain_ledger(client, ledger_id)
@@ -152,7 +157,7 @@ async def explain(stage: Stage, client: Client) -> None:
             if one.state not in ("present", "empty") or one.registered == "gone"
         ]
         if named != [one.ensemble for one in metadata.segments] or bad:
-            what = f"ledger {ledger_id}: {named}; {', '.join(bad)}"
+            what = f"ledger {ledger_id} was explained as {named}; {', '.join(bad)}"
             stage.checker.fail("what_is_explained_is_true", what)
 
 

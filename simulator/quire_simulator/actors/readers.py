@@ -1,4 +1,4 @@
-"""Who comes beside the writer: recoverers, readers, tails, and who deletes."""
+"""Recover, read, tail and delete ledgers while their writers work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quire_simulator.plans.plans import LedgerPlan
 from quire_simulator.world.stage import POLL_S, Stage
 
 ATTEMPTS_MAX = 6
-"""Of a recoverer, while faults go on."""
+"""How often a recoverer tries while faults go on."""
 LOOKS = 4
-"""Of a reader."""
+"""How often a reader refreshes and reads."""
 LATE_SHARE = 0.25
-"""Of the span of the plan: when the one that comes later begins."""
+"""The share of the plan's duration after which the late tail starts."""
 RESTLESS_S = 0.05
 RESTLESS_ENTRIES = 7
-"""How long the one that leaves stays each time, wherever it is then, and what it takes at most."""
+"""The restless tail stops after this time or this number of entries, wherever it is then."""
 
 
 async def recover(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
@@ -46,7 +46,7 @@ async def take_over(stage: Stage, name: str, client: Client, ledger_id: int) -> 
 
 
 async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
-    """What is known to be acknowledged, and a little later again."""
+    """Read everything known to be acknowledged, repeatedly as the LAC advances."""
     ledger_id = await stage.ledger_id(plan)
     if ledger_id is None:
         return
@@ -64,7 +64,7 @@ async def read(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> Non
             await asyncio.sleep(POLL_S)
             await reader.refresh()
         if upcoming:
-            # Not only where it is new.
+            # Read again from the middle, so that old entries are read as well.
             await read_range(stage, name, reader, upcoming // 2)
     except QuireError as error:
         stage.failed(name, ledger_id, error)
@@ -78,21 +78,23 @@ async def read_range(stage: Stage, name: str, reader: LedgerReader, first: int) 
             stage.seen(name, reader.ledger_id, entry, upcoming)
             upcoming += 1
     if upcoming != last + 1:
-        what = f"a read of {first}..{last} ended before {upcoming}"
+        what = f"a read of {first}..{last} ended before entry {upcoming}"
         stage.wrong(name, reader.ledger_id, what)
     if upcoming > first:
         stage.history.add(name, "read", reader.ledger_id, first, upcoming - 1)
 
 
 async def tail(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
-    """Three that follow the ledger to its end in one client, and share what they read: one from
-    the beginning, one that comes later and wants it all, and one that leaves and comes back."""
+    """Follow the ledger to its end with three tails of one client, which share what they read.
+
+    One starts at once, one comes later and reads everything, and one repeatedly leaves and returns.
+    """
     ledger_id = await stage.ledger_id(plan)
     if ledger_id is None:
         return
     work = partial(_follow, stage, client=client, ledger_id=ledger_id, password=plan.password)
     async with TaskGroup() as group:
-        # The first to come is the one that asks for all.
+        # The restless tail starts first, so it is the one that sends the shared requests.
         restless = work(f"{name}/restless", stays_s=RESTLESS_S, takes=RESTLESS_ENTRIES)
         group.create_task(restless)
         group.create_task(work(name))
@@ -110,8 +112,11 @@ async def _follow(
     stays_s: float | None = None,
     takes: int = 0,
 ) -> None:
-    """To the end of the ledger; a tail that fails, is cancelled after `stays_s` or ended behind
-    some entries is begun again behind what it gave."""
+    """Follow the ledger to its end.
+
+    A tail that fails, is cancelled after `stays_s`, or stops after `takes` entries is started again
+    after the last entry it delivered.
+    """
     upcoming = 0
     await asyncio.sleep(begin_s)
     while True:
@@ -131,12 +136,12 @@ async def _follow(
             stage.history.add(name, "tail ended", ledger_id, 0, upcoming - 1)
             facts = stage.checker.facts(ledger_id)
             if facts.closed_at != upcoming - 1 and not facts.deleted:
-                what = f"the tail ended before {upcoming}, closed at {facts.closed_at}"
+                what = f"the tail ended before entry {upcoming}, closed at {facts.closed_at}"
                 stage.wrong(name, ledger_id, what)
             return
         except TimeoutError:
             if upcoming == began_at and stays_s is not None:
-                stays_s *= 2  # bookies may be slow, or away
+                stays_s *= 2  # Bookies may be slow or unavailable.
         except NoSuchLedgerError as error:
             stage.denied(name, ledger_id, error)
             return

@@ -1,4 +1,4 @@
-"""Writers: how each kind of ledger is written."""
+"""Write ledgers of each kind."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from quire_simulator.world.stage import Stage
 H = TypeVar("H", bound=WriteHandle)
 
 FORCED = 0.4
-"""How often a batch with deferred sync is forced."""
+"""The probability that a batch with deferred sync is forced."""
 FORCED_MEANWHILE = 0.5
-"""How often the writer goes on while a force runs."""
+"""The probability that the writer continues to append while a force runs."""
 MEANWHILE_S = 0.01
-"""At most so long behind its begin: what was sent before it is covered."""
+"""The longest delay of these appends after the force begins. A force covers what was sent earlier.
+"""
 LEFT_OUT = 0.3
-"""How often a batch with own ids lacks one, for now."""
+"""The probability that a batch with caller-chosen ids omits one id for now."""
 CANCELLED = 0.1
-"""How often an append with an own id is cancelled and made again."""
+"""The probability that an append with a caller-chosen id is cancelled and repeated."""
 
 
 async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> None:
@@ -45,7 +46,8 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
     facts = stage.checker.facts(ledger_id)
     facts.handle_confirmed = lambda: handle.last_add_confirmed
     facts.backlog = lambda: handle._session.pipeline.unacked_bytes_max()
-    # One more turn is let in where there was room; with own ids, all that waited for one of them.
+    # The writer admits one more batch once there is room. With caller-chosen ids, all appends that
+    # waited for one id are admitted together.
     entries = 2 * plan.batch_entries_max if own_ids else 1
     facts.backlog_max_bytes = (
         stage.plan.unacked_bytes
@@ -67,7 +69,7 @@ async def write(stage: Stage, name: str, client: Client, plan: LedgerPlan) -> No
 
 
 class LedgerWriterActor(Generic[H]):
-    """One writer at work."""
+    """A writer that follows its plan."""
 
     def __init__(
         self, stage: Stage, name: str, handle: H, plan: LedgerPlan, chance: random.Random
@@ -99,7 +101,7 @@ class LedgerWriterActor(Generic[H]):
             self.handle.abandon()
 
     async def insist(self, error: QuireError) -> None:
-        """Whoever was told that it is over tries once more."""
+        """Try to append once more after a final error, which must fail."""
         try:
             await self.another()
         except QuireError:
@@ -111,11 +113,11 @@ class LedgerWriterActor(Generic[H]):
         self.stage.history.add(self.name, "closed", self.ledger_id, 0, last)
         self.acked(0, last)
         if last != self.last():
-            what = f"closed at {last}, {self.last()} was handed over"
+            what = f"closed at {last}, but {self.last()} was the last entry submitted"
             self.stage.wrong(self.name, self.ledger_id, what)
 
     def last(self) -> int:
-        """The last entry that was handed over, with all before it."""
+        """Return the last submitted entry before which no id is missing."""
         return self.handle.last_add_pushed
 
     def acked(self, first: int, last: int) -> None:
@@ -134,7 +136,7 @@ class LedgerWriterActor(Generic[H]):
 
 
 class Plain(LedgerWriterActor[LedgerWriter]):
-    """Waits for each batch, or hands over and waits now and then."""
+    """Append batches and wait for each, or submit entries and flush now and then."""
 
     async def batch(self, count: int) -> None:
         first = self.handle.last_add_pushed + 1
@@ -158,7 +160,7 @@ class Plain(LedgerWriterActor[LedgerWriter]):
 
 
 class Deferred(Plain):
-    """What is accepted is not durable before a force."""
+    """Append with deferred sync: an accepted entry is durable only after a force."""
 
     _accepted = -1
 
@@ -177,7 +179,7 @@ class Deferred(Plain):
                     raise
             durable = await force
             if durable < accepted:
-                what = f"forced through {durable}, {accepted} was accepted"
+                what = f"force returned {durable}, but {accepted} was accepted before it"
                 self.stage.wrong(self.name, self.ledger_id, what)
             self.acked(0, durable)
 
@@ -187,8 +189,10 @@ class Deferred(Plain):
 
 
 class OwnIds(LedgerWriterActor[CallerIdWriter]):
-    """Appends a batch in any order; now and then one id comes with the next batch, or not at
-    all."""
+    """Append each batch in random order.
+
+    Sometimes one id is appended with the next batch, or never.
+    """
 
     _missing: int | None = None
     _upcoming = 0
@@ -219,7 +223,7 @@ class OwnIds(LedgerWriterActor[CallerIdWriter]):
                 task.result()
         try:
             self.handle.submit_at(entry_id, payload)
-        except UsageError as error:  # it was begun before it was cancelled
+        except UsageError as error:  # The append had begun before it was cancelled.
             if "appended already" not in str(error):
                 raise
 

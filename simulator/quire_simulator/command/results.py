@@ -1,4 +1,4 @@
-"""What the simulator prints: totals, failures and their small plans, traces."""
+"""Print totals, failures with their small plans, and traces."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "full", "mermaid")
 SHRUNK_MAX = 3
-"""Failures of different invariants whose plans are made small."""
+"""The number of broken invariants for which one failing plan is made small."""
 GIT_TIMEOUT_S = 10.0
 
 
 @cache
 def build() -> dict[str, str]:
-    """What a seed belongs to. `commit` is that of the source tree, or the package's version where
-    it was installed without one."""
+    """Return the versions to which a seed belongs.
+
+    `commit` is the commit of the source tree, or the package's version if there is none.
+    """
     import quire
 
     return {
@@ -50,7 +52,8 @@ def _commit() -> str | None:
     package = Path(quire.__file__)
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        # A package that lies in somebody else's repository has no commit there.
+        # If the package is installed inside another repository, that repository's commit is not
+        # ours.
         for command in (["git", "ls-files", "--error-unmatch", package.name], describe):
             done = subprocess.run(
                 command, cwd=package.parent, capture_output=True, text=True, check=True,
@@ -63,12 +66,12 @@ def _commit() -> str | None:
 
 @dataclass
 class Smaller:
-    """Makes plans small while there is time."""
+    """Makes plans small until the time budget is used up."""
 
     left_s: float
 
     def of(self, plan: RunPlan) -> Shrunk | None:
-        """None where there is no time left."""
+        """Make this plan small, or return None if no time is left."""
         from quire_simulator import shrink
 
         begin = time.monotonic()
@@ -87,7 +90,7 @@ class Smaller:
 
 @dataclass
 class Report:
-    """The runs of a range of seeds."""
+    """The results of a range of seeds."""
 
     seeds: range
     workloads: list[str]
@@ -116,11 +119,11 @@ class Report:
         return f"python -m quire_simulator --workload {workload} --trace {result.seed}"
 
     def shrink(self, smaller: Smaller, save: Path | None) -> None:
-        """Of each invariant that was broken, the failure with the smallest seed."""
+        """For each broken invariant, make the failing plan with the smallest seed small."""
         from quire_simulator import RunPlan
 
         first: dict[str, RunResult] = {}
-        # In the order of the seeds, not in that in which processes were done.
+        # Sort by seed, because processes finish in any order.
         for result in sorted(self.failures, key=lambda r: (r.seed, r.workload)):
             assert result.failure is not None
             first.setdefault(result.failure.invariant, result)
@@ -185,7 +188,7 @@ def shrunk_lines(found: Shrunk) -> Iterator[str]:
 
     runs = counted(found.runs, "run")
     yield (
-        f"made small in {runs}{'' if found.finished else ', and not yet done'}: "
+        f"made small in {runs}{'' if found.finished else ' (stopped by the time limit)'}: "
         f"{found.failure.invariant}: {found.failure.what}"
     )
     yield from (f"  {line}" for line in describe_plan(found.plan))
@@ -208,8 +211,11 @@ def _shrunk_data(found: Shrunk) -> dict[str, Any]:
 
 
 def tell(plan: RunPlan, form: str, save: Path | None, smaller: Smaller, *, as_json: bool) -> int:
-    """The trace of a run; the diagram alone is standard output in Mermaid, so that a file of it is
-    one. The plan is kept as it is where every invariant holds, else made small."""
+    """Run the plan and print its trace.
+
+    In Mermaid format, standard output has only the diagram, so it can be saved as a file. `save`
+    stores the plan: made small if an invariant broke, unchanged otherwise.
+    """
     from quire_simulator import as_mermaid, as_text, run_plan
 
     result = run_plan(plan, trace=True)

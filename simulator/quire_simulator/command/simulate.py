@@ -1,4 +1,4 @@
-"""The command `python -m quire_simulator`: whole clusters on seeds, in parallel processes."""
+"""The command `python -m quire_simulator`: run whole clusters from seeds, in several processes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 SEEDS_DEFAULT = "0..100"
 EVERY = "every"
 WAITING_PER_PROCESS = 4
-"""Seeds that are handed out before they are asked for."""
+"""The number of seeds queued for each process in advance."""
 FAILURES_MAX = 20
-"""Behind so many no further seeds are begun."""
+"""The number of failures after which no further seed is started."""
 SHRINK_DEFAULT_S = 60.0
 FRESH_BYTES = 4
-"""Of the first seed, where it is to be one that nobody tried before."""
+"""The number of random bytes of the first seed of `--fresh`."""
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 Job = tuple[str, int]
-"""Workload, seed."""
+"""Workload and seed."""
 
 
 class SeedRange(click.ParamType[range]):
-    """A..B: the seeds from A to before B."""
+    """The parameter type of A..B: the seeds from A up to, but not including, B."""
 
     name = "A..B"
 
@@ -48,45 +48,57 @@ class SeedRange(click.ParamType[range]):
     ) -> range:
         found = re.fullmatch(r"(\d+)\.\.(\d+)", str(value))
         if found is None or int(found[1]) >= int(found[2]):
-            self.fail(f"{value!r} is no range of seeds: give A..B, from A to before B", param, ctx)
+            self.fail(
+                f"{value!r} is not a range of seeds. Give A..B, for instance 0..100.",
+                param, ctx,
+            )  # fmt: skip
         return range(int(found[1]), int(found[2]))
 
 
 class _Simulate(Program, click.Command):
-    """A program of its own, with the errors and exit statuses of `quire`."""
+    """A separate program with the error output and exit statuses of `quire`."""
 
 
 @click.command("python -m quire_simulator", cls=_Simulate, context_settings=SETTINGS)
-@click.option("--seeds", type=SeedRange(), help=f"From A to before B.  [default: {SEEDS_DEFAULT}]")
-@click.option("--fresh", type=click.IntRange(1), metavar="N", help="N seeds from a random one on.")
+@click.option(
+    "--seeds", type=SeedRange(),
+    help=f"Run the seeds from A up to, but not including, B.  [default: {SEEDS_DEFAULT}]",
+)  # fmt: skip
+@click.option(
+    "--fresh", type=click.IntRange(1), metavar="N", help="Run N seeds, starting at a random one."
+)
 @click.option(
     "--workload", default="all", show_default=True, metavar="W[,W...]",
-    help=f"What clients and faults do; {EVERY}: all of them, one after the other.",
+    help=f"Run these workloads, separated by commas, or '{EVERY}' for all of them.",
 )  # fmt: skip
-@click.option("--trace", type=click.IntRange(0), metavar="SEED", help="Show the trace of one seed.")
+@click.option(
+    "--trace", type=click.IntRange(0), metavar="SEED", help="Run one seed and show its trace."
+)
 @click.option(
     "--plan", type=click.Path(dir_okay=False, path_type=Path),
-    help="Show the trace of a plan that --save has kept.",
+    help="Run a plan that --save has written, and show its trace.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True,
-    help="Of a trace; full: every single step.",
+    help="The format of a trace. 'full' shows every single step.",
 )  # fmt: skip
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the plan of a failure as one file, made small.",
+    help="Write the plan of a failure, made small, to this file.",
 )  # fmt: skip
 @click.option(
-    "--shrink/--no-shrink", default=True, help="Make the plans of failures small.  [default: yes]"
-)
+    "--shrink/--no-shrink", default=True,
+    help="Search for smaller plans that fail in the same way.  [default: shrink]",
+)  # fmt: skip
 @click.option(
     "--shrink-seconds", type=Duration(), default=SHRINK_DEFAULT_S, show_default=True,
-    help="For this at most.",
+    help="The longest time to spend on making plans small.",
 )  # fmt: skip
 @click.option(
-    "--processes", type=click.IntRange(1), help="At once; as many as there are processors."
-)
-@json_option("Print one object with all of it.")
+    "--processes", type=click.IntRange(1),
+    help="The number of processes.  [default: one for each processor]",
+)  # fmt: skip
+@json_option("Print one JSON object with all results.")
 def simulate(
     seeds: range | None,
     fresh: int | None,
@@ -100,19 +112,19 @@ def simulate(
     processes: int | None,
     as_json: bool,
 ) -> int:
-    """Run whole clusters with faults, each made of one seed, and check that every invariant holds.
+    """Run simulated clusters with faults, and check that every invariant holds.
 
-    The same seed gives the same run on the same version of Quire and Python. Exit status 1 if a
-    invariant did not hold.
+    One seed determines a run. The same seed gives the same run with the same version of Quire and
+    Python. The exit status is 1 if an invariant did not hold.
     """
     from quire.errors import UsageError
 
     asked = [name for name, given in _ways(seeds, fresh, trace, plan) if given]
     if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} exclude each other")
+        raise UsageError(f"{' and '.join(asked)} cannot be used together. Use only one of them.")
     workloads = _workloads(workload)
     if save is not None and not save.absolute().parent.is_dir():
-        raise UsageError(f"--save {save}: there is no directory {save.absolute().parent}")
+        raise UsageError(f"--save {save}: the directory {save.absolute().parent} does not exist.")
     smaller = Smaller(shrink_seconds if shrink else 0.0)
     if trace is not None or plan is not None:
         return tell(_one_plan(trace, plan, workloads), form, save, smaller, as_json=as_json)
@@ -127,7 +139,7 @@ def simulate(
 def _ways(
     seeds: range | None, fresh: int | None, trace: int | None, plan: Path | None
 ) -> list[tuple[str, bool]]:
-    """What says which runs are meant; one of them at most."""
+    """Return the options that select runs. Only one of them may be given."""
     return [
         ("--seeds", seeds is not None),
         ("--fresh", fresh is not None),
@@ -144,7 +156,7 @@ def _workloads(text: str) -> list[str]:
     for name in names:
         if name not in WORKLOADS:
             raise UsageError(
-                f"no workload {name!r}; there are: {', '.join(WORKLOADS)}, and {EVERY}"
+                f"There is no workload {name!r}. Use '{EVERY}', or one of: {', '.join(WORKLOADS)}."
             )
     return names
 
@@ -157,7 +169,7 @@ def _one_plan(trace: int | None, file: Path | None, workloads: list[str]) -> Run
         return load_plan(file.read_text(encoding="utf-8"))
     assert trace is not None
     if len(workloads) != 1:
-        raise UsageError("--trace tells one run: name one workload")
+        raise UsageError("--trace shows one run. Name exactly one workload.")
     return RunPlan.make(trace, workloads[0])
 
 
@@ -189,8 +201,8 @@ def _run_all(
 
 
 def _results(jobs: list[Job], processes: int, failures: list[RunResult]) -> Iterator[RunResult]:
-    """As they come; a few more than asked for are under way."""
-    # A fork would take along what this process has opened.
+    """Yield results as they arrive, with some jobs always queued in advance."""
+    # A forked process would inherit everything that this process has opened.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         upcoming = iter(jobs)
         first = islice(upcoming, processes * WAITING_PER_PROCESS)
@@ -212,7 +224,7 @@ def _simulate(job: Job) -> RunResult:
 
     from quire_simulator import simulate as run
 
-    # What simulated programs would log is in their trace.
+    # The trace contains what simulated programs would log.
     logging.getLogger("quire").addHandler(logging.NullHandler())
     workload, seed = job
     return run(seed, workload)

@@ -1,4 +1,4 @@
 """The faults of a run: the code that injects each kind.
 
-Start with `nemesis`, which plays the plan.
+Start with `nemesis`, which carries out the schedule.
 """

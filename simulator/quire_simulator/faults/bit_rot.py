@@ -1,4 +1,4 @@
-"""Bits that flip on a simulated disk, and a record of which they were."""
+"""Flip bits on a simulated disk, and record which bytes changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BitRot:
 
     name: str
     places: dict[int, tuple[int, int]]
-    """Offset -> the byte that was there before, and the one that is there since."""
+    """A map from offset to the byte before and after the fault."""
 
 
 def rot(disk: SimDisk, name: str, spacing_bytes: int) -> BitRot:
@@ -26,15 +26,17 @@ def rot(disk: SimDisk, name: str, spacing_bytes: int) -> BitRot:
 
 
 def rot_entries(disk: SimDisk, number: int, share: float, chance: random.Random) -> BitRot:
-    """One bit in so large a share of the groups of this segment, and only in their entries: what
-    the groups hold is still known."""
+    """Flip one bit in this share of the segment's groups.
+
+    Only entries are changed, so the contents of the groups remain known.
+    """
 
     def damage() -> None:
         try:
             with open_segment(disk, number) as segment:
                 headers = [group.header for group in segment.groups()]
         except StorageError:
-            return  # too much of it is wrong already
+            return  # Earlier damage makes the segment unreadable.
         for header in headers:
             if header.payload_bytes and chance.random() < share:
                 at = header.payload_offset + chance.randrange(header.payload_bytes)
@@ -53,8 +55,10 @@ def _recorded(disk: SimDisk, name: str, damage: Callable[[], object]) -> BitRot:
 
 
 def turned(events: Iterable[BitRot]) -> dict[str, dict[int, int]]:
-    """File -> offset -> the byte that is there behind all of these, the oldest first. One whose
-    bits turned back is not damaged."""
+    """Return, for each file, the offset and current value of every byte that these faults changed.
+
+    Events are ordered from oldest to newest. A byte that was changed back is not damaged.
+    """
     first: dict[tuple[str, int], int] = {}
     files: dict[str, dict[int, int]] = {}
     for one in events:

@@ -1,7 +1,7 @@
-"""A bookie that lies: it stores what it is given, and says something else, to whom it likes.
+"""A Byzantine bookie: it stores what it receives, but gives some clients wrong answers.
 
-It is one of every ensemble at most, as clients assume (`assume_liars`), and may go on to the end of
-the run. What it has counts neither for nor against.
+Each ensemble has at most one, as clients assume (`assume_liars`), and it may continue to the end of
+the run. Its own copies count neither for nor against an invariant.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LAC_AHEAD = 999
 
 
 class ByzantineBookie:
-    """`world.lies` says which of its lies it tells, and how often."""
+    """A Byzantine bookie. `world.lies` names the lies it tells, and how often."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
         self._name = name
         self._chance = world.loop.derive(f"liar {name}")
         self._earlier: dict[int, bytes] = {}
-        """An entry of each ledger, to be given in the place of another."""
+        """One entry of each ledger, to be returned in place of another."""
         started = world.started
 
         async def on_start(started_name: str, bookie: Bookie) -> None:
@@ -101,15 +101,17 @@ class ByzantineBookie:
         return found
 
     def _forged(self, ledger_id: int, entry: bytes) -> bytes:
-        """Another payload, and perhaps another LAC, with a digest that is right: as far as a bookie
-        can make one."""
+        """Return another payload, and perhaps another LAC, with a valid digest.
+
+        If a bookie cannot compute the ledger's digest, the entry is only garbled.
+        """
         try:
             metadata = self._world.cluster.ledger(ledger_id).value
         except NoSuchLedgerError:
             return garbled(entry)
         digest = metadata.digest or DigestType.CRC32
         if digest is DigestType.HMAC and metadata.password:
-            return garbled(entry)  # its key is made from what bookies are not told
+            return garbled(entry)  # Bookies do not know the password of the HMAC key.
         _, entry_id, lac, length = META.unpack_from(entry)
         told = self._chance.choice((lac, -1, entry_id + LAC_AHEAD))
         return EntryCodec(ledger_id, digest, b"").pack(entry_id, told, length, FORGED)
@@ -120,9 +122,9 @@ def garbled(entry: bytes) -> bytes:
 
 
 def hear(stage: Stage, name: str, client: Client) -> None:
-    """What a client says of bookies, in the end."""
+    """Check in the end that a client accuses only Byzantine bookies."""
     for one in client.suspects():
         if one.kind in PROVEN and one.bookie not in stage.checker.destroyed:
-            what = f"{name}: {one.kind.value} of {one.bookie}"
+            what = f"{name} reports {one.kind.value} of {one.bookie}"
             what += f", entry {one.last_entry} of ledger {one.last_ledger}"
             stage.checker.fail("only_a_liar_is_accused", what)

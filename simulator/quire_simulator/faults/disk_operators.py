@@ -1,5 +1,8 @@
-"""What operators of disks have in common: they stop a bookie, run a command on its machine, which
-may be cut off, and try to start the bookie with the disks that it has then."""
+"""The common parts of operators who work on disks.
+
+They stop a bookie, run a command on its machine, which may be interrupted, and try to start the
+bookie with the disks it has then.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,24 @@ from quire_simulator.machine.disk import SimDisk
 from quire_simulator.world.world import World
 
 ATTEMPTS_MAX = 60
-"""Of an operator: metadata fails for a while, and a session outlives its bookie."""
+"""How often an operator tries. Metadata may fail for a while, and a session may outlive its bookie.
+"""
 RETRY_S = 0.5
 STARTS_MAX = 10
-"""With a directory that is to be refused: other things may be in the way."""
+"""How often the bookie is started with a disk that it must refuse. Other errors may come first."""
 CLEANLY = 0.4
-"""How often the bookie is stopped before, and has not lost its power."""
+"""The probability that the bookie is stopped cleanly beforehand instead of losing power."""
 CUT_OFF = 0.6
 POWER_LOSS = 0.7
-"""Of commands that are cut off."""
+"""The share of interrupted commands that are interrupted by a power loss."""
 CALLS_MAX = 8
-"""Of the metadata store, until a command is killed."""
+"""A command is killed within about this many calls of the metadata store."""
 
 Act = Callable[[str], Awaitable[object]]
 
 
 class SimDirectoryAccess:
-    """`quire.bookie.directories.replacement.DirectoryAccess`, with these disks."""
+    """An implementation of `DirectoryAccess` with these simulated disks."""
 
     def __init__(self, disks: Iterable[SimDisk]) -> None:
         self._disks = {disk.path: disk for disk in disks}
@@ -40,7 +44,7 @@ class SimDirectoryAccess:
             try:
                 disk.lock()
             except BlockingIOError:
-                raise StartError(f"a bookie runs on {path}") from None
+                raise StartError(f"A bookie is running on {path}.") from None
         return disk
 
     def look(self, path: str) -> SimDisk | None:
@@ -49,12 +53,15 @@ class SimDirectoryAccess:
 
 
 Work = Callable[[MetadataStore, SimDirectoryAccess, str], Awaitable[object]]
-"""A command: with its metadata store, the bookie's machine, and a name for its random numbers."""
+"""A command, given its metadata store, the bookie's machine, and a name for its random numbers."""
 
 
 class DiskOperator:
-    """`bring_back` starts a bookie, whatever it takes; `start_once` tries once, and raises what
-    that raises."""
+    """An operator who runs commands on the disks of bookies.
+
+    `bring_back` starts a bookie and retries until it runs. `start_once` tries once and raises its
+    error.
+    """
 
     def __init__(self, world: World, bring_back: Act, start_once: Act) -> None:
         self._world = world
@@ -64,8 +71,10 @@ class DiskOperator:
         self._commands = 0
 
     async def _run(self, name: str, work: Work, new: SimDisk | None = None) -> bool:
-        """A command on the machine of the bookie. False: it was cut off. Raises what that
-        raises."""
+        """Run a command on the bookie's machine, and return False if it was interrupted.
+
+        Errors of the command are raised.
+        """
         world, host = self._world, self._world.network.node(name)
         self._commands += 1
         label = f"operator {self._commands} of {name}"
@@ -79,15 +88,18 @@ class DiskOperator:
         try:
             return await world.until_dead(host.node, host.node.create_task(run()))
         finally:
-            world.kill(name)  # the command has ended: what it had locked is free
+            world.kill(name)  # The command has ended: release everything it had locked.
             if new is not None:
                 new.kill()
 
     def _cut_off(
         self, name: str, struck: SimDisk, operations_max: int, chance: random.Random
     ) -> asyncio.TimerHandle | None:
-        """Some of the commands: by a loss of power in the place of one of their operations on a
-        disk, or because the process is killed."""
+        """Arrange for some of the commands to be interrupted.
+
+        Either the power fails in place of one of the command's disk operations, or the process is
+        killed.
+        """
         world = self._world
         if chance.random() >= CUT_OFF:
             return None
@@ -105,7 +117,7 @@ class DiskOperator:
             self._world.crash(name, session_left_s=chance.random())
 
     async def _try(self, name: str) -> QuireError | None:
-        """Start the bookie once; what was in the way."""
+        """Try to start the bookie once, and return the error if there was one."""
         try:
             await self._start_once(name)
         except QuireError as error:
@@ -114,7 +126,7 @@ class DiskOperator:
         return None
 
     async def _is_refused(self, name: str) -> None:
-        """The bookie has a disk with which it must not start: it says so, sooner or later."""
+        """Try to start the bookie until it refuses a disk with which it must not start."""
         world = self._world
         world.outdated.add(name)
         for _ in range(STARTS_MAX):
@@ -125,7 +137,7 @@ class DiskOperator:
         world.outdated.discard(name)
 
     def _another(self, name: str, like: SimDisk, *, elsewhere: bool) -> SimDisk:
-        """An empty disk of the same size."""
+        """Return an empty disk of the same size."""
         self._made += 1
         label = f"{name} new {self._made}"
         new = SimDisk(

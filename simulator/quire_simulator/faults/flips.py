@@ -1,7 +1,7 @@
-"""A link that changes bits of the entries that pass it, in both directions.
+"""A link that flips bits of the entries it carries, in both directions.
 
-Only what a digest covers is touched, behind the ids: nothing protects a frame's head but the
-checksum of TCP, and who changes that can say what it likes.
+Only bytes after the ids are changed, which a digest covers. Nothing but TCP's checksum protects the
+head of a frame, so flips there could turn a message into any other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FLIPPED_FRAMES = 0.2
 
 
 class Flips:
-    """To be `SimNetwork.mangle`: what goes to or from this host."""
+    """The callable for `SimNetwork.mangle`: it changes what goes to or from this host."""
 
     def __init__(self, host: str, rng: random.Random) -> None:
         self._host = host
@@ -25,8 +25,8 @@ class Flips:
             return data
         changed = bytearray(data)
         for start, end in frame_bounds(data):
-            # An answer with an entry has its ids in the same place, or before it. What is not of
-            # this version may have anything there.
+            # An answer that contains an entry has its ids at the same offset or before it. A frame
+            # of another protocol version may have anything there.
             covered = start + ADD_HEAD.size
             if end > covered and data[start + 4] == VERSION and self._rng.random() < FLIPPED_FRAMES:
                 changed[self._rng.randrange(covered, end)] ^= 1 << self._rng.randrange(8)

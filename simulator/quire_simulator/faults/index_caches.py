@@ -1,5 +1,8 @@
-"""What befalls the index cache of a bookie that is down: it is gone, older than the log, or wrong
-in some bits. That costs time, and nothing else: the disk does not count as one that is bad."""
+"""Faults of the index cache of a bookie that is down: it is lost, older than the log, or has
+flipped bits.
+
+These may cost time and nothing else, so the disk does not count as damaged.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from quire.storage.segment.segment import LOG_DIRECTORY
 from quire_simulator.machine.disk import SimDisk
 
 KEPT_MAX = 8
-"""Of each disk."""
+"""The number of index caches kept for each disk."""
 ROTTEN_BITS = (1, 10)
 
 
 class IndexCaches:
-    """Those that were seen on each disk, oldest first."""
+    """The index caches that were seen on each disk, oldest first."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[bytes]] = {}
 
     def look(self, disk: SimDisk) -> None:
-        """Keep the one that is there, for later."""
+        """Keep a copy of the current index cache for later."""
         kept = self._kept.setdefault(disk.path, [])
         if not disk.exists(CACHE_NAME):
             return
@@ -38,8 +41,11 @@ class IndexCaches:
             disk.sync_directory(LOG_DIRECTORY)
 
     def put_back(self, disk: SimDisk, chance: random.Random) -> None:
-        """One that was there before, as from a copy. `OSError` where there is no room for it: then
-        there is none."""
+        """Restore an earlier index cache, as from a backup.
+
+        Raises:
+            OSError: The disk has no room for it. The disk has no index cache then.
+        """
         kept = self._kept.get(disk.path)
         if not kept:
             return

@@ -1,6 +1,6 @@
-"""The hand that carries out a schedule of faults.
+"""Carry out the schedule of faults.
 
-Faults that overlap on one bookie do not add up: one that finds its target taken is left out.
+Faults that overlap on one bookie do not add up: a fault whose target is busy is skipped.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ CRASH_OPERATIONS_MAX = 60
 START_OPERATIONS_MAX = 15
 CRASH_SOON_S = 0.5
 LOAD_STRUCK_S = 6.0
-"""By then a start has been struck that is to be struck while it loads its log."""
+"""The latest time into a start at which a fault strikes a bookie that loads its log."""
 ROLL_PAUSE_S = 4.0
-"""Enough for a writer to take a bookie back before the next one goes."""
+"""Long enough for a writer to use a bookie again before the next one goes down."""
 ROT_SPACING_BYTES = (50, 300, 2_000)
 ROTTEN_ENTRIES = (0.2, 1.0)
-"""Of the groups on a disk, where entries rot."""
+"""The smallest and largest share of the groups on a disk whose entries are damaged."""
 SLOW_NETWORK_S = (0.01, 0.4)
 SLOW_DISK_FACTOR = 60.0
 SLOW_METADATA_S = 2.0
 LATE_WATCHES_S = 2.0
 METADATA_FAILURES = 0.3
 ROOM_LEFT_BYTES = 1 << 18
-"""At most, of a disk that is full or nearly so."""
+"""The most free space left on a disk that is full or nearly full."""
 LIES_TOLD = (0.3, 1.0)
-"""How often a lie is told, of the answers that it fits."""
+"""The choices for the share of matching answers in which the bookie lies."""
 LASTING = 0.5
 CLEANLY = 0.3
-"""How often a bookie whose index cache is changed has been stopped before, and not lost power."""
+"""The probability that the bookie is stopped cleanly, not crashed, before its index cache changes.
+"""
 CLOCK_JUMP_MS = 600_000
 
 
 class Nemesis:
-    """Carries out a schedule, and restarts what ended by itself."""
+    """Carries out a schedule, and restarts bookies that stopped by themselves."""
 
     def __init__(self, world: World, config: BookieConfig) -> None:
         self.world = world
@@ -89,7 +90,7 @@ class Nemesis:
             supervisor.cancel()
 
     async def supervise(self) -> None:
-        """Restart what ended by itself."""
+        """Restart bookies that stopped by themselves, until cancelled."""
         while True:
             await asyncio.sleep(1.0)
             for name in self.world.disks:
@@ -105,7 +106,7 @@ class Nemesis:
             fault = replace(fault, target=self._member(fault))
         known = fault.kind in RESET_KINDS or world.network.knows(fault.target)
         if fault.target and not known:
-            return  # of a ledger, or with a bookie, that was left out of the plan
+            return  # The ledger or bookie was left out of the plan.
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
         self.applied += 1
         lock = self._taken.get(fault.target)
@@ -117,8 +118,12 @@ class Nemesis:
                     await self._bookie(fault)
 
     def _reset_recovery(self, fault: Fault) -> None:
-        """The next connection of a recoverer of this ledger to the bookie that gets the writer's
-        entries last breaks, with what is sent first."""
+        """Break the next connection of a recoverer of this ledger to the writer's most distant
+        bookie.
+
+        That bookie receives the writer's entries last. The reset loses the first request on the
+        connection.
+        """
         network, loop = self.world.network, self.world.loop
         recoverers, before = fault.target.replace("ledger", "recoverer") + ".", network.accepted
 
@@ -139,8 +144,10 @@ class Nemesis:
         self.world.network.heal_routes({route, route[::-1]})
 
     def _member(self, fault: Fault) -> str:
-        """A bookie of the last ensemble of this ledger, or of this stream's newest one; "" where
-        there is none."""
+        """Return a bookie of the last ensemble of this ledger, or of this stream's newest ledger.
+
+        Return "" if there is none.
+        """
         what, _, number = fault.target.partition("-")
         ids = self.world.stream_ledgers if what == "stream" else self.world.ledger_ids
         ledger_id = ids.get(int(number), -1)
@@ -174,7 +181,7 @@ class Nemesis:
         disk.capacity_bytes = self._capacity[name]
         disk.away = False
         if fault.kind.startswith("directory") and world.misses_a_directory(name):
-            world.kill(name)  # an operator has seen to the disk
+            world.kill(name)  # An operator replaces the disk and restarts the bookie.
         await self.bring_back(name)
 
     async def _strike(self, fault: Fault, disk: SimDisk) -> None:
@@ -184,7 +191,7 @@ class Nemesis:
             case "crash" | "crash member" | "crash fastest member":
                 world.crash(name, session_left_s=session_left_s)
             case "crash in write" | "crash member in write":
-                # Most strike soon: into what has just begun.
+                # Most strike early, in operations that have just begun.
                 operations = 1 + int(fault.amount**3 * CRASH_OPERATIONS_MAX)
                 world.crash_in_write(name, operations)
             case "kill":
@@ -270,7 +277,9 @@ class Nemesis:
                 await self._resizing.take_away(name, disk, chance)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
-        """What was in the page cache only is served for a moment, or not."""
+        """Kill and crash the bookie, so that data that was only in the page cache may be served
+        briefly.
+        """
         for _ in range(times):
             self.world.kill(name)
             await self.bring_back(name)
@@ -278,7 +287,7 @@ class Nemesis:
             await self.bring_back(name)
 
     async def _while_it_loads(self, fault: Fault) -> None:
-        """It ends, and is struck again before it has come back."""
+        """Strike the bookie while it loads its log, then wait for it to come back."""
         world, name = self.world, fault.target
         world.kill(name)
         starting = asyncio.ensure_future(self.bring_back(name))
@@ -293,7 +302,7 @@ class Nemesis:
             starting.result()
 
     async def _index(self, fault: Fault, disk: SimDisk) -> None:
-        """Something befalls the index cache while the bookie is down."""
+        """Change the index cache while the bookie is down."""
         world, chance = self.world, self.world.loop.derive(f"index {fault}")
         world.index_caches.look(disk)
         if chance.random() < CLEANLY:
@@ -310,7 +319,7 @@ class Nemesis:
         await self.bring_back(fault.target)
 
     async def _foreign_store(self, name: str) -> None:
-        """For a look for garbage, the address of the metadata store leads to an empty one."""
+        """Let one garbage collection pass find an empty store at the metadata address."""
         world, bookie = self.world, self.world.bookies[name]
         stranger = ObservedCluster("other", clock=world.clocks[name], rng=world.loop.derive(name))
         stranger.initialise()
@@ -320,10 +329,10 @@ class Nemesis:
         finally:
             bookie.metadata = own
         if world.bookies.get(name) is not bookie and isinstance(own, MemoryStore):
-            own.expire_session(back=False)  # it died meanwhile
+            own.expire_session(back=False)  # The bookie died in the meantime.
 
     def _rot(self, fault: Fault) -> None:
-        """Bits of one segment are wrong from now on, or of the entries of all."""
+        """Flip bits of one segment, or of the entries of all segments."""
         disk, chance = self.world.disks[fault.target], self.world.loop.derive(f"rot {fault}")
         self.world.destroyed.add(fault.target)
         names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
@@ -344,8 +353,7 @@ class Nemesis:
             await self.bring_back(name)
 
     async def bring_back(self, name: str) -> None:
-        """Start the bookie unless it runs. A start that fails is tried again, as an operator
-        would."""
+        """Start the bookie unless it runs, and retry a failed start, as an operator would."""
         only_once = name in self.world.wiped or self.world.retired(name)
         for _ in range(1 if only_once else START_ATTEMPTS_MAX):
             if name in self.world.bookies:
@@ -434,7 +442,7 @@ class Nemesis:
         return lambda: network.heal_routes(routes)
 
     def _lie(self, fault: Fault) -> Callable[[], object]:
-        """Some lies last to the end of the run."""
+        """Start telling this lie. Some lies last to the end of the run."""
         self.world.destroyed.add(fault.target)
         self.world.lies[fault.kind] = LIES_TOLD[int(fault.amount * 4) % 2]
         if fault.amount < LASTING:
@@ -477,7 +485,7 @@ class Nemesis:
                 await self.bring_back(name)
 
     async def calm(self) -> None:
-        """No fault from now on; everything that can run does."""
+        """End all faults, and start everything that can run."""
         world = self.world
         self._usual_network()
         self._usual_metadata()

@@ -28,22 +28,24 @@ from quire_simulator.world.stage import Stage
 from quire_simulator.world.world import World, bookie_id
 
 WITHOUT = 0.5
-"""How often it goes on for a while without the directory that it has lost."""
+"""The probability that the bookie first runs for a while without the lost directory."""
 UNMOUNTED = 0.7
-"""How often there is no directory then."""
+"""The probability that the lost directory's path does not exist then."""
 ELSEWHERE = 0.4
-"""How often the empty disk has another path."""
+"""The probability that the empty disk has another path."""
 OPERATIONS_MAX = 24
-"""Of a disk, for one replacement."""
+"""The highest number of disk operations of one replacement."""
 MEANWHILE = 0.6
-"""How often the bookie is started where a replacement was cut off."""
+"""The probability that the bookie is started after an interrupted replacement."""
 MEANWHILE_S = 1.0
 BACK_S = 100.0
-"""By then what it has lost is back: auditors look for what nobody has marked after longer."""
+"""Seconds within which lost entries are back. An auditor's own search, which could hide a missing
+mark, takes longer.
+"""
 COMES_BACK = 0.3
-"""How often the disk that died is mounted again at once, in the place of the empty one."""
+"""The probability that the dead disk is mounted again at once, in place of the empty one."""
 ROUND_S = 20.0
-"""A bookie looks at all ledgers in that time, and a worker closes those of dead writers."""
+"""In this time a bookie checks all ledgers, and a worker closes the ledgers of dead writers."""
 ROUNDS_MAX = 4
 
 
@@ -51,12 +53,12 @@ class Replacements(DiskOperator):
     def __init__(self, world: World, bring_back: Act, start_once: Act) -> None:
         super().__init__(world, bring_back, start_once)
         self._dead: list[tuple[SimDisk, SimDisk]] = []
-        """Those that were replaced, and by which."""
+        """The replaced disks, each with its replacement."""
 
     async def replace(
         self, name: str, lost: SimDisk, chance: random.Random, duration_s: float
     ) -> None:
-        """The disk dies for good, and sooner or later an empty one is in its place."""
+        """Lose the disk for good, and replace it by an empty one sooner or later."""
         world = self._world
         await self._end(name, chance)
         _forget(world, name, lost)
@@ -89,7 +91,7 @@ class Replacements(DiskOperator):
                 if done:
                     break
         else:
-            return  # who waits for all to be calm notices
+            return  # The final checks will notice.
         if new.path != lost.path:
             world.exchange(name, nothing, new)
         self._dead.append((lost, new))
@@ -98,8 +100,10 @@ class Replacements(DiskOperator):
         await self._bring_back(name)
 
     async def command(self, name: str, lost: str, new: SimDisk) -> bool:
-        """As `quire bookie disk replace` does, on the machine of the bookie. False: it was cut off.
-        Raises what that raises."""
+        """Run the code of `quire bookie disk replace` on the bookie's machine.
+
+        Return False if it was interrupted. Errors of the command are raised.
+        """
         world = self._world
 
         async def work(store: MetadataStore, machine: SimDirectoryAccess, label: str) -> None:
@@ -111,8 +115,10 @@ class Replacements(DiskOperator):
         return await self._run(name, work, new)
 
     async def bring_back_old(self, name: str, chance: random.Random) -> None:
-        """A disk that was replaced is mounted again, in the place of the one that replaced it, at
-        the path that either has. The bookie must not start with it."""
+        """Mount a replaced disk again, in place of its replacement, at the path of either disk.
+
+        The bookie must not start with it.
+        """
         world = self._world
         there = [(old, new) for old, new in self._dead if new in world.disks_of(name)]
         if not there:
@@ -125,8 +131,11 @@ class Replacements(DiskOperator):
         await self._bring_back(name)
 
     async def replace_good(self, name: str, good: SimDisk, chance: random.Random) -> None:
-        """By mistake: of a directory that is well. Where it is not refused, its entries are gone,
-        and were never said to be lost."""
+        """Replace a healthy directory by mistake.
+
+        If the command does not refuse this, the entries are gone although the bookie never reported
+        a loss.
+        """
         await self._end(name, chance)
         new = self._another(name, good, elsewhere=True)
         for _ in range(ATTEMPTS_MAX):
@@ -172,13 +181,15 @@ class Replacements(DiskOperator):
     # -- inside -------------------------------------------------------------------------------
 
     def _has_all(self, name: str) -> bool:
-        """Whether the bookie runs with all its directories."""
+        """Return whether the bookie runs with all its directories."""
         bookie = self._world.bookies.get(name)
         return bookie is not None and bookie.recovered and not self._world.misses_a_directory(name)
 
     def _nothing(self, name: str, lost: SimDisk, chance: random.Random) -> SimDisk:
-        """What is at the path of a disk that died: no directory, or an empty one. An only directory
-        is made by whoever starts on it."""
+        """Put what is found at a dead disk's path in its place: no directory, or an empty one.
+
+        If it was the bookie's only directory, there is always an empty one.
+        """
         nothing = self._another(name, lost, elsewhere=False)
         nothing.away = len(self._world.disks_of(name)) > 1 and chance.random() < UNMOUNTED
         self._world.exchange(name, lost, nothing)
@@ -186,7 +197,7 @@ class Replacements(DiskOperator):
 
 
 def _forget(world: World, name: str, lost: SimDisk) -> None:
-    """What was in no other directory of the bookie, which is down, is lost."""
+    """Record the loss of all data that the stopped bookie had in no other directory."""
     others = [content_of(disk).ledgers or () for disk in world.disks_of(name) if disk is not lost]
     me = bookie_id(name)
     gone = [n for n in world.claims.ledgers_of(me) if not any(n in here for here in others)]
@@ -202,9 +213,13 @@ def _forget(world: World, name: str, lost: SimDisk) -> None:
 
 
 async def judge(stage: Stage, restart: Act) -> None:
-    """What is lost comes back without an auditor that looks for it. Then bookies say "no" again,
-    and take entries of writers. By themselves they look at all ledgers ten minutes after the last
-    time: here they start again, and do so at once."""
+    """Check that lost entries come back without an auditor's search, and that the bookies then
+    recover fully.
+
+    Afterwards bookies answer that entries do not exist, and accept entries of writers. They check
+    all ledgers ten minutes after the previous check, and also when they start. So the bookies are
+    restarted here.
+    """
     lossy = sorted(stage.world.lossy)
     for name in lossy:
         await restart(name)
@@ -220,7 +235,7 @@ async def judge(stage: Stage, restart: Act) -> None:
 
 
 async def _until(left: Callable[[], list[str]], limit_s: float) -> list[str]:
-    """What is left when nothing is, or the time is over."""
+    """Wait until nothing is left or the time is over, and return what is left."""
     for _ in range(int(limit_s / RETRY_S)):
         if not left():
             break
@@ -229,7 +244,7 @@ async def _until(left: Callable[[], list[str]], limit_s: float) -> list[str]:
 
 
 def _fences_are_back(stage: Stage) -> None:
-    """Those of ledgers that are closed, and have named the bookie all the time."""
+    """Check the lost fences of ledgers that are closed and have named the bookie all the time."""
     cluster = stage.world.cluster
     for name in sorted(stage.world.lossy):
         me, store = bookie_id(name), stage.world.bookies[name].store
@@ -238,7 +253,7 @@ def _fences_are_back(stage: Stage) -> None:
                 continue
             closed, info = cluster.ledger(ledger_id).value.closed, store.ledgers.get(ledger_id)
             if closed and (info is None or not info.fenced):
-                what = f"{name} has lost the fence of ledger {ledger_id}"
+                what = f"{name} has not recovered the fence of ledger {ledger_id}"
                 stage.checker.fail("what_is_lost_comes_back", what)
 
 
@@ -253,7 +268,7 @@ def _lost(stage: Stage) -> list[str]:
 
 def _lossy(stage: Stage) -> list[str]:
     names = sorted(stage.world.lossy)
-    return [f"{name} has lost something" for name in names if _is_lossy(stage.world, name)]
+    return [f"{name} still reports lost data" for name in names if _is_lossy(stage.world, name)]
 
 
 def _is_lossy(world: World, name: str) -> bool:

@@ -1,7 +1,8 @@
-"""Operators who give a bookie one more disk, or take one away: by the code behind
-`quire bookie disk remove`, behind a decommission that empties the bookie or without one, which is
-to be refused as long as the disk is needed. The disk that went comes back now and then: that must
-be refused, too.
+"""Operators who add a disk to a bookie or remove one.
+
+A removal uses the code of `quire bookie disk remove`, with or without a decommission that empties
+the bookie first. Without one, the command must refuse as long as the disk is needed. Sometimes the
+removed disk comes back, which the bookie must also refuse.
 """
 
 from __future__ import annotations
@@ -28,28 +29,30 @@ from quire_simulator.world.world import bookie_id
 
 DISKS_MAX = 3
 EMPTIED = 0.7
-"""How often the bookie is emptied before."""
+"""The probability that the bookie is emptied first."""
 EMPTYING_S = 30.0
-"""An operator gives up where it takes longer: a writer may keep its ledger open."""
+"""Seconds after which an operator stops waiting: a writer may keep its ledger open."""
 OPERATIONS_MAX = 10
-"""Of a disk that stays, for one removal: of one small file."""
+"""The highest number of operations on a remaining disk during one removal. It writes one small
+file.
+"""
 MEANWHILE = 0.5
-"""How often the bookie is started where a removal was cut off, with all its disks or without."""
+"""The probability that the bookie is started after an interrupted removal."""
 WITHOUT = 0.5
-"""Of these starts: without the disk that is to go."""
+"""The share of these starts that are made without the disk to be removed."""
 COMES_BACK = 0.3
 
 
 class Resizing(DiskOperator):
     async def add(self, name: str, like: SimDisk, chance: random.Random) -> None:
-        """A disk more, unless there are enough."""
+        """Add a disk, unless there are enough."""
         if len(self._world.disks_of(name)) < DISKS_MAX:
             await self._end(name, chance)
             self._world.add_disk(name, self._another(name, like, elsewhere=True))
         await self._bring_back(name)
 
     async def take_away(self, name: str, disk: SimDisk, chance: random.Random) -> None:
-        """One disk less, unless it is the only one, or still needed."""
+        """Remove a disk, unless it is the only one or still needed."""
         if len(self._world.disks_of(name)) == 1:
             return
         emptying = chance.random() < EMPTIED
@@ -67,8 +70,10 @@ class Resizing(DiskOperator):
             await self._take_back(name)
 
     async def command(self, name: str, disk: SimDisk) -> bool:
-        """As `quire bookie disk remove` does, on the machine of the bookie. False: it was cut off.
-        Raises what that raises."""
+        """Run the code of `quire bookie disk remove` on the bookie's machine.
+
+        Return False if it was interrupted. Errors of the command are raised.
+        """
 
         async def work(store: MetadataStore, machine: SimDirectoryAccess, label: str) -> None:
             found = await find_removal(store, bookie_id(name), disk.path, machine)
@@ -81,7 +86,7 @@ class Resizing(DiskOperator):
     # -- inside -------------------------------------------------------------------------------
 
     async def _removed(self, name: str, disk: SimDisk, chance: random.Random) -> bool:
-        """The command, again and again until it is done or refused."""
+        """Repeat the command until it has succeeded or is refused."""
         world = self._world
         for _ in range(ATTEMPTS_MAX):
             struck = chance.choice([one for one in world.disks_of(name) if one is not disk])
@@ -91,7 +96,7 @@ class Resizing(DiskOperator):
                     return True
             except UsageError as error:
                 world.trace.record(name, "not taken away", error=str(error))
-                return not await self._has(name, disk)  # A run that was cut off had done it all.
+                return not await self._has(name, disk)  # An interrupted run had finished already.
             except QuireError as error:
                 world.trace.record(name, "not taken away", error=str(error))
                 await asyncio.sleep(RETRY_S)
@@ -114,7 +119,7 @@ class Resizing(DiskOperator):
             world.add_disk(name, disk)
 
     async def _has(self, name: str, disk: SimDisk) -> bool:
-        """Whether the disk is one of those that the cluster knows of."""
+        """Return whether the cluster lists the disk as one of the bookie's directories."""
         store = self._world.metadata_store(f"look at {name}")
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -124,8 +129,10 @@ class Resizing(DiskOperator):
         return True
 
     def _forget(self, name: str, disk: SimDisk) -> None:
-        """It goes, with what was on it alone of ledgers that do not name the bookie: those that do
-        it still has to have."""
+        """Remove the disk, and forget what only it had of ledgers that do not name the bookie.
+
+        The bookie must still have the ledgers that name it.
+        """
         world, me = self._world, bookie_id(name)
         world.drop_disk(name, disk)
         here = [content_of(one).ledgers or () for one in world.disks_of(name)]
@@ -138,7 +145,7 @@ class Resizing(DiskOperator):
         world.trace.record(name, "taken away", disk=disk.path)
 
     async def _empty(self, name: str) -> None:
-        """`quire bookie decommission --keep-cookie`, as far as it gets."""
+        """Run `quire bookie decommission --keep-cookie` for up to `EMPTYING_S`."""
         client = self._world.client(f"emptying {name}")
         owner = f"operator of {name}"
         try:
@@ -158,7 +165,7 @@ class Resizing(DiskOperator):
             await client.close()
 
     async def _take_back(self, name: str) -> None:
-        """It takes entries again."""
+        """Let the bookie accept entries again."""
         client = self._world.client(f"emptying {name}")
         try:
             for _ in range(ATTEMPTS_MAX):

@@ -1,5 +1,8 @@
-"""Bookies whose start takes a while: reading the log takes simulated time, and meanwhile clients,
-faults and other bookies go on. So do reads of the bookie that starts, which it answers early."""
+"""Bookies whose start takes a while.
+
+Reading the log takes simulated time. Meanwhile clients, faults and other bookies continue, and so
+do reads of the starting bookie, which it answers early.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from quire_simulator.machine.stepped_thread import SteppedThread
 T = TypeVar("T")
 
 LONGEST_PAUSES_S = (0.02, 0.1, 0.3, 1.0)
-"""Of a start: how long it waits for the disk each time, at most."""
+"""The choices for the longest single wait for the disk during a start."""
 PAUSED_MAX_S = 12.0
-"""Of a start, in all. Clients wait for less, and the judges for more."""
+"""The longest total wait of a start. Clients wait for less, and the final checks for more."""
 READ_TIME_S = 0.02
-"""The longest that a cold read takes."""
+"""The longest time that a cold read takes."""
 
 
 class SlowStarts:
-    """`slow` says whether starts take their time from now on."""
+    """The readers of starting bookies. While `slow` is true, a start takes simulated time."""
 
     def __init__(self) -> None:
         self.slow = False
@@ -32,22 +35,22 @@ class SlowStarts:
     def reader(
         self, loop: SimulatedLoop, chance: random.Random, disks: list[SimDisk]
     ) -> SlowReader | None:
-        """For the bookie that starts on these; None where that takes no time."""
+        """Return the reader for a start on these disks, or None if starts take no time."""
         return SlowReader(loop, chance, disks, self._threads) if self.slow else None
 
     def reads(self, loop: SimulatedLoop, chance: random.Random) -> SlowReads | None:
-        """The same for its data directories but the first, whose reader reads the logs of all."""
+        """Return the reader of every data directory but the first, whose reader reads all logs."""
         return SlowReads(loop, chance) if self.slow else None
 
     def end(self) -> None:
-        """The world is over: the threads of those that died while they started end, too."""
+        """End the threads of bookies that died while they started."""
         for thread in self._threads:
             thread.end()
         self._threads.clear()
 
 
 class SlowReads(InlineReader):
-    """`quire.storage.interfaces.BlockingReader`: cold reads take their time."""
+    """A `quire.storage.interfaces.BlockingReader` whose cold reads take time."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self._loop = loop
@@ -58,8 +61,7 @@ class SlowReads(InlineReader):
 
 
 class SlowReader(SlowReads):
-    """So does what is run first: the start, which waits for the disk wherever it looks at a
-    file."""
+    """A reader whose first call, the start, also takes time: it waits at every access to a file."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class SlowReader(SlowReads):
         return thread.result()
 
     def _pause_s(self) -> float:
-        # The cube makes most of them short and some long, as disks are.
+        # The cube makes most waits short and some long, as on real disks.
         pause_s = min(self._chance.random() ** 3 * self._longest_s, self._left_s)
         self._left_s -= pause_s
         return pause_s

@@ -1,4 +1,4 @@
-"""Whether each bookie has found the bits that flipped on its disk, once all is quiet."""
+"""Check that bookies find the bits that flipped on their disks once faults have ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ ROUND_S = 1.0
 
 
 async def judge(stage: Stage) -> None:
-    """Every bookie has written down which blocks of its sealed segments are damaged, and none that
-    are not."""
+    """Check that every bookie has recorded exactly the damaged blocks of its sealed segments."""
     for name in [name for name in stage.world.bookies if name not in stage.world.destroyed]:
         for number, _ in stored_records(stage.world.disks[name]):
-            what = f"{name} believes that its segment {number} is damaged"
+            what = f"{name} reports damage in segment {number}, but its disk is not damaged"
             stage.checker.fail("a_good_disk_is_not_called_damaged", what)
     for _ in range(ROUNDS_MAX):
         unknown = list(_unknown(stage))
@@ -36,7 +35,8 @@ def _unknown(stage: Stage) -> Iterator[str]:
     for name, bookie in stage.world.bookies.items():
         disk = stage.world.disks[name]
         known = dict(stored_records(disk))
-        # Where a footer is not believed, groups are lost of which nobody knows: all is doubted.
+        # If a footer is damaged, the number of lost groups is unknown, so absence is unknown for
+        # all ledgers.
         sealed = {one.number for one in bookie.store.usage() if one.state == "sealed"}
         for file, places in turned(stage.world.bit_rot.get(name, ())).items():
             number = number_of(file)
@@ -51,7 +51,7 @@ def _unknown(stage: Stage) -> Iterator[str]:
                 for block in _unknown_blocks(
                     contents_of(disk, file), places, trailer, known.get(number)
                 ):
-                    yield f"{name} does not know that block {block} of {file} is damaged"
+                    yield f"{name} has not recorded that block {block} of {file} is damaged"
 
 
 def _unknown_blocks(
@@ -60,6 +60,6 @@ def _unknown_blocks(
     for at, value in places.items():
         block = at // BLOCK_BYTES
         if not trailer.groups_at <= at < trailer.footer_at or data[at : at + 1] != bytes([value]):
-            continue  # not of the groups, or mended since
+            continue  # Outside the groups, or repaired since.
         if known is None or not any(first <= block <= last for first, last in known.blocks):
             yield block

@@ -1,8 +1,8 @@
-"""Follows a run and says which invariant does not hold.
+"""Follow a run and report the first invariant that does not hold.
 
-The invariants of one ledger (`invariants`) are looked at after every record of it, every change of
-its metadata and every `SAMPLE_S`; those of a bookie when it has started; those of the whole once
-all is quiet.
+The invariants of one ledger (`ledger`) are checked after every history record, every change of the
+metadata, and every `SAMPLE_S`. Those of a bookie are checked after it starts, and those of the
+whole cluster when the faults have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire_simulator.world.world import World, bookie_id
 SAMPLE_S = 0.25
 READ_BYTES = 1 << 20
 IN_FLIGHT_S = 5.0
-"""What a client has sent before it was given up has come by then, to whoever runs."""
+"""Seconds after which a living bookie has received everything that an abandoned client had sent."""
 
 
 class InvariantError(Exception):
@@ -43,7 +43,7 @@ class InvariantError(Exception):
 
 
 class Checker:
-    """`broken` is the first invariant that did not hold."""
+    """Checks the invariants during a run. `broken` is the first one that did not hold."""
 
     def __init__(self, world: World, history: RunHistory, on_broken: Callable[[], None]) -> None:
         self.world = world
@@ -51,7 +51,7 @@ class Checker:
         self.broken: InvariantError | None = None
         self.checks = 0
         self.is_foreign: Callable[[LedgerMetadata], bool] = lambda metadata: False
-        """Whether something above ledgers writes to such a ledger."""
+        """Return whether a layer above ledgers wrote a ledger with this metadata."""
         self.on_ledger: Callable[[int], None] = lambda ledger_id: None
         """Called when a ledger was changed or deleted."""
         self._on_broken = on_broken
@@ -69,7 +69,7 @@ class Checker:
         return found
 
     def fail(self, invariant: str, what: str) -> None:
-        # What the clients of a world that is over do, when they are cleared away, is nothing.
+        # Ignore what clients do while a finished world is cleared away.
         if self.broken is None and not self.world.loop.is_closed():
             self.broken = InvariantError(invariant, what)
             self.world.trace.record("checker", "broken", invariant=invariant, what=what)
@@ -88,7 +88,9 @@ class Checker:
             self.check(facts)
 
     async def sample(self) -> None:
-        """For as long as the run goes: also what no record told of."""
+        """Check everything periodically until cancelled, including changes without a history
+        record.
+        """
         while True:
             await asyncio.sleep(SAMPLE_S)
             self.check_all()
@@ -96,7 +98,7 @@ class Checker:
 
     @property
     def destroyed(self) -> frozenset[str]:
-        """Bookie ids of those whose disks were damaged: what they hold does not count."""
+        """The ids of bookies whose disks were damaged. Their copies do not count."""
         return frozenset(map(bookie_id, self.world.destroyed))
 
     # -- what happens -------------------------------------------------------------------------
@@ -125,7 +127,7 @@ class Checker:
         self.check(facts)
 
     def stored(self, ledger_id: int) -> None:
-        """The metadata of a ledger was changed."""
+        """Handle a change of a ledger's metadata."""
         self.on_ledger(ledger_id)
         if ledger_id not in self.world.cluster.ledgers:
             if ledger_id not in self.ledgers or self.ledgers[ledger_id].foreign:
@@ -162,7 +164,7 @@ class Checker:
             facts.closes.append((last, -1 if length is None else length))
 
     def _look_at_claims(self, facts: Facts) -> None:
-        """Of what is acknowledged, or part of a closed ledger."""
+        """Check that enough bookies claim each acknowledged or closed entry."""
         known = facts.known
         if known <= facts.checked_through or facts.deleted or facts.thin:
             return
@@ -181,13 +183,14 @@ class Checker:
         facts.checked_through = known
 
     def queues_are_bounded(self) -> None:
-        """A bookie stops reading, and a writer handing over, at its limit: more than that is held
-        only of what was under way."""
+        """Check that bookies and writers hold no more bytes than their limits and requests in
+        flight allow.
+        """
         scale = max((facts.scale for facts in self.ledgers.values()), default=1)
         at_once = MAX_READ_BYTES + scale * PAYLOAD_MAX_BYTES
         for name, bookie in self.world.bookies.items():
             if not bookie.recovered:
-                continue  # it takes nothing yet
+                continue  # It accepts nothing yet.
             queued, connections = bookie.store.queued_bytes, len(bookie.service.connections)
             limit = bookie.config.max_queued_bytes + connections * at_once
             if queued > limit:
@@ -201,10 +204,13 @@ class Checker:
     # -- bookies ------------------------------------------------------------------------------
 
     async def bookie_started(self, name: str, bookie: Bookie) -> None:
-        """A bookie came back with everything that it ever claimed to be durable, and knows that
-        nothing is lost. One without its disk does not come back."""
+        """Check a bookie that has started.
+
+        It must have everything that it ever claimed to be durable, and must report no loss. A
+        bookie without its disk must not start.
+        """
         if name in self.world.wiped:
-            self.fail("an_empty_disk_is_refused", f"{name} started without what it had stored")
+            self.fail("an_empty_disk_is_refused", f"{name} started although its data was wiped")
         if name in self.world.outdated:
             self.fail("an_old_disk_is_refused", f"{name} started with a disk that was replaced")
         if name in self.world.destroyed:
@@ -214,11 +220,11 @@ class Checker:
         self.what_is_lost_is_unknown(name, bookie)
         uneasy = bookie.store.negatives_unknown or bool(report.problems)
         if (complete and uneasy and name not in self.world.lossy) or report.damaged_blocks:
-            self.fail("what_is_durable_stays", f"{name} believes that it has lost something")
+            self.fail("what_is_durable_stays", f"{name} reports lost or damaged data")
         me, claims, store = bookie_id(name), self.world.claims, bookie.store
         for ledger_id in claims.ledgers_of(me):
             if not complete and store.is_lost(ledger_id):
-                continue  # in the directory that is missing
+                continue  # It is in the missing directory.
             try:
                 found = await store.entry_ranges(ledger_id)
             except (NoLedger, StorageError):
@@ -234,7 +240,7 @@ class Checker:
                 self.fail("what_is_durable_stays", what)
             info = store.ledgers.get(ledger_id)
             if claims.fenced(me, ledger_id) and (info is None or not info.fenced):
-                what = f"{name} has forgotten that ledger {ledger_id} is fenced"
+                what = f"{name} has lost the fence of ledger {ledger_id}"
                 self.fail("what_is_durable_stays", what)
             if info is not None and not info.master_key:
                 what = f"{name} has lost the master key of ledger {ledger_id}"
@@ -242,16 +248,17 @@ class Checker:
             await self._gives_back(name, bookie, ledger_id, found)
 
     def what_is_lost_is_unknown(self, name: str, bookie: Bookie) -> None:
-        """Of a ledger that it lacks something of, since it lost a directory, a bookie does not say
-        that anything is absent."""
+        """Check that the bookie denies no entry of a ledger of which it lost entries with a
+        directory.
+        """
         for ledger_id in self.ledgers:
             lost = self.lost_entries(name, ledger_id)
             if lost and not bookie.store.absence_unknown(ledger_id):
-                what = f"{name} takes entry {min(lost)} of ledger {ledger_id} for absent"
+                what = f"{name} denies entry {min(lost)} of ledger {ledger_id}, which it lost"
                 self.fail("what_is_lost_is_unknown", what)
 
     def lost_entries(self, name: str, ledger_id: int) -> set[int]:
-        """What a bookie is to have, and has lost with a directory."""
+        """Return the entries that the bookie should have but lost with a directory."""
         me, claims, facts = bookie_id(name), self.world.claims, self.ledgers.get(ledger_id)
         lost = claims.lost(ledger_id).get(me, set()) - claims.of(ledger_id).get(me, set())
         if not lost or facts is None or facts.deleted:
@@ -265,8 +272,10 @@ class Checker:
     async def _gives_back(
         self, name: str, bookie: Bookie, ledger_id: int, ranges: list[tuple[int, int]]
     ) -> None:
-        """A disk that is not damaged gives every entry that its index names: the right one, which
-        `bookie_served` sees."""
+        """Check that an undamaged disk returns every entry that its index names.
+
+        `bookie_served` checks that each entry is the right one.
+        """
         for first, last in ranges:
             upcoming = first
             while upcoming <= last:
@@ -278,15 +287,15 @@ class Checker:
                     gone = self.world.bookies.get(name) is not bookie
                     if gone or ledger_id not in self.world.cluster.ledgers:
                         return
-                    what = f"{name}, ledger {ledger_id}, entry {upcoming}: {error!r}"
+                    what = f"{name} cannot read entry {upcoming} of ledger {ledger_id}: {error!r}"
                     self.fail("a_good_disk_gives_back_what_it_names", what)
                     return
                 upcoming += len(entries)
 
     def bookie_served(self, me: str, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
-        """What a bookie serves is what was appended there: whatever happened to its disk."""
+        """Check that a bookie serves only what was appended, whatever happened to its disk."""
         if self.world.flipped:
-            return  # what came was wrong already
+            return  # The bookie received wrong bytes already.
         if self.facts(ledger_id).foreign:
             return
         scale = self.facts(ledger_id).scale
@@ -298,15 +307,17 @@ class Checker:
     # -- the end ------------------------------------------------------------------------------
 
     async def replicated(self) -> None:
-        """Every entry that was acknowledged, or is part of a closed ledger, is on the disks of
-        `ack_quorum` bookies of the write set that the metadata names."""
+        """Check that each acknowledged or closed entry is on the disks of `ack_quorum` bookies.
+
+        They must belong to the write set that the metadata names.
+        """
         for ledger_id, facts in self.ledgers.items():
             if facts.deleted:
                 continue
             try:
                 metadata = self.world.cluster.ledger(ledger_id).value
             except NoSuchLedgerError:
-                self.fail("live_ledgers_are_known", f"ledger {ledger_id} is gone")
+                self.fail("live_ledgers_are_known", f"ledger {ledger_id} has no metadata")
                 continue
             await self._read_everywhere(ledger_id)
             held = {
@@ -326,15 +337,15 @@ class Checker:
                 await self._gives_back(name, bookie, ledger_id, ranges)
 
     async def held(self, name: str, ledger_id: int) -> set[int]:
-        """The entries that a bookie that runs has on its disk."""
+        """Return the entries that a running bookie has on its disk."""
         try:
             ranges = await self.world.bookies[name].store.entry_ranges(ledger_id)
-        except (NoLedger, StorageError):  # damaged is as good as lost here
+        except (NoLedger, StorageError):  # Damaged data counts as lost here.
             return set()
         return {entry for first, last in ranges for entry in range(first, last + 1)}
 
     def nothing_is_left_behind(self) -> None:
-        """Once every client is closed and every bookie stopped, no task of theirs lives."""
+        """Check that no task is alive after every client was closed and every bookie stopped."""
         ours = asyncio.current_task()
         left = [t for t in asyncio.all_tasks() if isinstance(t, SimTask) and t is not ours]
         names = sorted(
@@ -344,8 +355,7 @@ class Checker:
             self.fail("nothing_is_left_behind", "; ".join(names))
 
     def unregistered(self) -> list[str]:
-        """Bookies that run and cannot be found, or not as what they are, or not with all their
-        directories."""
+        """Return running bookies that are unregistered, in the wrong mode, or miss a directory."""
         presences = self.world.cluster.presences
         names = []
         for name, bookie in self.world.bookies.items():
@@ -356,14 +366,17 @@ class Checker:
         return names
 
     def down(self) -> list[str]:
-        """Bookies that should run and do not."""
+        """Return bookies that should run but do not."""
         world = self.world
         may_be = world.bookies.keys() | world.wiped
         return [name for name in world.disks if name not in may_be and not world.retired(name)]
 
     async def garbage_is_collected(self) -> None:
-        """What is left behind two passes stays. The last adds of a writer that was given up may be
-        on their way to a slow member of a ledger that is deleted, and come behind the first."""
+        """Check that nothing of a deleted ledger remains after two passes.
+
+        One pass may not be enough. The last adds of an abandoned writer may still be on their way
+        to a slow member of the deleted ledger, and arrive after the first pass.
+        """
         left = await self._garbage()
         if left:
             await asyncio.sleep(IN_FLIGHT_S)
@@ -372,12 +385,12 @@ class Checker:
             self.fail("garbage_is_collected", left[0])
 
     async def _garbage(self) -> list[str]:
-        """What is left of deleted ledgers by a pass of each bookie."""
+        """Run one pass on each bookie, and return what remains of deleted ledgers."""
         bookies = list(self.world.bookies.items())
         for _, bookie in bookies:
             await bookie.collect_garbage()
         return [
-            f"deleted ledger {ledger_id} is on {name}"
+            f"deleted ledger {ledger_id} is still on {name}"
             for ledger_id, facts in self.ledgers.items()
             if facts.deleted and ledger_id not in self.world.cluster.ledgers
             for name, bookie in bookies

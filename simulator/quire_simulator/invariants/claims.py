@@ -1,9 +1,10 @@
-"""What each bookie has claimed to be durable: noted where its store says so, not where a client
-believes it, and where a start of it says so.
+"""Record what each bookie has claimed to be durable.
 
-A claim stays true: a bookie that comes back must still have what it claimed, unless its disk was
-destroyed, the ledger was deleted, or the bookie has forgotten what was not its any more. What went
-with a data directory that died is lost until it is claimed again.
+A claim is recorded where the store reports it, not where a client learns of it, and when a bookie
+finds the entries at its start. A claim stays true: a bookie that comes back must still have what it
+claimed. The exceptions are a destroyed disk, a deleted ledger, and copies that the bookie dropped
+because they no longer belong to it. What was lost with a data directory counts as lost until the
+bookie claims it again.
 """
 
 from __future__ import annotations
@@ -27,43 +28,47 @@ def entries_of(run: Run) -> Iterable[int]:
 
 
 class Claims:
-    """Of all bookies, by bookie id and ledger id."""
+    """The claims of all bookies, by bookie id and ledger id."""
 
     reports: dict[str, RecoveryReport]
-    """What each bookie found at its last start."""
+    """The report of the last start of each bookie."""
     known: dict[str, frozenset[int]]
-    """Which ledgers each bookie had at its last start."""
+    """The ledgers that each bookie had at its last start."""
     served: Callable[[str, int, int, Sequence[Buffer]], None]
-    """Told what a bookie gives out: bookie id, ledger, first entry, entries."""
+    """Called when a bookie serves entries, with the bookie id, ledger, first entry, and entries."""
 
     dropped: Callable[[str, int], None]
-    """Told which ledger a bookie forgets, before it does."""
+    """Called with the bookie id and the ledger before a bookie drops a ledger."""
 
     def __init__(self) -> None:
         self.reports, self.known = {}, {}
         self.served_while_loading = 0
-        """Entries that bookies gave out before they had loaded their logs."""
+        """The number of entries that bookies served before they had loaded their logs."""
         self.served = lambda me, ledger_id, first, entries: None
         self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
         self._fences: dict[int, dict[str, bool]] = {}
         self._lost: dict[int, dict[str, set[int]]] = {}
         self.lost_fences: dict[str, set[int]] = {}
-        """Ledgers that a bookie had fenced then, and that name it ever since."""
+        """Ledgers that the bookie had fenced when it lost them and that still name it.
+        """
         self.lost_at_s: dict[str, float] = {}
-        """When a bookie lost a directory last."""
+        """The time when each bookie last lost a directory."""
 
     def of(self, ledger_id: int) -> Mapping[str, set[int]]:
-        """Bookie id -> the entries that it has claimed."""
+        """Return a map from bookie id to the entries that it has claimed."""
         return self._entries.get(ledger_id, {})
 
     def lost(self, ledger_id: int) -> Mapping[str, set[int]]:
-        """Bookie id -> the entries that it has claimed, and has lost since, with a directory; it
-        may have claimed them again."""
+        """Return a map from bookie id to the entries that it claimed and then lost with a
+        directory.
+
+        It may have claimed them again since.
+        """
         return self._lost.get(ledger_id, {})
 
     def lose(self, bookie_id: str, ledger_ids: Iterable[int], now_s: float) -> None:
-        """All of these ledgers, with their fences."""
+        """Record that a bookie lost these ledgers, with their fences."""
         self.lost_at_s[bookie_id] = now_s
         for ledger_id in ledger_ids:
             entries = self._entries.get(ledger_id, {}).pop(bookie_id, set())
@@ -90,12 +95,12 @@ class Claims:
             self.lost_fences.get(bookie_id, set()).discard(ledger_id)
 
     def forget(self, bookie_id: str, ledger_id: int) -> None:
-        """It is not the bookie's any more."""
+        """Forget the bookie's claims on a ledger that it no longer has to keep."""
         self._entries.get(ledger_id, {}).pop(bookie_id, None)
         self._fences.get(ledger_id, {}).pop(bookie_id, None)
 
     def named(self, ledger_id: int, bookies: Collection[str]) -> None:
-        """Only these are to have something of the ledger: other bookies have no use for a fence."""
+        """Record that only these bookies are members of the ledger: others need no fence."""
         for bookie, ledgers in self.lost_fences.items():
             if bookie not in bookies:
                 ledgers.discard(ledger_id)
@@ -109,7 +114,7 @@ class Claims:
         return bookie_id in self._fences.get(ledger_id, {})
 
     def watch(self, bookie_id: str, store: Store) -> None:
-        """Note from now on what this store says."""
+        """Record from now on what this store claims."""
         self._watch_start(bookie_id, store)
         self._watch_writes(bookie_id, store)
         self._watch_reads(bookie_id, store)
@@ -122,7 +127,8 @@ class Claims:
         def noted_recover() -> RecoveryReport:
             self.reports[bookie_id] = report = recover()
             self.known[bookie_id] = frozenset(store.ledgers)
-            # What was written before an unclean stop, and confirmed to nobody, is durable now.
+            # Entries that were written before an unclean stop are durable now, although nobody was
+            # told.
             for ledger_id, info in store.ledgers.items():
                 for part in info.open_parts:
                     for run in part.runs:

@@ -1,4 +1,4 @@
-"""What happened in a run, as its clients saw it: plain records, in the order of time."""
+"""Record what happened in a run as its clients saw it, ordered by time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class HistoryRecord:
     time_s: float
     client: str
     kind: str
-    """create, append, acked, observe (a LAC), read, closed, recovered, delete, ended, denied ..."""
+    """For instance create, append, acked, observe (an LAC), read, closed, recovered, delete or
+    denied.
+    """
     ledger_id: int
     first: int = -1
     last: int = -1
@@ -28,7 +30,7 @@ class HistoryRecord:
 
 @dataclass
 class RunHistory:
-    """`listener` is called with each record, when it is made."""
+    """All records of a run. `listener` is called with each new record."""
 
     time: Callable[[], float]
     trace: Trace
@@ -52,10 +54,10 @@ class RunHistory:
 
 REPETITIONS_MAX = 23
 PAYLOAD_MAX_BYTES = 12 * REPETITIONS_MAX
-"""At scale 1, for ids of five digits."""
+"""The largest payload at scale 1, for ids with up to five digits."""
 
 
 def payload(ledger_id: int, entry_id: int, scale: int = 1) -> bytes:
-    """What the workloads write as this entry: whoever reads it can tell."""
+    """Return the payload of this entry. It contains the ids, so that any reader can check it."""
     repetitions = 1 + (7 * ledger_id + entry_id) % REPETITIONS_MAX
     return b"%d/%d." % (ledger_id, entry_id) * (repetitions * scale)

@@ -1,5 +1,8 @@
-"""The invariants of one ledger, as functions that say what is wrong, or None, and the `Facts` that
-they look at. They hold at every moment."""
+"""The invariants of one ledger, and the `Facts` that they check.
+
+Each invariant is a function that describes what is wrong, or returns None. It must hold at every
+moment.
+"""
 
 from __future__ import annotations
 
@@ -16,46 +19,48 @@ def _nothing() -> int:
 
 @dataclass
 class Facts:
-    """What is known of one ledger."""
+    """Everything known about one ledger."""
 
     ledger_id: int
     scale: int = 1
-    """Of the payloads of its entries."""
+    """The factor by which the payloads of its entries are larger."""
     password: bytes = b""
     handle_confirmed: Callable[[], int] = _nothing
-    """The last entry that the writer's handle counts as acknowledged: also what the writer was
-    not told yet."""
+    """Returns the last entry that the writer's handle counts as acknowledged.
+
+    The writer's caller may not have been told yet.
+    """
     backlog: Callable[[], int] = _nothing
-    """Bytes that the writer holds for the slowest bookie."""
+    """Returns the number of bytes that the writer holds for the slowest bookie."""
     backlog_max_bytes: int = 0
     acked: int = -1
     lac_seen: int = -1
     read_last: int = -1
     changes: int = 0
-    """How often the metadata was stored."""
+    """The number of times that the metadata was stored."""
     crowded: str = ""
     """A segment that names a bookie twice."""
     states: list[LedgerState] = field(default_factory=lambda: [LedgerState.OPEN])
-    """Each different one that was stored, in order."""
+    """The different states that were stored, in order."""
     closes: list[tuple[int, int]] = field(default_factory=list)
-    """(last entry, length) of each different close that was stored or seen."""
+    """The last entry and length of each different close that was stored or seen."""
     acked_at_close: int = -1
     length_expected: int = -1
-    """Payload bytes up to the last entry of the close."""
+    """The number of payload bytes up to the last entry of the close."""
     thin: str = ""
     """An acknowledged entry that too few bookies claim to have."""
     checked_through: int = -1
-    """Up to here the claims were looked at since the metadata changed."""
+    """The last entry whose claims were checked since the metadata changed."""
     deleted: bool = False
-    """Or about to be."""
+    """Whether the ledger is deleted, or about to be."""
     foreign: bool = False
-    """Written by something above ledgers: what its entries are, that knows."""
+    """Whether a layer above ledgers writes the ledger, and checks its entries."""
     wrong: str = ""
-    """An entry that was read and was not what had been appended."""
+    """A read that returned something other than what was appended."""
     denied: str = ""
-    """An explicit "no" for something that is there."""
+    """A reply that denies something that exists."""
     late: str = ""
-    """Something that a handle did behind its end."""
+    """An operation that succeeded on a handle that had failed for good."""
 
     @property
     def confirmed(self) -> int:
@@ -67,7 +72,7 @@ class Facts:
 
     @property
     def known(self) -> int:
-        """The end of what was acknowledged or recovered."""
+        """The last entry that was acknowledged or recovered."""
         return max(self.confirmed, -1 if self.closed_at is None else self.closed_at)
 
 
@@ -85,8 +90,10 @@ def acknowledged_is_kept(facts: Facts) -> str | None:
 
 
 def acknowledged_is_on_a_quorum(facts: Facts) -> str | None:
-    """An entry is durable on an ack quorum of the write set that the metadata names: when it is
-    acknowledged, and after every change of the metadata."""
+    """An entry is durable on an ack quorum of the write set that the metadata names.
+
+    This holds from its acknowledgement on, and after every change of the metadata.
+    """
     return facts.thin or None
 
 
@@ -98,56 +105,63 @@ def nothing_acknowledged_beyond_the_close(facts: Facts) -> str | None:
 
 
 def lac_is_acknowledged(facts: Facts) -> str | None:
-    """LAC never passes the prefix that was acknowledged or recovered."""
+    """The LAC never exceeds the prefix that was acknowledged or recovered."""
     if facts.lac_seen > facts.known:
-        return f"LAC {facts.lac_seen} was seen, acknowledged or recovered is {facts.known}"
+        return (
+            f"LAC {facts.lac_seen} was seen, but only {facts.known} was acknowledged or recovered"
+        )
     return None
 
 
 def lac_is_within_the_close(facts: Facts) -> str | None:
     end = facts.closed_at
     if end is not None and facts.lac_seen > end:
-        return f"LAC {facts.lac_seen} was seen, the ledger was closed at {end}"
+        return f"LAC {facts.lac_seen} was seen, but the ledger was closed at {end}"
     return None
 
 
 def only_the_acknowledged_is_read(facts: Facts) -> str | None:
     """No reader is given an entry before it is acknowledged or recovered."""
     if facts.read_last > facts.known:
-        return f"entry {facts.read_last} was read, acknowledged or recovered is {facts.known}"
+        return f"entry {facts.read_last} was read, but {facts.known} is the last confirmed entry"
     return None
 
 
 def what_was_read_stays(facts: Facts) -> str | None:
     end = facts.closed_at
     if end is not None and facts.read_last > end:
-        return f"entry {facts.read_last} was read, the ledger was closed at {end}"
+        return f"entry {facts.read_last} was read, but the ledger was closed at {end}"
     return None
 
 
 def one_close_wins(facts: Facts) -> str | None:
-    """Writers, recoverers and readers agree where the ledger ends, for good."""
+    """Writers, recoverers and readers agree on the end of the ledger for good."""
     if len(facts.closes) > 1:
         return f"closed more than once: {facts.closes}"
     return None
 
 
 def the_state_goes_on(facts: Facts) -> str | None:
-    """Open, in recovery, closed: never back."""
+    """A ledger goes from open through in recovery to closed, and never back."""
     if facts.states != sorted(facts.states):
         return f"the states were {', '.join(state.name for state in facts.states)}"
     return None
 
 
 def the_length_is_that_of_the_entries(facts: Facts) -> str | None:
-    """The closed ledger has as many bytes as its entries. A recovery that cannot read the last
-    entry may store 0: the length is advisory."""
+    """The length of the closed ledger is the sum of its payloads.
+
+    A recovery that cannot read the last entry may store 0, because the length is only advisory.
+    """
     allowed = [-1, facts.length_expected]
     if LedgerState.IN_RECOVERY in facts.states:
         allowed.append(0)
     for last, length in facts.closes:
         if length not in allowed:
-            return f"closed at {last} with {length} bytes, its entries have {facts.length_expected}"
+            return (
+                f"closed at {last} with {length} bytes, "
+                f"but its entries have {facts.length_expected}"
+            )
     return None
 
 
@@ -156,24 +170,24 @@ def the_bookies_of_a_segment_are_distinct(facts: Facts) -> str | None:
 
 
 def metadata_is_not_hammered(facts: Facts) -> str | None:
-    """Ensembles change with the faults that there are, not as fast as they can."""
+    """The ensemble changes as often as faults require, and not as fast as it can."""
     if facts.changes > METADATA_CHANGES_MAX:
         return f"its metadata was stored {facts.changes} times"
     return None
 
 
 def entries_are_what_was_appended(facts: Facts) -> str | None:
-    """Nothing changed, nothing in another place: so any two readers agree."""
+    """No entry is altered or in another entry's place, so any two readers agree."""
     return facts.wrong or None
 
 
 def no_false_absence(facts: Facts) -> str | None:
-    """ "No such entry" and "no such ledger" are said only of what cannot have been acknowledged."""
+    """ "No such entry" and "no such ledger" are answered only if nothing was acknowledged there."""
     return facts.denied if facts.denied and not facts.deleted else None
 
 
 def a_dead_handle_stays_dead(facts: Facts) -> str | None:
-    """A writer that was told that it lost its ledger never succeeds again."""
+    """A writer whose handle has failed for good never succeeds again."""
     return facts.late or None
 
 
@@ -197,12 +211,12 @@ LEDGER_INVARIANTS: tuple[Invariant, ...] = (
 
 
 def bookies_of(metadata: LedgerMetadata) -> set[str]:
-    """All that the ledger names."""
+    """Return all bookies that the ledger names."""
     return {bookie for segment in metadata.segments for bookie in segment.ensemble}
 
 
 def members_of(metadata: LedgerMetadata, entry_id: int) -> list[str]:
-    """The bookies that should have this entry."""
+    """Return the bookies that should have this entry."""
     ensemble = metadata.segment_of(entry_id).ensemble
     places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
     return [ensemble[index] for index in places]
@@ -215,11 +229,13 @@ def lacking(
     destroyed: frozenset[str],
     lost: Mapping[str, set[int]] | None = None,
 ) -> str | None:
-    """What is wrong if too few bookies hold this entry; those of `destroyed` need not, nor who has
-    `lost` it with a directory."""
+    """Describe what is wrong if too few bookies hold this entry, or return None.
+
+    Bookies in `destroyed`, and bookies that `lost` the entry with a directory, need not hold it.
+    """
     members = members_of(metadata, entry_id)
     have = [m for m in members if m not in destroyed and entry_id in held.get(m, ())]
-    have = list(dict.fromkeys(have))  # a bookie that is named twice holds one copy
+    have = list(dict.fromkeys(have))  # A bookie that is named twice holds one copy.
     lacked = {m for m, entries in (lost or {}).items() if entry_id in entries and m not in have}
     gone = sum(member in destroyed or member in lacked for member in members)
     if len(have) >= metadata.ack_quorum - gone:

@@ -1,5 +1,8 @@
-"""What bookies say while they still load their logs: entries that are there, and of all else
-neither that it is not here nor that it is done."""
+"""Check the answers of bookies that still load their logs.
+
+Such a bookie may return entries that it has. For anything else it must neither deny that it exists
+nor confirm an operation.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +27,28 @@ PROMISES = ("added", "force done", "write the LAC done")
 HARMLESS = "bookie info done"
 """An answer that is not about a ledger. Clients use the request to probe connections."""
 READERS = 3
-"""In the end of a run."""
+"""The number of clients that read at the end of a run."""
 READ_AGAIN_S = 0.2
 SHARES = (1.0, 0.6)
-"""Of the bookies that start at the same time then, in each round."""
+"""The share of bookies that start at the same time at the end, in each round."""
 ENDS = ("stop", "kill", "crash")
 UNCACHED = 0.7
-"""How often a directory of one of them is without an index cache."""
+"""The probability that a directory of such a bookie lacks an index cache."""
 Asked = tuple[int, int]
 """Ledger and first entry."""
 
 
 class LoadingAnswers:
-    """Hears what bookies are asked, and what they answer."""
+    """Observes all requests to bookies and their answers."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self._world = world
         self._checker = checker
         self._tap = Wiretap(PORT)
         self._asked: dict[tuple[End, End], dict[tuple[int, int], bool]] = {}
-        """Of each connection: which ledger and first entry, and whether only by reads that
-        fence."""
+        """For each connection, each requested ledger and first entry, and whether only fencing
+        reads asked.
+        """
         world.network.written = self._written
 
     def _written(self, local: End, remote: End, data: bytes) -> None:
@@ -55,11 +59,11 @@ class LoadingAnswers:
             if not answer:
                 asked[place] = said.verb.startswith("fence, ") and asked.get(place, True)
             elif (bookie := self._world.bookies.get(local[0])) is None:
-                continue  # it ends
+                continue  # The bookie is ending.
             elif not bookie.service.loading:
                 self._denied(local[0], said)
             elif wrong := _wrong(said, fenced=asked.get(place)):
-                what = f"{local[0]}, which loads its log: {_text(said)}{wrong.what}"
+                what = f"{local[0]}, which is loading its log: {_text(said)}{wrong.what}"
                 self._checker.fail(wrong.invariant, what)
 
     def _denied(self, name: str, said: Said) -> None:
@@ -79,23 +83,28 @@ def _text(said: Said) -> str:
 
 
 def _wrong(said: Said, *, fenced: bool | None) -> InvariantError | None:
-    """Which invariant an answer breaks. `fenced`: whether it was asked for by reads that fence;
-    None: nobody asked for this entry, but for the last one."""
+    """Return the invariant that an answer breaks, or None.
+
+    `fenced` tells whether only fencing reads asked for the entry. It is None if nobody asked for
+    this entry, but for the last one.
+    """
     if said.verb.startswith(REFUSALS) or said.verb == HARMLESS:
         return None
     if said.verb in PROMISES or fenced:
-        why = ", to a read that fences" if fenced else ""
+        why = ", in answer to a fencing read" if fenced else ""
         return InvariantError("what_is_not_loaded_takes_nothing", why)
     if said.verb not in GIVEN or fenced is None:
         return InvariantError(
-            "what_is_not_loaded_is_unknown", ", as the last" if fenced is None else ""
+            "what_is_not_loaded_is_unknown", ", as the last entry" if fenced is None else ""
         )
     return None
 
 
 async def judge(stage: Stage) -> None:
-    """Bookies end, one way or another, and start slowly, while readers go through all that there
-    is, again and again: each ledger is closed by now."""
+    """Restart bookies slowly while clients read all ledgers repeatedly.
+
+    The bookies stop, are killed or crash first. Every ledger is closed by now.
+    """
     world, chance = stage.world, stage.world.loop.derive("early")
     clients = {
         f"early-{n}": world.client(f"early-{n}", stage.plan.client_config) for n in range(READERS)
@@ -117,7 +126,7 @@ async def judge(stage: Stage) -> None:
 
 
 async def _end(world: World, name: str, chance: random.Random) -> None:
-    """And maybe it lacks index caches then."""
+    """End the bookie, and perhaps remove index caches."""
     match chance.choice(ENDS):
         case "stop":
             await world.stop(name)

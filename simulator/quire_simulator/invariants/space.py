@@ -1,4 +1,4 @@
-"""The end of a run whose bookies compact: space comes back, also on disks that have none left."""
+"""Check at the end that compaction frees space, also on full disks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from quire_simulator.world.world import World, bookie_id
 ROUNDS_MAX = 60
 ROUND_S = 1.0
 PARTS = 3
-"""One part of the ledgers is deleted, then another with the disks full; the third is kept."""
+"""One part of the ledgers is deleted, then another while disks are full. The third part is kept."""
 ROOM_BYTES = 1 << 30
 STARTS = 3
-"""Of a bookie that writes index caches all the time."""
+"""The number of starts of a bookie that writes index caches all the time."""
 
 
 async def judge(stage: Stage) -> None:
-    """Compaction comes to its end. Then not a byte is left on any disk, and most ledgers are
-    deleted: it comes to its end again. What was fenced and deleted stays refused throughout."""
+    """Check that compaction finishes, first with free space and then on full disks.
+
+    Most ledgers are deleted in the process. A ledger that was fenced and deleted must stay refused
+    throughout.
+    """
     world, checker = stage.world, stage.checker
     await _delete(stage, 1)
     await _again(stage, 1)
@@ -37,12 +40,15 @@ async def judge(stage: Stage) -> None:
     for name in world.bookies:
         forgotten = refused[name] - _refused(stage, name)
         if forgotten:
-            what = f"{name} takes entries of {sorted(forgotten)}, which were fenced and deleted"
+            what = (
+                f"{name} accepts entries of ledgers {sorted(forgotten)}, "
+                "which were fenced and then deleted"
+            )
             checker.fail("what_is_dropped_stays_refused", what)
 
 
 async def _delete(stage: Stage, turn: int) -> None:
-    """A part of the ledgers that there are, everywhere."""
+    """Delete one part of the existing ledgers, and collect garbage everywhere."""
     client = stage.world.client(f"cleaner-{turn}", stage.plan.client_config)
     for ledger_id in sorted(stage.world.cluster.ledgers):
         if ledger_id % PARTS == turn:
@@ -59,8 +65,11 @@ async def _settle(stage: Stage, when: str) -> None:
 
 
 async def _again(stage: Stage, turn: int) -> None:
-    """All bookies lose their power, once what they have dropped is durable, and start: where they
-    write index caches all the time, more than once, each time beside one that they had before."""
+    """Crash and start all bookies after their drops have become durable.
+
+    Bookies that write index caches all the time are started more than once, each time with an older
+    cache.
+    """
     world, chance = stage.world, stage.world.loop.derive(f"again {turn}")
     starts = STARTS if WORKLOADS[stage.plan.workload].caching else 1
     for name, bookie in list(world.bookies.items()):
@@ -89,7 +98,7 @@ def _refused(stage: Stage, name: str) -> set[int]:
 
 
 async def _until(left: Callable[[], list[str]]) -> list[str]:
-    """What is left when nothing is, or the rounds are over."""
+    """Wait until nothing is left or all rounds are over, and return what is left."""
     for _ in range(ROUNDS_MAX):
         if not left():
             break
@@ -99,8 +108,8 @@ async def _until(left: Callable[[], list[str]]) -> list[str]:
 
 def _reclaimable(world: World) -> list[str]:
     return [
-        f"{name}: {one.live_bytes} of {one.file_bytes} bytes of segment {one.number} are alive, "
-        f"but {one.why}"
+        f"{name}: {one.live_bytes} of {one.file_bytes} bytes of segment {one.number} are live, "
+        f"but it is not compacted: {one.why}"
         for name, bookie in world.bookies.items()
         for one in bookie.store.usage()
         if one.reclaimable
@@ -117,6 +126,6 @@ def _without_reserve(world: World) -> list[str]:
 
 
 def _stores(bookie: Bookie) -> list[LedgerStore]:
-    """Of each data directory."""
+    """Return the ledger stores of all data directories."""
     store = bookie.store
     return [store] if isinstance(store, LedgerStore) else [one.store for one in store._places]

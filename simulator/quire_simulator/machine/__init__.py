@@ -1,4 +1,4 @@
-"""One simulated machine: time, network, disk and calendar, all made from a seed.
+"""A simulated machine: time, network, disk and calendar, all determined by a seed.
 
     loop = SimulatedLoop(seed)
     trace = Trace(loop.time)
@@ -9,14 +9,14 @@
         disk = SimDisk(loop.derive("disk"), "bookie-1")
         host.node.create_task(serve(host, disk))
         ...
-        network.kill("bookie-1")                 # the process is gone: connections, tasks, timers
-        disk.crash()                             # and so is the power: what was not synced
-        restarted = network.node("bookie-1")     # a new node of the same name, for the same disk
+        network.kill("bookie-1")                 # ends the process: connections, tasks, timers
+        disk.crash()                             # the power fails: unsynced data may be lost
+        restarted = network.node("bookie-1")     # a new node with the same name and disk
 
     loop.run(main())
 
-Real client, bookies and storage run unchanged. The same seed gives the same run and the same
-`trace.hexdigest()`, in any process and whatever PYTHONHASHSEED is.
+Real clients, bookies and storage run unchanged. The same seed gives the same run and the same
+`trace.hexdigest()` in any process, with any PYTHONHASHSEED.
 """
 
 from __future__ import annotations

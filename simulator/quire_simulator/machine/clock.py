@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 EPOCH_MS = 1_750_000_000_000
-"""What the calendar shows when the loop's clock shows 0."""
+"""The calendar time in milliseconds at which the loop's clock shows 0."""
 
 
 class SimClock:
-    """`Clock` from the loop's time. `skew_ms` is how far this node's calendar is off;
-    it may be changed at any time (the calendar jumps, `monotonic` does not)."""
+    """A `Clock` that follows the loop's time.
+
+    `skew_ms` is the error of this node's calendar. It may change at any time: the calendar jumps
+    then, but `monotonic` does not.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, skew_ms: int = 0) -> None:
         self._loop = loop

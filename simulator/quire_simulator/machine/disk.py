@@ -1,18 +1,20 @@
-"""A disk in memory that loses what was not synced.
+"""A disk in memory that can lose everything that was not synced.
 
-Each file has two contents: what a reader sees (`data`, the page cache) and what is certain
-(`durable`). A write goes into `data` and is remembered as pending; `sync` applies what is pending
-to `durable`. Directory entries work alike: creates, removes and renames are pending until
+Each file has two contents: what a reader sees (`data`, the page cache) and what is on the platters
+(`durable`). A write changes `data` and is recorded as pending. `sync` applies pending writes to
+`durable`. Directory entries work alike: creates, removes and renames are pending until
 `sync_directory` of their directory.
 
-`crash()` is a loss of power: for each pending write and entry the seed decides. A write is kept,
-dropped (a file that it made longer may then hold zeros there) or torn: any subset of its 512-byte
-sectors is kept. An entry change is kept or dropped; one that depends on a dropped one is dropped
-too, so a rename is never half done. `kill()` is the end of the process alone: nothing is lost.
-After both, files that were open are unusable and the lock is free. `power_loss` lists what `crash`
-may lead to, instead of drawing it.
+`crash()` is a loss of power. The seed decides about each pending write and entry change. A write is
+kept, dropped or torn. If a dropped write made the file longer, the file may contain zeros there. Of
+a torn write, any subset of its 512-byte sectors is kept. An entry change is kept or dropped. A
+change that depends on a dropped one is dropped too, so a rename is never half done.
 
-Memory: twice what was written.
+`kill()` ends only the process, and nothing is lost. After `kill` or `crash`, files that were open
+are unusable and the lock is free. `power_loss` lists the possible results of `crash` instead of
+drawing one.
+
+A disk takes twice as much memory as was written to it.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ COLD_READ_PROBABILITY = 0.1
 
 
 class PowerLossError(BaseException):
-    """Thrown through the code that was at work on the disk when `crash_after` struck. Not an
-    `Exception`: nobody is there to handle it."""
+    """Raised in the code that was using the disk when `crash_after` struck.
+
+    It is not an `Exception`, so that nobody handles it.
+    """
 
 
 class SimFile:
-    """`quire.storage.interfaces.File`."""
+    """An implementation of `quire.storage.interfaces.File`."""
 
     def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
         self._disk = disk
@@ -68,7 +72,7 @@ class SimFile:
         try:
             self._disk._maybe_fail("sync", self._name)
         except OSError:
-            # The cache keeps such pages as clean: a later sync succeeds and does not write them.
+            # Such pages stay in the cache as clean: a later sync succeeds without writing them.
             self._disk._settle(inode)
             raise
         for change in inode.pending:
@@ -92,10 +96,10 @@ class SimFile:
         return True
 
     def prefetch(self, offset: int, size: int) -> None:
-        """Nothing here is read sooner than it is asked for."""
+        """Do nothing: a simulated disk does not read ahead."""
 
     def uncache(self, offset: int, size: int) -> None:
-        """What rots here rots in the cache as well."""
+        """Do nothing: bit rot affects the cache as well."""
 
     def preallocate(self, size: int) -> None:
         inode = self._check(changes=True)
@@ -115,8 +119,10 @@ class SimFile:
 
 
 class SimDisk:
-    """`quire.storage.interfaces.Disk`. Outlives the nodes that use it: hand the same one to the
-    next."""
+    """An implementation of `quire.storage.interfaces.Disk`.
+
+    A disk outlives the nodes that use it: pass the same disk to the next node.
+    """
 
     def __init__(
         self,
@@ -128,21 +134,23 @@ class SimDisk:
     ) -> None:
         self.path = f"sim:/{name}"
         self.capacity_bytes = capacity_bytes
-        """May be changed at any time; below what is used, every write that needs room fails."""
+        """The size of the disk. It may change at any time. If less than the used space, writes that
+        need space fail.
+        """
         self.cold_read_probability = cold_read_probability
-        """How often a read that must not wait finds that it would have to."""
+        """The probability that a read with `wait=False` finds its data uncached."""
         self.slowness = 1.0
-        """A worker of this disk takes so many times longer."""
+        """The factor by which a worker of this disk is slower."""
         self.usual_slowness = 1.0
-        """What it is when all is calm."""
+        """The slowness of the disk without faults."""
         self.away = False
-        """Not mounted: whoever locks it finds no directory."""
+        """Whether the disk is not mounted, so that locking it finds no directory."""
         self.generation = 0
-        """How often what was open became unusable."""
+        """The number of times that open files became unusable."""
         self.before_operation: Callable[[], None] | None = None
-        """Called ahead of each operation that changes or syncs something."""
+        """Called before each operation that changes or syncs something."""
         self.before_access: Callable[[], None] | None = None
-        """Called ahead of whatever is done with an open file: there a thread may have to wait."""
+        """Called before each use of an open file. A stepped thread may wait there."""
         self._rng = rng
         self._entries: dict[str, Inode | bool] = {"": True}
         self._durable_entries: dict[str, Inode | bool] = {"": True}
@@ -181,7 +189,7 @@ class SimDisk:
         return sorted(name.rpartition("/")[2] for name in names)
 
     def make_directory(self, name: str) -> None:
-        """Durable at once, as on the real disk: each new level is synced into its parent."""
+        """Create a directory that is durable at once, as on the real disk: each level is synced."""
         name = _clean(name)
         for path in (*reversed(PurePosixPath(name).parents), name):
             path = _clean(str(path))
@@ -217,7 +225,8 @@ class SimDisk:
         if self._entries.get(directory) is not True:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         self._operate()
-        # What a durable change builds on (of a rename from another directory) is durable with it.
+        # Changes that a synced change builds on, such as a rename from elsewhere, become durable
+        # too.
         names: set[str] = set()
         synced, rest = [], []
         for change in reversed(self._pending):
@@ -249,13 +258,13 @@ class SimDisk:
     # -- crashes ------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process ended, the machine did not: the page cache is still there."""
+        """End the process but not the machine: the page cache stays."""
         self.generation += 1
         self._locked = False
         self._crash_countdown = 0
 
     def crash(self) -> None:
-        """Power is lost: only what is durable, and what the seed spares, is there afterwards."""
+        """Lose power: what is durable remains, and the seed decides about the rest."""
         self.kill()
         self._settle_entries()
         inodes = {id(e): e for e in self._entries.values() if isinstance(e, Inode)}
@@ -266,8 +275,11 @@ class SimDisk:
         self._used = sum(inode.data.size for inode in inodes.values())
 
     def crash_after(self, operations: int, then: Callable[[], None]) -> None:
-        """Lose power in the place of the n-th operation from now on (1: the next) that changes or
-        syncs something, call `then` (which kills the node), and throw `PowerLossError`."""
+        """Lose power in place of the n-th future operation that changes or syncs something.
+
+        1 is the next operation. Then `then` is called, which kills the node, and `PowerLossError`
+        is raised.
+        """
         assert operations > 0
         self._crash_countdown = operations
         self._crashed = then
@@ -276,16 +288,16 @@ class SimDisk:
 
     @property
     def pending_names(self) -> Sequence[EntryChange]:
-        """Changes of names that no `sync_directory` has covered, oldest first."""
+        """The changes of names that no `sync_directory` has covered, oldest first."""
         return tuple(self._pending)
 
     @property
     def durable_entries(self) -> dict[str, Inode | bool]:
-        """What the directories hold without these: name -> file, or True for a directory."""
+        """The durable directory entries: name -> file, or True for a directory."""
         return dict(self._durable_entries)
 
     def copy(self) -> SimDisk:
-        """Another disk with the same in it, durable or pending; no orders for faults."""
+        """Return a copy with the same durable and pending contents, without scheduled faults."""
         disk = self._another()
         disk._entries, disk._durable_entries, disk._pending = deepcopy(
             (self._entries, self._durable_entries, self._pending)
@@ -294,7 +306,7 @@ class SimDisk:
         return disk
 
     def holding(self, contents: Mapping[str, InodeContent | None]) -> SimDisk:
-        """Another disk like this one, with just these files (None: a directory), all durable."""
+        """Return another disk like this one with only these durable files (None: a directory)."""
         disk = self._another()
         for name, content in contents.items():
             if content is None:
@@ -324,7 +336,7 @@ class SimDisk:
                 raise PowerLossError(f"{self.path} lost power")
 
     def _settle(self, inode: Inode) -> None:
-        """Decide what the platters got of the writes that were not synced."""
+        """Decide which parts of the unsynced writes reached the platters."""
         keep = self._rng.choice((0.0, 1.0, self._rng.random()))
         torn = (1.0 - keep) * self._rng.choice((0.0, 0.5))
         for offset, data in inode.pending:
@@ -353,7 +365,7 @@ class SimDisk:
         self._entries = dict(self._durable_entries)
 
     def wipe(self) -> None:
-        """The disk was replaced by an empty one."""
+        """Replace the disk by an empty one."""
         self.crash()
         self._entries, self._durable_entries = {"": True}, {"": True}
         self._used = 0
@@ -361,23 +373,26 @@ class SimDisk:
     # -- faults -------------------------------------------------------------------------------
 
     def fail_sync_once(self, name: str | None = None) -> None:
-        """The next `sync` (of this file) fails. What it should have made durable is decided by the
-        seed at once, and no later sync writes it, though it can be read until a crash."""
+        """Make the next `sync` (of this file) fail.
+
+        The seed decides at once which of the affected data becomes durable. No later sync writes
+        the rest, although it can be read until a crash.
+        """
         self._faults.append(("sync", name))
 
     def fail_write_once(self, name: str | None = None) -> None:
-        """The next write (to this file) raises EIO and writes nothing."""
+        """Make the next write (to this file) raise EIO and write nothing."""
         self._faults.append(("write", name))
 
     def fail_reads(self, name: str, offset: int = 0, size: int = 1 << 62) -> None:
-        """Reads that touch this range raise EIO, until `mend_reads`."""
+        """Make reads that touch this range raise EIO until `mend_reads`."""
         self._file(_clean(name)).bad.append(range(offset, offset + size))
 
     def mend_reads(self, name: str) -> None:
         self._file(_clean(name)).bad.clear()
 
     def flip_bit(self, name: str, offset: int, bit: int | None = None) -> None:
-        """Rot: one bit of this byte is wrong from now on, durably. The seed chooses which."""
+        """Flip one bit of this byte durably. If `bit` is None, the seed chooses it."""
         inode = self._file(_clean(name))
         assert offset < inode.data.size, "there is no such byte"
         mask = 1 << (self._rng.randrange(8) if bit is None else bit)
@@ -386,19 +401,21 @@ class SimDisk:
                 content.apply(offset, bytes([content.read(offset, offset + 1)[0] ^ mask]))
 
     def rot(self, name: str, spacing_bytes: int) -> int:
-        """Flip bits of what was ever written to this file, one in so many bytes on average. How
-        many."""
+        """Flip one bit in every `spacing_bytes` written bytes on average.
+
+        Return the number of flipped bits.
+        """
         size = len(self._file(_clean(name)).data.written)
         for _ in range(size // spacing_bytes):
             self.flip_bit(name, self._rng.randrange(size))
         return size // spacing_bytes
 
     def written_bytes(self, name: str) -> int:
-        """Up to where anything but zeros was ever written to this file."""
+        """Return the end of the last nonzero data ever written to this file."""
         return len(self._file(_clean(name)).data.written)
 
     def calm(self) -> None:
-        """No fault that was ordered and has not struck will: nothing fails from now on."""
+        """Cancel all scheduled faults that have not struck, so that nothing fails from now on."""
         self._faults.clear()
         self._crash_countdown = 0
         self.slowness = self.usual_slowness

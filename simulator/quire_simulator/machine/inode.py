@@ -1,5 +1,4 @@
-"""What a simulated disk holds: files, each with what is certain and what power loss may undo, and
-changes of their names."""
+"""The contents of a simulated disk: files with durable and pending data, and changes of names."""
 
 from __future__ import annotations
 
@@ -11,14 +10,16 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True)
 class InodeContent:
-    """Bytes, followed by as many zeros as are missing to `size`: what was preallocated and never
-    written takes no memory."""
+    """Bytes, followed by zeros up to `size`.
+
+    Space that was preallocated and never written takes no memory.
+    """
 
     written: bytearray = field(default_factory=bytearray)
     size: int = 0
 
     def apply(self, offset: int, data: bytes | None) -> None:
-        """Write `data`, or make `offset` the size."""
+        """Write `data`, or set the size to `offset` if it is None."""
         written = self.written
         if data is None:
             del written[offset:]
@@ -39,20 +40,19 @@ class InodeContent:
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """One file, whatever its name. A change is (offset, bytes), or (size, None) for a new size."""
+    """One file, under any name. A change is (offset, bytes), or (size, None) for a new size."""
 
     data: InodeContent = field(default_factory=InodeContent)
     durable: InodeContent = field(default_factory=InodeContent)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     bad: list[range] = field(default_factory=list)
     linked: bool = True
-    """Has a name: only then do its bytes count against the capacity."""
+    """Whether the file has a name. Only then do its bytes count against the capacity."""
 
 
 @dataclass(slots=True)
 class EntryChange:
-    """What happens to names, all at once: the inode each gets, or None. A directory has no
-    inode: True stands for it."""
+    """An atomic change of names: each gets an inode, True for a directory, or None if removed."""
 
     names: dict[str, Inode | bool | None]
 
@@ -66,7 +66,7 @@ def set_entries(entries: dict[str, Inode | bool], change: EntryChange) -> None:
 
 
 def sectors_of(offset: int, data: bytes) -> list[tuple[int, bytes]]:
-    """The parts of a write that the device writes as a whole, or not at all."""
+    """Split a write into the parts that the device writes completely or not at all."""
     first = SECTOR_BYTES - offset % SECTOR_BYTES
     cuts = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
     return [(offset + a, data[a:b]) for a, b in pairwise(cuts)]

@@ -1,22 +1,24 @@
-"""A seeded event loop: the whole world in one thread, with simulated time.
+"""A seeded event loop that runs the whole world in one thread, with simulated time.
 
 Everything runs as on asyncio's own loop, with four differences:
 
-- `time()` stands still while anything can run and then jumps to the next timer.
-- Callbacks belong to *nodes* (one process each). Within a node they keep the order in which they
-  became ready, as asyncio users rely on; between nodes the seed decides who is next.
-- There is no selector, and no thread that runs while the loop does (see `stepped_thread`). Real
-  sockets do not exist here.
-- What escapes a callback, or a task that nobody awaits, ends the run with an error.
+- `time()` stands still while anything can run, and then jumps to the next timer.
+- Callbacks belong to *nodes*, which represent processes. Within a node they run in the order in
+  which they became ready, as asyncio users expect. Between nodes the seed decides who is next.
+- There is no selector, and no thread runs while the loop does (see `stepped_thread`). There are
+  no real sockets.
+- An exception that escapes a callback, or a task that nobody awaits, ends the run with an error.
 
-A callback belongs to the node that is `current_node` in its context, so tasks and callbacks inherit
-their node, and waking a task of another node runs that task in its own. A node can be stopped and
-continued (SIGSTOP), and killed: then nothing of it runs again, no `finally` either.
+A callback belongs to the node that is `current_node` in its context. So tasks and callbacks inherit
+their node, and waking a task of another node runs that task in its own node. A node can be stopped
+and continued (as with SIGSTOP) or killed. Nothing of a killed node runs again, not even a `finally`
+block.
 
-The same seed gives the same run, in any process. Beside the seeded choices that needs two things
-that asyncio does not give: tasks and futures whose hash is not their address (a `TaskGroup`
-cancels its tasks in the order of a set), and a garbage collector that runs at fixed steps (what
-finalizers do can be seen). Code that runs here must not iterate over sets of text or of objects.
+The same seed gives the same run in any process. Besides seeded choices, this requires two things
+that asyncio does not provide. Tasks and futures must not be hashed by their addresses, because a
+`TaskGroup` cancels its tasks in set order. The garbage collector must run at fixed steps, because
+the effects of finalizers are visible. Code that runs here must not iterate over sets of strings or
+objects.
 """
 
 from __future__ import annotations
@@ -45,37 +47,39 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 START_TIME_S = 1_000.0
-"""Not 0: code that keeps "never" as 0.0 should behave as it does on a machine that is up."""
+"""Not 0, so that code that uses 0.0 for "never" behaves as on a machine that has been running."""
 MAX_TIME_S = 7 * 24 * 3600.0
 MAX_STEPS = 20_000_000
 GC_INTERVAL_STEPS = 1 << 18
 EXECUTOR_DELAY_S = (0.000_1, 0.005)
 MIN_CANCELLED_TIMERS = 64
-"""Fewer than this are not worth a rebuild of the heap."""
+"""The smallest number of cancelled timers that is worth a rebuild of the heap."""
 MAX_TASKS_LISTED = 40
 MAX_CLOSE_ATTEMPTS = 32
-"""A coroutine that awaits in its `finally` needs one more `close()` for each such await."""
+"""A coroutine needs one more `close()` for each await in its `finally` blocks."""
 
 
 class SimulationError(RuntimeError):
-    """The run cannot go on: something escaped from a callback or from a task nobody awaits."""
+    """The run cannot continue: an exception escaped from a callback or from an unawaited task."""
 
 
 class DeadlockError(SimulationError):
-    """Nothing can ever run again, and the main task is not done."""
+    """Nothing can ever run again, but the main task is not done."""
 
 
 class LimitError(SimulationError):
-    """The run went beyond its steps or its simulated time."""
+    """The run exceeded its limit of steps or simulated time."""
 
 
 def _nothing() -> None:
-    """Stands in for the callback of a cancelled handle, which then holds no references."""
+    """Do nothing. Replaces the callback of a cancelled handle, so that it holds no references."""
 
 
 class SimHandle(asyncio.TimerHandle):
-    """asyncio's handle without what costs time and is not used here. For callbacks and timers
-    alike: only those in the heap of timers have `_when` and `_loop`."""
+    """A smaller version of asyncio's handle for both callbacks and timers.
+
+    Only handles in the heap of timers have `_when` and `_loop`.
+    """
 
     __slots__ = ()
     _callback: Callable[..., object]
@@ -105,7 +109,7 @@ class SimHandle(asyncio.TimerHandle):
 
 
 class SimFuture(asyncio.Future[T]):
-    """A future that hashes by its number, so that a set of them has the same order in every run."""
+    """A future that is hashed by its number, so that sets have the same order in every run."""
 
     __slots__ = ("sequence",)
 
@@ -118,7 +122,7 @@ class SimFuture(asyncio.Future[T]):
 
 
 class SimTask(asyncio.Task[T]):
-    """A task that hashes by its number, and knows its node."""
+    """A task that is hashed by its number and knows its node."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class SimTask(asyncio.Task[T]):
 
 
 class Node:
-    """One simulated process. Made by `SimulatedLoop.node`; a killed one is never used again."""
+    """A simulated process, created by `SimulatedLoop.node`. A killed node is never used again."""
 
     __slots__ = ("_loop", "_tasks", "context", "dead", "name", "queued", "ready", "stopped")
 
@@ -146,7 +150,7 @@ class Node:
         self.name = name
         self.ready: deque[SimHandle] = deque()
         self.queued = False
-        """The loop need not be told of a new callback: it knows, or must not run it."""
+        """Whether the loop knows about this node's callbacks already, or must not run them."""
         self.stopped = False
         self.dead = False
         self._tasks: set[SimTask[Any]] = set()
@@ -157,8 +161,10 @@ class Node:
         return f"<Node {self.name}{' dead' if self.dead else ' stopped' if self.stopped else ''}>"
 
     def create_task(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> SimTask[T]:
-        """A task of this node, which keeps it alive, as `asyncio.run` does with its main task.
-        Awaiting it from another node waits for ever if this one dies."""
+        """Create a task of this node and keep it alive, as `asyncio.run` does with its main task.
+
+        If this node dies, another node that awaits the task waits forever.
+        """
         task = self._loop.create_task(coro, name=name, context=self.context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -168,7 +174,7 @@ class Node:
         return self._loop.call_soon(callback, *args, context=self.context)
 
     def stop(self) -> None:
-        """Run nothing of this node until `cont`: callbacks and timers that come due pile up."""
+        """Run nothing of this node until `cont`. Callbacks and due timers accumulate."""
         if not self.stopped and not self.dead:
             self.stopped = True
             self._loop._hold(self)
@@ -179,7 +185,7 @@ class Node:
             self._loop._release(self)
 
     def kill(self) -> None:
-        """Run nothing of this node ever again. Its name is free for a new node."""
+        """Run nothing of this node ever again. A new node may use its name."""
         if not self.dead:
             self.dead = True
             self._loop._bury(self)
@@ -189,7 +195,10 @@ current_node: ContextVar[Node] = ContextVar("current_node")
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. `steps` counts the callbacks that ran; `main` is the node of `run`."""
+    """The loop that the module describes.
+
+    `steps` is the number of callbacks that ran, and `main` is the node of `run`.
+    """
 
     _stopping: bool
 
@@ -218,26 +227,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # -- the world ----------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
-        """The living node of this name, made if there is none."""
+        """Return the living node with this name, and create it if there is none."""
         node = self._nodes.get(name)
         if node is None or node.dead:
             node = self._nodes[name] = Node(self, name)
         return node
 
     def derive(self, label: str) -> random.Random:
-        """A generator of its own for each part, so that one more draw in one part does not change
-        all others. Seeded by text: `random` hashes that with SHA-512, not with `hash`."""
+        """Return a separate random generator for one part.
+
+        An additional draw in one part does not change the others. The seed is text, which `random`
+        hashes with SHA-512 instead of `hash`.
+        """
         return random.Random(f"{self.seed}/{label}")
 
     def fingerprint(self) -> str:
-        """Differs, almost surely, between two runs that were scheduled differently."""
+        """Return a digest that almost certainly differs between runs with different schedules."""
         state = f"{self.steps} {self._now!r} {self._timer_count} {self._random.getstate()}"
         return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run `main` in the node "main" to its end, cancel what is left and close the loop.
+        """Run `main` in the node "main" to its end, cancel what is left, and close the loop.
 
-        Raises what `main` raises, and `SimulationError` (deadlock, limits, escaped exceptions).
+        Raises what `main` raises, and `SimulationError` for deadlocks, exceeded limits and escaped
+        exceptions.
         """
         with _collector_off():
             try:
@@ -291,7 +304,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         handle = SimHandle(callback, args, context)
         handle._when = when
         if when <= self._now:
-            # Time stands still while anything is ready: in the heap this could wait for ever.
+            # Time stands still while anything is ready, so in the heap this could wait forever.
             self._make_ready(handle)
         else:
             handle._scheduled = True
@@ -320,7 +333,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Runs `func` on this loop, a little later."""
+        """Run `func` on this loop a little later."""
         future: asyncio.Future[T] = self.create_future()
         self.call_later(self._random.uniform(*EXECUTOR_DELAY_S), _run_inline, future, func, args)
         return future
@@ -330,7 +343,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             super().run_forever()
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """The first one ends the run; `set_exception_handler` can be more lenient."""
+        """End the run at the first exception. `set_exception_handler` can be more lenient."""
         task = context.get("task") or context.get("future")
         if isinstance(task, SimTask) and task.node.dead:
             return
@@ -339,12 +352,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.stop()
 
     def __del__(self) -> None:
-        """Holds nothing that would have to be closed."""
+        """Do nothing: there is nothing to close."""
 
     # -- the steps ----------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        """Not one iteration, as in the class above, but all of them until `stop`."""
+        """Run all iterations until `stop`, not just one as in the base class."""
         runnable, draw = self._runnable, self._random.random
         while not self._stopping:
             count = len(runnable)
@@ -375,16 +388,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._raise_failure()
 
     def _advance(self) -> None:
-        """Let time pass to the next timer, and make ready all that is due then."""
+        """Advance the time to the next timer, and make everything due then ready."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
             self._cancelled_timers -= 1
         if not timers:
-            raise DeadlockError(f"nothing is left to run at {self._now:.6f} s{self._waiting()}")
+            raise DeadlockError(f"nothing can run any more at {self._now:.6f} s{self._waiting()}")
         now = timers[0][0]
         if now > self._time_limit:
-            raise LimitError(f"the run passed {self._time_limit:.0f} s{self._waiting()}")
+            raise LimitError(f"the run exceeded {self._time_limit:.0f} s{self._waiting()}")
         self._now = now
         while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
@@ -413,7 +426,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _check_steps(self) -> None:
         if self.steps >= self._step_limit:
-            raise LimitError(f"the run took {self.steps} steps{self._waiting()}")
+            raise LimitError(f"the run exceeded {self.steps} steps{self._waiting()}")
         gc.collect()
         self._checkpoint = min(self._step_limit, self.steps + GC_INTERVAL_STEPS)
 
@@ -440,7 +453,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._hold(node)
         node.ready = deque(maxlen=0)
         self._keep_timers(lambda handle: handle._context.get(current_node) is not node)
-        # Dropped coroutines would run their `finally` blocks: they are kept until the run is over.
+        # Dropped coroutines would run their `finally` blocks, so they are kept until the run is
+        # over.
         self._dead_tasks += [task for task in self._tasks() if task.node is node]
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
@@ -468,14 +482,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler(
                     {"message": message, "exception": task.exception(), "task": task}
                 )
-        # Those of dead nodes would run their `finally` blocks, or are held by a task that is dead.
+        # Generators of dead nodes would run their `finally` blocks, or are held by a dead task.
         for generator in [one for one, node in self._generators.items() if node.dead]:
             self._asyncgens.discard(generator)  # type: ignore[attr-defined]
         self.run_until_complete(self.shutdown_asyncgens())
         self._raise_failure()
 
     def _waiting(self) -> str:
-        """For errors: which tasks wait, and where."""
+        """Describe for an error message which tasks wait, and where."""
         tasks = [task for task in self._tasks() if not task.node.dead]
         lines = [f"\n  {_describe(task)}" for task in tasks[:MAX_TASKS_LISTED]]
         if len(tasks) > MAX_TASKS_LISTED:
@@ -501,12 +515,12 @@ def _run_inline(future: asyncio.Future[T], func: Callable[..., T], args: tuple[A
     if not future.cancelled():
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - handed to who awaits
+        except Exception as error:  # noqa: BLE001 - passed to the awaiting caller
             future.set_exception(error)
 
 
 def _describe(task: SimTask[Any]) -> str:
-    """Name, node, and the innermost line that the task stands at."""
+    """Return the task's name, its node, and the innermost line at which it is suspended."""
     where = "done"
     inner: Any = task.get_coro()
     while inner is not None:
@@ -519,16 +533,18 @@ def _describe(task: SimTask[Any]) -> str:
 
 
 def _discard(loop: SimulatedLoop, tasks: list[SimTask[Any]], generators: Sized) -> None:
-    """Close the coroutines of a world that is over, and take them out of `tasks`. Their `finally`
-    blocks run now, on the closed loop, where nothing they do can be seen any more. (Without it
-    `asyncio.gather` would make a loop of its own, and leave it open.)"""
+    """Close the coroutines of a finished world, and remove them from `tasks`.
+
+    Their `finally` blocks run now, on the closed loop, where they have no visible effects. Without
+    this, `asyncio.gather` would create its own loop and leave it open.
+    """
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
     asyncio._set_running_loop(loop)
     try:
         while tasks:
             _close(tasks.pop())
         if len(generators):
-            gc.collect()  # one that a dead task waits for cannot be closed, but dropped
+            gc.collect()  # A generator that a dead task awaits can be dropped but not closed.
     finally:
         asyncio._set_running_loop(None)
         sys.unraisablehook = said
@@ -544,5 +560,5 @@ def _close(task: SimTask[Any]) -> None:
             break
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException:  # noqa: BLE001 - of code that is no longer there
+        except BaseException:  # noqa: BLE001 - raised by code of a dead node
             continue

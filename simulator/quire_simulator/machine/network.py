@@ -1,13 +1,14 @@
-"""A network in memory: connections with delays, arbitrary cuts, partitions and deaths.
+"""A network in memory with delays, arbitrary splits, partitions and deaths.
 
-Hosts are named by their node. What one end writes arrives at the other in order, after seeded
-delays, joined or cut anywhere. At most `WINDOW_BYTES` of a direction are under way (what the
-kernels of both sides would hold); the rest waits in the writer's transport, which pauses its
-protocol by asyncio's water marks. So a receiver that is stopped, paused or cut off holds a bounded
-number of bytes and its senders feel it.
+Hosts have the names of their nodes. What one end writes arrives at the other in order, after seeded
+delays, joined or split anywhere. Up to `WINDOW_BYTES` are in flight in each direction, like the
+buffers of both kernels. The rest waits in the writer's transport, which pauses its protocol at
+asyncio's water marks. So a receiver that is stopped, paused or cut off holds a bounded number of
+bytes, and its senders are slowed down.
 
-Callbacks of protocols run in the node of their host: those of a stopped node wait, those of a dead
-one never come. A stopped host still accepts connections, as its kernel would; a dead one refuses.
+The callbacks of protocols run in the node of their host. Those of a stopped node wait, and those of
+a dead node never run. A stopped host still accepts connections, as its kernel would. A dead host
+refuses them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from quire_simulator.machine.transport import (
 
 LATENCY_S = (0.000_05, 0.010)
 CUT_PROBABILITY = 0.1
-"""How often what has arrived is handed over in two pieces."""
+"""The probability that received data is delivered in two pieces."""
 CUT_NEAR_START_BYTES = 24
-"""Half of the cuts fall so close to the start: that is where headers are."""
+"""Half of the splits are within this distance of the start, where headers are."""
 FIRST_EPHEMERAL_PORT = 40_000
 OWN_HOST = frozenset(("", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"))
 
 
 class SimPort:
-    """`quire.net.network.Port`."""
+    """An implementation of `quire.net.network.Port`."""
 
     def __init__(self, host: SimHost, number: int) -> None:
         self.host = host
@@ -56,7 +57,7 @@ class SimPort:
 
 
 class SimHost:
-    """`quire.net.network.Network` as one node sees it."""
+    """An implementation of `quire.net.network.Network` for one node."""
 
     def __init__(self, network: SimNetwork, node: Node) -> None:
         self.network = network
@@ -75,12 +76,12 @@ class SimHost:
         raise NotImplementedError("TLS is not simulated")
 
     def bind(self, host: str, port: int) -> SimPort:
-        """On all addresses, whatever `host` says."""
+        """Listen on all addresses, whatever `host` is."""
         return self.network.bind(self, port)
 
 
 class SimNetwork:
-    """All hosts and what lies between them."""
+    """All hosts and the connections between them."""
 
     def __init__(
         self, loop: SimulatedLoop, rng: random.Random, *, trace: Trace | None = None
@@ -88,21 +89,21 @@ class SimNetwork:
         self.loop = loop
         self.trace = trace
         self.tap: Tap | None = None
-        """Who listens; nothing that it hears changes the run."""
+        """Called with all data that arrives. It must not change the run."""
         self.written: Tap | None = None
-        """The same, of what is written, as soon as it is."""
+        """Called with all data as soon as it is written."""
         self.latency_s = LATENCY_S
-        """Shortest and longest delay of whatever is sent from now on."""
+        """The shortest and longest delay of whatever is sent from now on."""
         self.route_latency_s: dict[Route, tuple[float, float]] = {}
-        """The same for single routes."""
+        """The shortest and longest delay of single routes."""
         self.cut_probability = CUT_PROBABILITY
         self.dead_peer_s = DEAD_PEER_S
         """Seconds until a kernel ends a connection that was silenced (TCP keepalive)."""
         self.blocked: set[Route] = set()
         self.accepted: Callable[[Route], None] = lambda route: None
-        """Told of each connection: who made it, and to whom."""
+        """Called for each connection, with the route from the client to the server."""
         self.mangle: Callable[[Route, bytes], bytes] | None = None
-        """Given what is written somewhere, says what is sent instead."""
+        """Returns the bytes that are sent in place of the given ones."""
         self._rng = rng
         self._draw = rng.random
         self._kernel = loop.node("network")
@@ -115,31 +116,34 @@ class SimNetwork:
     # -- the world ----------------------------------------------------------------------------
 
     def node(self, name: str) -> SimHost:
-        """The network as this node sees it: of the node that lives, or of a new one."""
+        """Return the network interface of the living node with this name, or of a new one."""
         host = self._hosts.get(name)
         if host is None or host.node.dead:
             host = self._hosts[name] = SimHost(self, self.loop.node(name))
         return host
 
     def knows(self, name: str) -> bool:
-        """Whether there is, or was, a node of this name."""
+        """Return whether a node with this name exists or existed."""
         return name in self._hosts
 
     def others(self, name: str) -> list[str]:
-        """All other nodes that exist or existed."""
+        """Return all other nodes that exist or existed."""
         return [other for other in self._hosts if other != name]
 
     def known(self, beginning: str) -> list[str]:
-        """The nodes that there are, or were, whose names begin so."""
+        """Return the nodes that exist or existed and whose names begin with `beginning`."""
         return [name for name in self._hosts if name.startswith(beginning)]
 
     def latency_of(self, name: str, other: str) -> tuple[float, float]:
-        """The least and the greatest delay on the way from one to the other."""
+        """Return the shortest and longest delay from `name` to `other`."""
         return self.route_latency_s.get((name, other), self.latency_s)
 
     def kill(self, name: str) -> None:
-        """End the node at once. Its peers learn of it by a reset, behind what they get of the
-        bytes under way (not before a partition in between is healed)."""
+        """End the node at once.
+
+        Its peers receive some of the bytes in flight and then a reset. If there is a partition,
+        they learn nothing until it is healed.
+        """
         node = self._hosts[name].node
         self.record((name, name), "killed")
         for end in [end for end in self._ends if end.host.node is node]:
@@ -160,8 +164,10 @@ class SimNetwork:
     def partition(
         self, name: str, *others: str, one_way: bool = False, reset: bool = False
     ) -> None:
-        """Cut `name` off from the others (one_way: only what `name` sends is held). Bytes wait for
-        `heal`; with reset, connections between them break at once at both ends."""
+        """Cut `name` off from the others (`one_way`: only what `name` sends is held).
+
+        Bytes wait for `heal`. With `reset`, connections between them break at once at both ends.
+        """
         for other in others:
             self.blocked.add((name, other))
             self.record((name, other), "cut", reset=reset)
@@ -193,12 +199,12 @@ class SimNetwork:
         return died // 2
 
     def heal(self, *names: str) -> None:
-        """Let pass what touches any of these hosts; without names, everything."""
+        """End the partitions that involve any of these hosts, or all without names."""
         self.record(("network", "network"), "healed", names=",".join(names))
         self.heal_routes({r for r in self.blocked if not names or set(names).intersection(r)})
 
     def heal_routes(self, routes: Collection[Route]) -> None:
-        """Let pass what takes one of these (from, to) pairs."""
+        """End the partitions of these (from, to) routes."""
         self.blocked = {route for route in self.blocked if route not in routes}
         held, self._held = self._held, []
         for route, resume in held:
@@ -215,11 +221,11 @@ class SimNetwork:
 
     def delay(self, route: Route | None = None) -> float:
         low, high = self.latency_s if route is None else self.latency_of(*route)
-        # The cube makes most delays short and some long, as networks are.
+        # The cube makes most delays short and some long, as in real networks.
         return float(low + (high - low) * self._draw() ** 3)
 
     def cut(self, size: int) -> int:
-        """How many of the bytes that have arrived are handed over at once."""
+        """Return how many of the received bytes are delivered at once."""
         if size > MAX_READ_BYTES:
             return MAX_READ_BYTES
         if size < 2 or self._draw() >= self.cut_probability:
@@ -231,7 +237,7 @@ class SimNetwork:
         self._held.append((route, resume))
 
     def carry(self, route: Route, deliver: Callable[[], object]) -> None:
-        """Do something at the other side, in its kernel."""
+        """Call `deliver` at the other side, in its kernel, after a delay."""
         self.loop.call_later(
             self.delay(), self._deliver, route, deliver, context=self._kernel.context
         )
@@ -261,7 +267,7 @@ class SimNetwork:
         factory: ProtocolFactory,
         opened: asyncio.Future[asyncio.Protocol],
     ) -> None:
-        """A connection was asked for. The kernel answers, even of a process that is stopped."""
+        """Answer a connection request. The kernel answers even for a stopped process."""
         if client.node.dead:
             return
         back = (target, client.name)

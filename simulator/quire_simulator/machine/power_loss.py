@@ -1,18 +1,19 @@
-"""What a disk may hold after a loss of power: every state, where `SimDisk.crash` draws one.
+"""Enumerate the states of a disk after a power loss, of which `SimDisk.crash` draws one.
 
-Three things are decided for each state, independently of each other, as POSIX leaves them open:
+Three things are decided for each state, independently of each other, as POSIX permits:
 
-1. Names: any subset of the creates, removes and renames that no `sync_directory` has covered, each
-   as a whole, and one that builds on another only together with it. So journaling file systems
-   (any prefix) are among them, and those that write a rename before what was done earlier.
-2. The size of each file: of the changes to it (by writing behind the end, cutting, preallocating)
-   any prefix. What a cut has removed does not come back with it.
-3. Each 512-byte sector of a write that was not synced: what it was before, or what any of the
-   writes since has made of it.
+1. Names: any subset of the creates, removes and renames that no `sync_directory` has covered.
+   Each is kept completely or not at all, and only together with the changes that it builds on.
+   This includes journaling file systems, which keep any prefix, and file systems that write a
+   rename before earlier operations.
+2. The size of each file: any prefix of the changes by writes past the end, truncations and
+   preallocations. What a truncation has removed does not reappear.
+3. Each 512-byte sector of an unsynced write: its old contents, or what any of the later writes
+   made of it.
 
-Where there are more combinations than are wanted, the ends of the ranges come first (nothing kept,
-all kept, names without contents, contents without names, one of them at an end and the others at
-the other), then a sample.
+If there are more combinations than wanted, the extremes come first, then a sample. The extremes are
+nothing kept, everything kept, names without contents, contents without names, and single parts at
+one end while all others are at the other.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ from quire_simulator.machine.inode import (
 )
 
 EXACT_NAMES = 10
-"""Of more changes to names than this, the subsets are not counted out."""
+"""The largest number of name changes for which subsets are counted exactly."""
 DRAWS_PER_STATE = 4
-"""How often a state is drawn for each that is wanted; many are found twice."""
+"""The number of draws for each wanted state. Many draws give the same state."""
 
 Variant = tuple[int, ...]
 
 
 class PowerLoss:
-    """The states in which a disk may be found, if it lost power now. Look at it before the disk is
-    used again."""
+    """The states in which a disk may be found if it loses power now.
+
+    Iterate over it before the disk is used again.
+    """
 
     def __init__(self, disk: SimDisk, rng: random.Random, states_max: int) -> None:
         self._disk = disk
@@ -60,15 +63,15 @@ class PowerLoss:
         self._open = [key for key, file in self._files.items() if file.count > 1]
         self._parts: list[_Part] = [self._names, *(self._files[key] for key in self._open)]
         self.combinations = prod(part.count for part in self._parts)
-        """How many there are; some of them may be the same state."""
+        """The number of combinations. Several may give the same state."""
 
     @property
     def exhaustive(self) -> bool:
-        """Whether all of them are given."""
+        """Whether all combinations are included."""
         return self.combinations <= self._states_max
 
     def __iter__(self) -> Iterator[tuple[bytes, SimDisk]]:
-        """Distinct states, at most as many as wanted: a digest of the state, and the disk."""
+        """Yield distinct states up to the limit, each as its digest and a disk."""
         seen: set[bytes] = set()
         for choice in self._choices():
             if len(seen) >= self._states_max:
@@ -94,7 +97,7 @@ class PowerLoss:
                     ends = [other[end] for other in corners]
                     rest.append((*ends[:at], corner, *ends[at + 1 :]))
         self._rng.shuffle(rest)
-        # Half of what is wanted may be drawn from all: a corner says little of how things combine.
+        # Draw at least half of the states at random, because the corners show few combinations.
         yield from rest[: max(4, self._states_max // 2)]
         for _ in range(DRAWS_PER_STATE * self._states_max):
             yield tuple(
@@ -120,7 +123,7 @@ class PowerLoss:
 
 
 class _Part(Protocol):
-    """Something that is decided. The first corner keeps nothing, the last everything."""
+    """A part of the state. Its first corner keeps nothing, and its last keeps everything."""
 
     count: int
 
@@ -132,7 +135,7 @@ class _Part(Protocol):
 
 
 class _Names:
-    """Which changes of names are kept: a variant lists them, ascending."""
+    """The pending changes of names. A variant lists the kept changes in ascending order."""
 
     def __init__(self, changes: Sequence[EntryChange]) -> None:
         self._changes = changes
@@ -167,7 +170,7 @@ class _Names:
         return tuple(at for at in sorted(kept) if self._needs[at] <= kept)
 
     def entries(self, durable: dict[str, Inode | bool], kept: Variant) -> dict[str, Inode | bool]:
-        """What the directories hold; nothing that lies in one which is not there."""
+        """Return the directory entries, without those in a directory that does not exist."""
         entries = dict(durable)
         for at in kept:
             set_entries(entries, self._changes[at])
@@ -183,9 +186,9 @@ class _Layout:
     """A file after some of the changes of its size."""
 
     content: InodeContent
-    """With nothing of the writes that were not synced."""
+    """The contents without any unsynced write."""
     sectors: list[tuple[int, list[bytes]]]
-    """(offset, what may stand there, oldest first) of those that may differ."""
+    """Each sector that may differ, as its offset and its possible contents, oldest first."""
 
     @property
     def count(self) -> int:
@@ -193,7 +196,10 @@ class _Layout:
 
 
 class _File:
-    """A variant is the number of a layout, and which version each of its sectors has."""
+    """The possible contents of a file.
+
+    A variant is the number of a layout, followed by the version of each of its sectors.
+    """
 
     def __init__(self, inode: Inode) -> None:
         sizes = _size_changes(inode)
@@ -220,7 +226,8 @@ class _File:
             found.append((*old(last)[: 1 + at], newest[1 + at], *old(last)[2 + at :]))
         for parity in (0, 1):
             found.append((last, *(v * (at % 2 == parity) for at, v in enumerate(newest[1:]))))
-        # Cut in the middle, as by a device that writes in order; and as by one that does not.
+        # Cut in the middle, once as by a device that writes in order, and once in the opposite
+        # order.
         half = 1 + sectors // 2
         found.append((*newest[:half], *old(last)[half:]))
         found.append((last, *old(last)[1:half], *newest[half:]))
@@ -233,7 +240,7 @@ class _File:
         return (at, *(rng.randrange(1, n) if rng.random() < keep else 0 for n in versions))
 
     def content(self, variant: Variant) -> tuple[InodeContent, bytes]:
-        """The bytes, and a mark of them."""
+        """Return the contents, and a digest of them."""
         made = self._made.get(variant)
         if made is None:
             layout = self._layouts[variant[0]]
@@ -261,7 +268,7 @@ def _size_changes(inode: Inode) -> int:
 
 
 def _layout(inode: Inode, sizes_kept: int) -> _Layout:
-    """The first so many changes of the size are kept, and none behind them."""
+    """Return the file with the first `sizes_kept` changes of its size and no later ones."""
     content = inode.durable.copy()
     versions: dict[int, list[bytes]] = {}
     hidden_from: int | None = None
@@ -284,7 +291,8 @@ def _layout(inode: Inode, sizes_kept: int) -> _Layout:
                 cut = [one[:left].ljust(SECTOR_BYTES, b"\0") for one in versions[sector]]
                 versions[sector] = list(dict.fromkeys(cut))
         elif end < live:
-            # Blocks that a cut has freed: what was written there since is not in this file yet.
+            # A truncation freed these blocks, so what was written there since is not in this file
+            # yet.
             hidden_from = end if hidden_from is None else min(hidden_from, end)
         live = end
     content.apply(size, None)

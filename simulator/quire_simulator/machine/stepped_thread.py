@@ -1,8 +1,8 @@
-"""Blocking code on the simulated loop, one step at a time.
+"""Run blocking code on the simulated loop, one step at a time.
 
-A stepped thread runs only while the loop stands still and waits for it: from the start, or where it
-paused, to its next pause. So its steps come in an order that the seed decides, like all
-others. What it does between two pauses nobody sees halfway.
+A stepped thread runs only while the loop waits for it, from its start or last pause to its next
+pause. So the seed decides the order of its steps, like that of all others. Nobody sees what it does
+between two pauses half done.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ T = TypeVar("T")
 
 
 class _Ended(BaseException):
-    """Thrown through the code of a world that is over. Not an `Exception`: nobody handles it."""
+    """Raised in the code of a finished world; not an `Exception`, so that nobody handles it."""
 
 
 class SteppedThread(Generic[T]):
-    """`resume` until `done`; then `result`. One that is not done is to be ended at last."""
+    """Call `resume` until `done`, and then `result`. A thread that is not done must be ended."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        """What `work` puts on the loop belongs to the node of whoever makes this."""
+        """Create a thread that will run `work`.
+
+        What `work` schedules on the loop belongs to the caller's node.
+        """
         self.done = False
         self._work = work
         self._context = copy_context()
@@ -35,27 +38,27 @@ class SteppedThread(Generic[T]):
         self._thread.start()
 
     def resume(self) -> None:
-        """Run it to its next pause, or to its end."""
+        """Run the thread to its next pause or its end."""
         self._its_turn.release()
         self._our_turn.acquire()
         if self.done:
             self._thread.join()
 
     def pause(self) -> None:
-        """Called by the code that runs in it; nothing anywhere else."""
+        """Pause until the next `resume`. In any other thread this does nothing."""
         if threading.current_thread() is self._thread:
             self._our_turn.release()
             self._wait()
 
     def result(self) -> T:
-        """What the work returned, or raises what it raised."""
+        """Return or raise the result of the work."""
         assert self.done
         if self._error is not None:
             raise self._error
         return self._found
 
     def end(self) -> None:
-        """What it has left to do is not done, but for what unwinds."""
+        """Abandon the remaining work, and run only what unwinds the thread's stack."""
         self._ended = True
         while not self.done:
             self.resume()
@@ -64,7 +67,7 @@ class SteppedThread(Generic[T]):
         try:
             self._wait()
             self._found = self._context.run(self._work)
-        except BaseException as error:  # noqa: BLE001 - handed to who asks for the result
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         self.done = True
         self._our_turn.release()

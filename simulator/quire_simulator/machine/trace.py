@@ -1,4 +1,4 @@
-"""What happened in a simulated run, as lines, with a hash to compare runs by."""
+"""The trace of a simulated run: its events as lines, and a digest to compare runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HASHED_AT_ONCE = 1_024
 
 Field = int | float | str | bool | None
 Event = tuple[float, str, str, dict[str, Field]]
-"""Simulated time, node, what happened, more about it."""
+"""The simulated time, the node, what happened, and more details."""
 
 
 class Trace:
-    """Keeps the last `keep` events; the hash covers all that were ever recorded."""
+    """Keeps the last `keep` events. The digest covers all that were ever recorded."""
 
     def __init__(self, time: Callable[[], float], *, keep: int = KEPT_EVENTS) -> None:
         self._time = time
@@ -25,7 +25,10 @@ class Trace:
         self.count = 0
 
     def record(self, node: str, event: str, **fields: Field) -> None:
-        """Fields are formatted later: values that cannot change, nothing with an address in it."""
+        """Record an event.
+
+        Fields are formatted later, so their values must be immutable and contain no addresses.
+        """
         self.count += 1
         self._unhashed.append((self._time(), node, event, fields))
         if len(self._unhashed) >= HASHED_AT_ONCE:
@@ -37,12 +40,12 @@ class Trace:
         self._unhashed.clear()
 
     def keep(self, events: int) -> None:
-        """Keep so many from now on."""
+        """Keep this number of events from now on."""
         self._settle()
         self._kept = deque(self._kept, maxlen=events)
 
     def events(self) -> tuple[int, list[Event]]:
-        """Those that are kept, and how many came before them."""
+        """Return the number of earlier events, and the events that are kept."""
         self._settle()
         return self.count - len(self._kept), list(self._kept)
 
@@ -53,6 +56,6 @@ class Trace:
         ]
 
     def hexdigest(self) -> str:
-        """The same for two runs exactly when all their events were the same."""
+        """Return the digest, which is equal for two runs exactly if all their events were equal."""
         self._settle()
         return self._hash.hexdigest()

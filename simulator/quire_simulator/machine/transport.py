@@ -1,4 +1,4 @@
-"""Connections of the simulated network: two ends, and what is under way between them."""
+"""The connections of the simulated network: two ends, and the data in flight between them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from quire_simulator.machine.trace import Field, Trace
 
 WINDOW_BYTES = 256 * 1024
 MAX_READ_BYTES = 256 * 1024
-"""What asyncio reads at once."""
+"""The number of bytes that asyncio reads at once."""
 HIGH_WATER_BYTES = 64 * 1024
-"""asyncio's default; the low mark is a quarter of it."""
+"""asyncio's default. The low mark is a quarter of it."""
 
 Route = tuple[str, str]
-"""From host, to host."""
+"""The sending and the receiving host."""
 End = tuple[str, int]
-"""Host and port. A port that was not asked for is given once: two ends name a connection."""
+"""A host and a port. Ephemeral ports are never reused, so two ends identify a connection."""
 
 Tap = Callable[[End, End, bytes], None]
-"""A function that hears what has arrived: from where, to where, and the bytes."""
+"""A function that is called with received data: the sender, the receiver, and the bytes."""
 
 
 class TransportNetwork(Protocol):
-    """The network, as the ends of a connection see it."""
+    """The network as the ends of a connection see it."""
 
     loop: SimulatedLoop
     trace: Trace | None
@@ -62,7 +62,7 @@ class TransportHost(Protocol):
 
 
 class _Signal(Enum):
-    """Sent in line with the bytes."""
+    """A signal that is sent in order with the bytes."""
 
     FIN = "fin"
     RST = "rst"
@@ -88,11 +88,11 @@ class Pipe:
         return WINDOW_BYTES - self._size
 
     def send(self, item: bytes | _Signal) -> None:
-        # One that would overtake those before it arrives with them, in one piece.
+        # An item never overtakes earlier ones. It arrives together with them instead.
         if isinstance(item, bytes):
             self._size += len(item)
         if self.swallows:
-            return  # the writer's kernel keeps the bytes and sends them without success
+            return  # The writer's kernel keeps sending the bytes without success.
         arrival = self._network.loop.time() + self._network.delay(self.route)
         self._flight.append((arrival, item))
         if not self._scheduled:
@@ -104,14 +104,14 @@ class Pipe:
         self._flight.clear()
 
     def lose(self, rng: random.Random | None = None) -> None:
-        """Drop what is under way: all of it, or from a seeded place on."""
+        """Drop the data in flight: all of it, or from a seeded position on."""
         for _ in range(len(self._flight) if rng is None else rng.randint(0, len(self._flight))):
             _, item = self._flight.pop()
             if isinstance(item, bytes):
                 self._size -= len(item)
 
     def resume(self) -> None:
-        """Go on, after the reader or a partition held this up."""
+        """Continue after the reader or a partition held this direction up."""
         if self._flight and not self._scheduled:
             self._scheduled = True
             self._network.loop.call_at(
@@ -169,7 +169,7 @@ class SimTransport(asyncio.Transport):
         self.local = local
         self.remote = remote
         self.holds = True
-        """Takes nothing now: not open yet, or paused."""
+        """Whether this end receives nothing now, because it is not open yet or is paused."""
         self._protocol: asyncio.BaseProtocol | None = None
         self._closing = False
         self._closed = False
@@ -238,7 +238,7 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        """What was written still goes out, what arrives is dropped."""
+        """Close after everything written was sent, and drop what arrives."""
         if not self._closing:
             self._closing = True
             self._close_if_flushed()
@@ -254,7 +254,7 @@ class SimTransport(asyncio.Transport):
         self, factory: ProtocolFactory, opened: asyncio.Future[asyncio.Protocol] | None = None
     ) -> None:
         if opened is not None and opened.done():
-            self.abort()  # whoever connected has given up meanwhile
+            self.abort()  # The client gave up while the connection was made.
         elif self._closed:
             if opened is not None:
                 opened.set_exception(reset_error("broken while it was made"))
@@ -269,7 +269,8 @@ class SimTransport(asyncio.Transport):
 
     def receive(self, data: bytes) -> None:
         if self._closed:
-            self.out.send(_Signal.RST)  # nobody will ever read this: the kernel says so
+            # The connection is closed, so the kernel answers with a reset.
+            self.out.send(_Signal.RST)
         elif not self._closing:
             assert isinstance(self._protocol, asyncio.Protocol)
             try:
@@ -294,7 +295,7 @@ class SimTransport(asyncio.Transport):
         self._lost(timed_out())
 
     def drained(self) -> None:
-        """The network has room again; the writer learns of it later, as by a window update."""
+        """Tell the writer, with a delay like that of a window update, that the network has room."""
         if self._backlog and not self._flushing:
             self._flushing = True
             network = self.host.network
@@ -330,7 +331,7 @@ class SimTransport(asyncio.Transport):
         if self._closed:
             return
         self._closing = self._closed = True
-        self.holds = False  # what still arrives is to be answered, or dropped
+        self.holds = False  # Whatever still arrives must be answered or dropped.
         self.back.resume()
         self._backlog.clear()
         self._backlog_size = 0

@@ -1,4 +1,4 @@
-"""A disk thread without a thread."""
+"""A disk thread that runs on the simulated loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STEP_TIME_S = (0.000_1, 0.010)
 
 
 class SimWorker:
-    """`quire.storage.interfaces.Worker` on the simulated loop.
+    """An implementation of `quire.storage.interfaces.Worker` on the simulated loop.
 
-    The step runs at one moment, some time after its wake; what it posted runs some time later, and
-    only then can the next step begin. So a crash can fall before the step, after it but before
-    anyone heard of it, and with `SimDisk.crash_after` into it. All of it belongs to the node
-    that calls `start`: when that node is stopped or killed, so is its worker.
+    A step runs at one moment, some time after its wake. What it posted runs some time later, and
+    only then can the next step begin. So a crash can happen before the step, or after it but before
+    anyone heard of it. With `SimDisk.crash_after` it can also happen during the step. All of this
+    belongs to the node that calls `start`, so the worker stops or dies with that node.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SimWorker:
 
     def _later(self, bounds: tuple[float, float], callback: Callable[[], None]) -> None:
         low, high = bounds
-        # The cube makes most delays short and some long, as disks are.
+        # The cube makes most delays short and some long, as on real disks.
         delay = low + (high - low) * self._rng.random() ** 3
         if self._disk is not None:
             delay *= self._disk.slowness

@@ -1,4 +1,4 @@
-"""The driver that keeps the metadata of a cluster in one process, for tests and for the simulator.
+"""The metadata driver that keeps a cluster in one process, for tests and for the simulator.
 
 Importing this package makes `open_metadata("memory://NAME")` work in this process. Read `cluster`,
 then `store`, then `nodes` and `tree`.

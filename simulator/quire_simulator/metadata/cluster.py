@@ -1,4 +1,4 @@
-"""What the stores of one in-memory cluster share, and how they hear of its changes."""
+"""The state that all stores of an in-memory cluster share, and the watches of its changes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class StoredItem:
 
 @dataclass(slots=True)
 class MemoryPresence:
-    """A bookie that is registered."""
+    """A registered bookie."""
 
     owner: object
-    """The session that holds it."""
+    """The session that holds the registration."""
     payload: bytes
     readonly: bool
 
 
 class MemoryCluster:
-    """What the stores of one cluster share. `name` only appears in messages and URIs."""
+    """The state that all stores of a cluster share. `name` appears only in messages and URIs."""
 
     def __init__(self, name: str, *, clock: Clock, rng: random.Random) -> None:
         self.name = name
         self.clock = clock
         self.rng = rng
         self.notice_delay_s = 0.0
-        """How late watches look, to model a store whose notifications take their time."""
+        """The delay after which watches look, to model a store with slow notifications."""
         self.instance_id: str | None = None
         self.next_ledger_id = 0
         self.ledgers: dict[int, StoredItem] = {}
@@ -117,16 +117,18 @@ class MemoryCluster:
 
 
 class ClusterWatch(WatchHandle):
-    """Delivers in a later turn of the loop, what is true then. While its session is away it says
-    nothing; `notify` makes it look again."""
+    """A watch that delivers the current state in a later event-loop iteration.
+
+    It delivers nothing while its session is lost. `notify` makes it look again.
+    """
 
     def __init__(self, cluster: MemoryCluster, alive: Callable[[], bool]) -> None:
         super().__init__(self._forget)
         self._cluster = cluster
         self._alive = alive
         self._loop = asyncio.get_running_loop()
-        # A watcher is told as itself, not as who made the change: in the simulator the one may die
-        # and the other live.
+        # A watcher runs in its own context, not in that of the caller who made the change. In the
+        # simulator one may die while the other lives.
         self._context = copy_context()
 
     def notify(self) -> None:
@@ -175,7 +177,7 @@ class MemoryLedgerWatch(ClusterWatch):
                 found = self._cluster.ledger(self._ledger_id)
             except UnreadableMetadataError as error:
                 logger.warning("a watch waits: %s", error)
-                return  # until the next version
+                return  # Wait for the next version.
             self._changed(found)
 
     def _forget(self) -> None:

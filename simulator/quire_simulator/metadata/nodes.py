@@ -1,4 +1,4 @@
-"""The nodes of an in-memory tree. Pure: who is told of changes is the cluster's affair."""
+"""The nodes of an in-memory tree, without notifications, which are the cluster's task."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PERSISTENT = 0
 class TreeNode:
     value: bytes
     owner: int = PERSISTENT
-    """The session that it ends with."""
+    """The session with which the node ends."""
     version: int = 0
     created: int = 0
-    """How many nodes were created below it so far: the number of the next sequential one."""
+    """The number of nodes created below this one so far, which numbers the next sequential node."""
     children: dict[str, None] = field(default_factory=dict)
-    """Their paths; a dictionary, so that one seed gives one order."""
+    """The children's paths, in a dict so that one seed gives one order."""
 
 
 Change = tuple[str, bool]
@@ -49,7 +49,7 @@ class Nodes:
         return self._nodes.get(path)
 
     def children(self, path: str) -> list[str] | None:
-        """Their names, sorted; None if there is no such node."""
+        """Return the sorted names of the children, or None if there is no such node."""
         node = self._nodes.get(path)
         if node is None:
             return None
@@ -59,7 +59,7 @@ class Nodes:
     def commit(
         self, operations: Sequence[Operation], session_id: int
     ) -> tuple[list[Result], Iterable[Change]]:
-        """All or, if one of them raises, none."""
+        """Apply all operations, or none if one of them raises."""
         undo: list[Callable[[], object]] = []
         changes: dict[Change, None] = {}
         results: list[Result] = []
@@ -73,12 +73,12 @@ class Nodes:
         return results, changes
 
     def end_session(self, session_id: int) -> Iterable[Change]:
-        """Delete what is the session's."""
+        """Delete the ephemeral nodes of a session."""
         mine = [path for path in self._ephemeral if self._nodes[path].owner == session_id]
         return self.commit([Delete(path) for path in mine], session_id)[1]
 
     def below(self, path: str) -> Iterator[str]:
-        """`path`, if it is there, behind all that is below it."""
+        """Yield everything below `path`, and then `path` itself if it exists."""
         node = self._nodes.get(path)
         if node is not None:
             for child in node.children:

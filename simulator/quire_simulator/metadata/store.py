@@ -1,9 +1,9 @@
-"""The metadata store of one process: for tests and for the simulator.
+"""A metadata store in one process, for tests and for the simulator.
 
-A `MemoryCluster` is what is stored; any number of `MemoryStore`s attach to it, each a session of
-its own. There is no wall clock and no chance but what is handed in, so that one seed gives one
-run. All stores of a cluster live on one event loop. Ledgers are kept as their stored bytes, so that
-nothing passes here that the other drivers would refuse or change.
+A `MemoryCluster` holds the data. Any number of `MemoryStore` objects attach to it, each with its
+own session. The clock and all randomness are passed in, so that one seed gives one run. All stores
+of a cluster live on one event loop. Ledgers are kept as their stored bytes, so that nothing passes
+here that other drivers would refuse or change.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ K = TypeVar("K", bound=Hashable)
 W = TypeVar("W", bound=ClusterWatch)
 
 Hook = Callable[[str, bool], Awaitable[None]]
-"""Awaited with an operation's name before it is carried out (False) and after it (True). It may
-sleep, to model a slow store, or raise `MetadataUnavailableError`, to model a lost request or a
-lost answer."""
+"""A function that is awaited with an operation's name before it (False) and after it (True).
+
+It may sleep, to model a slow store. It may raise `MetadataUnavailableError`, to model a lost
+request or a lost answer.
+"""
 
 
 async def _no_delay(name: str, done: bool) -> None:
-    """Every call gives other tasks a turn, as one that leaves the process would."""
+    """Let other tasks run before each call, as a call that leaves the process would."""
     if not done:
         await asyncio.sleep(0)
 
@@ -115,8 +117,11 @@ class MemoryStore:
     # -- for tests ----------------------------------------------------------------------------
 
     def expire_session(self, *, back: bool = True) -> None:
-        """Lose what is ephemeral, at once. With `back` a new session begins in the next turn of the
-        loop, and the registrations with it; otherwise at `restore_session`."""
+        """Lose everything ephemeral at once.
+
+        With `back`, a new session begins in the next event-loop iteration and restores the
+        registrations. Otherwise this happens at `restore_session`.
+        """
         self._session_lives = False
         self._drop_presences()
         self.tree.end_session()
@@ -164,8 +169,10 @@ class MemoryStore:
         return await self.call("initialise", work)
 
     def create_if_missing(self) -> None:
-        """Initialise the cluster unless it is; the first `initialise` of this store then only
-        reports it."""
+        """Initialise the cluster if necessary.
+
+        If so, the first `initialise` of this store returns its id instead of raising.
+        """
         if self.cluster.instance_id is None:
             self.cluster.initialise()
             self._claim_initialise = True
@@ -447,7 +454,9 @@ class MemoryStore:
             raise ClientClosedError(f"the metadata store {self.uri} is closed: {name} was not done")
 
     def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
-        """What `watch` makes when it is told how to see whether the session lives."""
+        """Create and keep a watch. `watch` is given a function that tells whether the session
+        lives.
+        """
         self.check_open("watch_tree")
         return self._watching(watch(self._alive))
 
@@ -468,8 +477,11 @@ class MemoryRegistration:
         self._watch = store.watch_bookies(lambda bookies: self.ensure())
 
     def ensure(self) -> None:
-        """Be registered as wished, unless another session took the id meanwhile: then once that
-        has gone (the watch looks after it), or never if it stays."""
+        """Register the bookie as requested, unless another session has taken its id meanwhile.
+
+        In that case, register when the other session has gone, which the watch notices. If it
+        stays, the registration is lost.
+        """
         cluster = self._store.cluster
         there = cluster.presences.get(self._bookie_id)
         if there is not None and there.owner is not self._store:
@@ -512,7 +524,7 @@ class MemoryRegistration:
             cluster.bookies_changed()
 
     def abandon(self) -> None:
-        """The session is over, and the presence with it."""
+        """End the registration, because the session and its presence are gone."""
         self._end()
 
     def _end(self) -> None:
@@ -524,8 +536,11 @@ class MemoryRegistration:
 
 
 _CLUSTERS: dict[str, MemoryCluster] = {}
-"""The clusters of this process by name, as `memory://NAME` finds them. A cluster lives until the
-process ends, or until `forget_memory`, so that a test can close a store and open it again."""
+"""The clusters of this process by the name in `memory://NAME`.
+
+A cluster lives until the process ends or until `forget_memory`, so that a test can close a store
+and open it again.
+"""
 
 
 async def open_memory(
@@ -536,8 +551,10 @@ async def open_memory(
     rng: random.Random,
     session_timeout_s: float,
 ) -> MemoryStore:
-    """Return a store of the cluster that the URI names. The first call for a name makes the
-    cluster, with this clock and this source of randomness."""
+    """Return a store of the cluster that the URI names.
+
+    The first call for a name creates the cluster, with this clock and this source of randomness.
+    """
     cluster = _CLUSTERS.get(where.name)
     if cluster is None:
         cluster = _CLUSTERS[where.name] = MemoryCluster(where.name, clock=clock, rng=rng)
@@ -548,5 +565,5 @@ async def open_memory(
 
 
 def forget_memory(name: str) -> None:
-    """Drop the cluster `name`. Stores that are open keep it for themselves."""
+    """Drop the cluster `name`. Open stores can still use it."""
     _CLUSTERS.pop(name, None)

@@ -39,7 +39,7 @@ class TreeSession(Protocol):
 
 
 class TreeWatch(ClusterWatch, Generic[V]):
-    """Of a node's children, or of its value. None: there is no such node."""
+    """A watch of a node's children or of its value. It delivers None if there is no such node."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TreeWatch(ClusterWatch, Generic[V]):
         self.notify()
 
     def _ready(self) -> bool:
-        return True  # with or without a cluster
+        return True  # With or without an initialised cluster.
 
     def _deliver(self) -> None:
         found = self._read()
@@ -159,7 +159,7 @@ class MemoryTree:
         return self._session_watches.add(lost)
 
     def end_session(self) -> None:
-        """What is ephemeral goes; the id stays until the next session begins."""
+        """Delete everything ephemeral. The id stays until the next session begins."""
         self._cluster.tree_changed(self._nodes.end_session(self._session_id))
 
     def begin_session(self) -> None:

@@ -1,1 +1,1 @@
-"""The plan of a run: workloads and faults as data, made from the seed."""
+"""The plan of a run: workloads and faults as data, determined by the seed."""

@@ -1,4 +1,4 @@
-"""The schedule of faults: values with times, made from the seed."""
+"""The schedule of faults: a list of timed values, determined by the seed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 AT_A_MOMENT = 0.4
-"""How often a fault comes close behind the moment at which some client begins."""
+"""The probability that a fault comes shortly after some client begins."""
 CLOSE_S = 0.3
 ZOMBIE_S = 1.2
-"""A writer that pauses for less need not notice: add time-outs are shorter than this."""
+"""The shortest pause of a writer that becomes a zombie, longer than add timeouts, so that others
+notice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`target` names a bookie, a client, or with "ledger-N" a bookie of that ledger's last
-    ensemble, with "stream-N" one of that stream's newest ledger; `other` the far side of a
-    partition; `amount` in (0, 1) scales what has a size; what lasts is undone after
-    `duration_s`."""
+    """One scheduled fault.
+
+    `target` names a bookie or a client. "ledger-N" means a bookie of that ledger's last ensemble,
+    and "stream-N" one of that stream's newest ledger. `other` is the other side of a partition.
+    `amount`, in (0, 1), scales a fault that has a size. A lasting fault is undone after
+    `duration_s`.
+    """
 
     at_s: float
     kind: str
@@ -62,9 +67,9 @@ BOOKIE_KINDS = (
 )
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
 RESET_KINDS = ("reset recovery",)
-"""Of those who recover a ledger, to one bookie of its last ensemble."""
+"""Faults that reset connections from recoverers of a ledger to one bookie of its last ensemble."""
 ISLAND_KINDS = ("cut off",)
-"""Clients that lose all bookies at once: a switch between them restarts."""
+"""Clients that lose all bookies at once, as if a switch between them restarted."""
 SILENT_CLIENT_KINDS = ("silence client",)
 """The connections of a client to all bookies die silently, as if a firewall forgot them."""
 SILENT_KINDS = (*SILENT_CLIENT_KINDS, "silence bookie")
@@ -73,17 +78,17 @@ CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
 INDEX_KINDS = ("lose index", "old index", "rot index")
-"""Of a bookie that is down: its index cache."""
+"""Faults of the index cache of a bookie that is down."""
 LOAD_KINDS = ("crash in load", "stop in load")
-"""Of a bookie that starts slowly: it ends before it has loaded its log."""
+"""Faults that end a slowly starting bookie before it has loaded its log."""
 DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
-"""Of bookies with several data directories: one of them."""
+"""Faults of one data directory of a bookie that has several."""
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
-"""Of bookie-0: the first damages it."""
+"""Replacements of disks of bookie-0. The first kind damages it."""
 ROLLBACK_KINDS = ("roll directory back",)
 """Faults that restore a directory of bookie-0 from an older copy of itself."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
-"""By operators, while the bookie is down."""
+"""Changes by operators, made while the bookie is down."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
@@ -91,7 +96,7 @@ ALL_KINDS = (
 LIES = ("deny", "forge", "garble", "swap", "drop", "ignore fence")
 RACK_KINDS = ("lose rack", "relocate")
 FIRST_BOOKIE_KINDS = ("rot", "rot, crash", "rot entries, crash", "flip", "lose disk")
-"""They damage, so they all strike the same bookie."""
+"""Faults that do lasting damage. They all strike the same bookie."""
 
 
 def make_schedule(
@@ -105,7 +110,7 @@ def make_schedule(
     ledgers: int,
     streams: int = 0,
 ) -> tuple[Fault, ...]:
-    """`count` faults of these kinds within `span_s`. `clients`: when each begins."""
+    """Draw `count` faults of these kinds within `span_s`. `clients` maps clients to their begin."""
     faults = []
     for _ in range(count):
         kind = chance.choice(list(kinds))
@@ -113,7 +118,7 @@ def make_schedule(
         others = [name for name in (*bookies, *clients) if name != target]
         if target in clients:
             others = list(bookies)
-        # The square makes most of them short and some long.
+        # The square makes most durations short and some long.
         duration_s = 0.05 + chance.random() ** 2 * span_s / 3
         at_s = chance.random() * span_s
         if chance.random() < AT_A_MOMENT:
@@ -137,7 +142,7 @@ def make_schedule(
 
 
 def _moments(target: str, clients: Mapping[str, float]) -> list[float]:
-    """When something begins that this target takes part in."""
+    """Return the times at which something begins that involves this target."""
     if target in clients:
         return [clients[target]]
     what, _, number = target.partition("-")

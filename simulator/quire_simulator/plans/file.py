@@ -1,7 +1,7 @@
-"""A plan as one file: what somebody else needs to see a failing run again, and as lines to read.
+"""A plan as a file, from which others can repeat a failing run, and as readable lines.
 
-JSON: `{"quire": ..., "law": ..., "plan": {...}}`. The plan's part follows its dataclasses field by
-field, so that a plan of another version of Quire is refused instead of guessed at.
+The file is JSON: `{"quire": ..., "law": ..., "plan": {...}}`. The plan follows its dataclasses
+field by field. A plan of another version of Quire with other fields is refused, not guessed at.
 """
 
 from __future__ import annotations
@@ -19,28 +19,35 @@ from quire_simulator.plans.plans import RunPlan
 
 
 def dump_plan(plan: RunPlan, **about: str) -> str:
-    """`about` says what the reader should know: version, commit, invariant."""
+    """Return the plan as JSON, with `about` for the reader: version, commit, invariant."""
     return json.dumps({**about, "plan": plan_as_data(plan)}, indent=1) + "\n"
 
 
 def load_plan(text: str) -> RunPlan:
-    """UsageError if the text is no plan of this version."""
+    """Read a plan.
+
+    Raises:
+        UsageError: The text is not a plan of this version.
+    """
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"the file holds no plan: {error}") from None
+        raise UsageError(f"The file is not a plan: {error}") from None
     if not isinstance(found, dict) or "plan" not in found:
-        raise UsageError("the file holds no plan")
+        raise UsageError("The file is not a plan: it has no field 'plan'.")
     try:
         plan = _value(RunPlan, found["plan"])
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the file holds no plan of this version of Quire: {error}") from None
+        raise UsageError(
+            f"The file is not a plan of this version of Quire: {error}. "
+            "Use the commit with which it was saved."
+        ) from None
     assert isinstance(plan, RunPlan)
     return plan
 
 
 def plan_as_data(value: object) -> Any:
-    """Lists, objects and scalars; bytes as hexadecimal digits."""
+    """Return lists, objects and scalars, with bytes as hexadecimal digits."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plan_as_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -50,7 +57,7 @@ def plan_as_data(value: object) -> Any:
 
 @cache
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """The types of a dataclass's fields."""
+    """Return the types of a dataclass's fields."""
     return get_type_hints(kind)
 
 
@@ -76,7 +83,7 @@ def _value(hint: Any, data: object) -> object:
 
 def _tuple(parts: tuple[Any, ...], data: object) -> tuple[object, ...]:
     if not isinstance(data, list):
-        raise TypeError(f"{data!r} is no list")
+        raise TypeError(f"{data!r} is not a list")
     if len(parts) == 2 and parts[1] is ...:
         return tuple(_value(parts[0], item) for item in data)
     return tuple(_value(part, item) for part, item in zip(parts, data, strict=True))
@@ -84,11 +91,11 @@ def _tuple(parts: tuple[Any, ...], data: object) -> tuple[object, ...]:
 
 def _object(kind: type, data: object) -> object:
     if not isinstance(data, dict):
-        raise TypeError(f"{data!r} is no {kind.__name__}")
+        raise TypeError(f"{data!r} is not a {kind.__name__}")
     hints = hints_of(kind)
     if set(data) != set(hints):
         wrong = ", ".join(sorted(set(data) ^ set(hints)))
-        raise ValueError(f"a {kind.__name__} with or without {wrong}")
+        raise ValueError(f"{kind.__name__} has unknown or missing fields: {wrong}")
     return kind(**{name: _value(hints[name], value) for name, value in data.items()})
 
 
@@ -96,7 +103,7 @@ def _object(kind: type, data: object) -> object:
 
 
 def describe_plan(plan: RunPlan) -> Iterator[str]:
-    """What is in a plan: one line for the whole, one for each client's work and each fault."""
+    """Describe a plan: one line for the whole, and one for each client's work and each fault."""
     yield _in_words(plan)
     for field in fields(plan):
         value = getattr(plan, field.name)
@@ -106,7 +113,7 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
 
 
 def _in_words(value: Any) -> str:
-    """The fields that say something: no empty ones, none that have lines of their own."""
+    """Return the fields that are set, without those that have lines of their own."""
     told = []
     for field in fields(value):
         item = getattr(value, field.name)

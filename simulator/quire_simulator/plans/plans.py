@@ -1,5 +1,7 @@
-"""The plan of a run: all of it but the order in which things happen, as data, made from one
-integer."""
+"""The plan of a run as data, determined by one integer.
+
+It has everything but the order of simultaneous events.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +21,34 @@ SHAPES = (
     (3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1), (4, 3, 2),
     (5, 3, 2),
 )  # fmt: skip
-"""Ensemble, write quorum, ack quorum."""
+"""Ensemble size, write quorum and ack quorum."""
 CROWD = (25, 45)
-"""Ledgers of a run that has many."""
+"""The smallest and largest number of ledgers of a run with many ledgers."""
 CROWD_BATCHES_MAX = 4
 LARGE_SCALES = (400, 1_500)
-"""28 and 100 KB on average."""
+"""28 KB and 100 KB for each entry on average."""
 HUGE_SCALE = 8_000
-"""550 KB on average, 1.1 MB at most."""
+"""550 KB for each entry on average, and 1.1 MB at most."""
 LARGE_BATCHES_MAX = 6
 SPARSE_BATCHES_MAX = 12
 BUSY_BATCHES = 60
 BUSY_S = 0.6
-"""How long the writer of a busy ledger writes, at least."""
+"""The shortest time for which the writer of a busy ledger writes."""
 TIGHT_BOOKIES = 3
 BEHIND_ITS_BACK = 0.6
-"""How often a ledger whose writer is idle is taken over then."""
+"""The probability that another client takes over a ledger while its writer is idle."""
 SOON_S = 0.3
-"""By then half of what such a writer writes is mostly written."""
+"""Seconds after which such a writer has usually written half of its entries."""
 SEGMENT_BYTES = (1 << 16, 1 << 20)
 LARGE_SEGMENT_BYTES = 1 << 23
-"""The largest batch and its table fit."""
+"""Large enough for the largest batch and its table."""
 MIN_FREE_BYTES = 1 << 22
-"""A bookie with so little room takes no more adds."""
+"""The free space below which a bookie accepts no more adds."""
 EMPTY = 0.1
 GC_OVER_REPLICATED_S = (0.1, 1.0)
 COMPACTED_SCALE = 8
 COMPACTED_SEGMENT_BYTES = 1 << 17
-"""Small enough for several in a run, and many ledgers in each."""
+"""Small enough for several segments in a run, each with many ledgers."""
 COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
@@ -64,23 +66,23 @@ DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
 class LedgerPlan:
     number: int
     kind: str
-    """plain, deferred, or own ids."""
+    """The kind of writer: plain, deferred, or own ids."""
     shape: tuple[int, int, int]
     digest: str
     password: bytes
     scale: int
-    """Payloads are so many times larger."""
+    """The factor by which payloads are larger."""
     begin_s: float
     batches: int
     batch_entries_max: int
     pause_s: float
-    """The longest between two batches."""
+    """The longest pause between two batches."""
     idle_s: float
-    """Once, in the middle."""
+    """The length of one pause in the middle."""
     piped: bool
-    """Entries are handed over without waiting for each batch."""
+    """Whether entries are submitted without waiting for each batch."""
     end: str
-    """close, or abandon."""
+    """How the writer ends: close or abandon."""
     recoveries_s: tuple[float, ...]
     tails_s: tuple[float, ...]
     reads_s: tuple[float, ...]
@@ -89,14 +91,14 @@ class LedgerPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPlan:
-    """Who publishes ledgers in a dataset, round for round; and a reader of it."""
+    """A client that publishes ledgers in a dataset in several rounds, and a reader of it."""
 
     number: int
     dataset: str
     begin_s: float
     rounds: int
     pause_s: float
-    """The longest between writing and publishing."""
+    """The longest pause between writing and publishing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,19 @@ class HealerPlan:
     part: str
     """auditor, worker, or both."""
     delay_s: int
-    """How long a lost bookie is waited for: the same for all."""
+    """Seconds to wait for a lost bookie, the same for all processes."""
     open_grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What an operator starts once."""
+    """A job that an operator starts once."""
 
     number: int
     kind: str
-    """decommission, or rebalance."""
+    """decommission or rebalance."""
     bookie: str
-    """Which is taken away."""
+    """The bookie to be decommissioned."""
     begin_s: float
     open_ledgers: str
     """wait, fence, or skip."""
@@ -131,7 +133,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One run."""
+    """Everything that determines a run."""
 
     seed: int
     workload: str
@@ -141,9 +143,9 @@ class RunPlan:
     metadata_delay_s: float
     metadata_version: int
     skew_ms: int
-    """How far the calendar of a process may be off."""
+    """The largest error of a process's calendar in milliseconds."""
     uneven: bool
-    """Each route between a client and a bookie has a delay of its own."""
+    """Whether each route between a client and a bookie has its own delay."""
     segment_bytes: int
     min_free_bytes: int
     gc_interval_s: float
@@ -155,19 +157,23 @@ class RunPlan:
     healers: tuple[HealerPlan, ...]
     jobs: tuple[JobPlan, ...]
     liars: int
-    """Bookies of an ensemble that clients assume to lie; more than 0: bookie-0 does."""
+    """The number of Byzantine bookies that clients assume in an ensemble. If not 0, bookie-0 is
+    one.
+    """
     racks: int
-    """In which bookies stand, and are known to; 0: nothing is known."""
+    """The number of racks in which bookies are placed, or 0 if no racks are configured."""
     gc_over_replicated_interval_s: float
     compact_ratio: float
-    """Segments of which less is alive are compacted; 0: none is."""
+    """The share of live data below which segments are compacted, or 0 for no compaction."""
     directories: int
-    """Data directories of each bookie."""
+    """The number of data directories of each bookie."""
     compact_bytes_per_s: int
     scrub_interval_s: float
-    """Between two looks through all that a bookie has; 0: where reads found damage only."""
+    """Seconds between two scrubs of a bookie's data. With 0, only damage found by reads is
+    scrubbed.
+    """
     damage_report_interval_s: float
-    """Between two times that a bookie says what it has lost."""
+    """Seconds between two reports of lost data by a bookie."""
     index_cache_interval_s: float
     index_cache_segments: int
     schedule: tuple[Fault, ...]
@@ -237,7 +243,7 @@ class RunPlan:
 
     @property
     def names(self) -> frozenset[str]:
-        """Whom a fault may name."""
+        """The names that a fault may have as its target."""
         bookies = (f"bookie-{number}" for number in range(self.bookies))
         ledgers = (f"ledger-{ledger.number}" for ledger in self.ledgers)
         streams = (f"stream-{stream.number}" for stream in self.streams)
@@ -345,7 +351,7 @@ def _ledger_plan(
         batches = 0
     idle_s = chance.random() * span_s if chance.random() < mix.idle else 0.0
     if idle_s and chance.random() < BEHIND_ITS_BACK:
-        # All that befalls the ledger does while the writer knows nothing.
+        # Let everything that happens to the ledger happen while the writer notices nothing.
         pause_s, quiet_s = 0.001, begin_s + SOON_S
         recoveries = [quiet_s + chance.random() * idle_s / 3 for _ in recoveries]
         if delete_s is not None:
@@ -379,12 +385,12 @@ def _recoveries(chance: random.Random, mix: Mix, begin_s: float, span_s: float) 
     at = chance.random() * span_s
     if mix.busy:
         at = begin_s + chance.random() * BUSY_S
-    # Several at one moment, or nearly.
+    # Several clients begin at almost the same moment.
     return [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
 
 
 def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:
-    """With a digest that bookies cannot make: then one copy is believed."""
+    """Use a digest that bookies cannot compute, so that one copy is trusted."""
     return replace(ledger, digest="hmac", password=b"secret")
 
 
@@ -413,7 +419,7 @@ def _kind(chance: random.Random, mix: Mix) -> str:
 
 
 def readers_of(plan: LedgerPlan) -> list[tuple[str, tuple[float, ...]]]:
-    """What the other clients of a ledger do, and when each of them begins."""
+    """Return the kinds of the ledger's other clients, and when each client begins."""
     return [
         ("recoverer", plan.recoveries_s),
         ("tail", plan.tails_s),
@@ -454,12 +460,12 @@ def _healers(chance: random.Random, mix: Mix, span_s: float) -> tuple[HealerPlan
 
 
 def _healer_clients(healers: tuple[HealerPlan, ...]) -> dict[str, float]:
-    """When each begins."""
+    """Return when each healer begins."""
     return {f"healer-{plan.number}": plan.begin_s for plan in healers}
 
 
 def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple[JobPlan, ...]:
-    """One bookie is taken away at most, by several jobs."""
+    """Plan jobs that rebalance, or that decommission the same one bookie."""
     if not mix.jobs:
         return ()
     leaving = f"bookie-{chance.randrange(bookies)}"
@@ -483,14 +489,14 @@ def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple
 
 
 def _job_clients(jobs: tuple[JobPlan, ...]) -> dict[str, float]:
-    """When each begins."""
+    """Return when each job begins."""
     return {f"job-{plan.number}": plan.begin_s for plan in jobs}
 
 
 def _clients(
     ledgers: tuple[LedgerPlan, ...], publishers: tuple[PublisherPlan, ...]
 ) -> dict[str, float]:
-    """When each client begins."""
+    """Return when each client begins."""
     begins = {f"publisher-{plan.number}": plan.begin_s for plan in publishers}
     for plan in ledgers:
         begins[f"writer-{plan.number}"] = plan.begin_s

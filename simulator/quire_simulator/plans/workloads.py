@@ -1,4 +1,4 @@
-"""Kinds of runs: how many ledgers of which sort, who comes beside the writers, which faults."""
+"""The workloads: how many ledgers of which kind, which other clients, and which faults."""
 
 from __future__ import annotations
 
@@ -30,76 +30,82 @@ RACKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What a workload consists of. Shares are probabilities, of each ledger where nothing else is
-    said."""
+    """The composition of a workload.
+
+    Shares are probabilities for each ledger, unless a field says otherwise.
+    """
 
     kinds: tuple[str, ...]
-    """Of faults."""
+    """The kinds of faults."""
     faults: tuple[int, int]
     ledgers: tuple[int, int] = (2, 4)
     takeover: float = 0.6
-    """The ledger is recovered while its writer may still write."""
+    """The share of ledgers that are recovered while their writer may still write."""
     recoverers: tuple[int, ...] = (1, 2, 2, 3)
-    """At one moment, or nearly: one of these."""
+    """The choices for the number of recoverers that begin at almost the same moment."""
     tail: float = 0.6
     readers: tuple[int, int] = (0, 2)
-    """Who open the ledger without recovery, at any time."""
+    """The range of the number of clients that open the ledger without recovery at any time."""
     delete: float = 0.25
     deferred: float = 0.12
-    """Deferred sync: durable by `force` only."""
+    """The share with deferred sync, where only `force` makes entries durable."""
     own_ids: float = 0.12
-    """The writer chooses its entry ids."""
+    """The share whose writer chooses its entry ids."""
     large: float = 0.05
-    """Entries larger than what a socket gives at once, or the network takes."""
+    """The share with entries larger than one socket read or the network window."""
     crowd: float = 0.04
-    """Of runs: with dozens of small ledgers."""
+    """The share of runs with dozens of small ledgers."""
     sparse: bool = False
-    """Few entries, over the whole time."""
+    """Whether writers write few entries over the whole time."""
     busy: bool = False
-    """Writers write without pause, and recoverers come meanwhile."""
+    """Whether writers write without pause, and recoverers come meanwhile."""
     idle: float = 0.1
-    """The writer does nothing for a while."""
+    """The share whose writer does nothing for a while."""
     uneven: float = 0.3
-    """Of runs: each route between a client and a bookie has a delay of its own."""
+    """The share of runs in which each route between a client and a bookie has its own delay."""
     tight: float = 0.1
-    """Of runs: as many bookies as the ensembles need."""
+    """The share of runs with only as many bookies as the ensembles need."""
     bookies_min: int = 0
-    """In the others."""
+    """The smallest number of bookies in all other runs."""
     datasets: float = 0.05
-    """Of runs: ledgers are published as datasets, and swept."""
+    """The share of runs in which ledgers are published as datasets, and swept."""
     streaming: float = 0.0
-    """Of runs: with streams."""
+    """The share of runs with streams."""
     streams: tuple[int, int] = (1, 1)
     streams_mostly: str = ""
-    """relay: written by one process after the other; lives: truncated, renamed, deleted and made
-    again, while writers sleep."""
+    """The main kind of stream work.
+
+    relay: one process after the other writes a stream. lives: streams are truncated, renamed,
+    deleted and recreated while writers sleep.
+    """
     shapes: tuple[tuple[int, int, int], ...] = ()
-    """Of ledgers; empty: any."""
+    """The possible shapes of ledgers, or empty for all."""
     bit_rot: bool = False
-    """The disk of bookie-0 rots, and bookies look through what they have; there is one more copy of
-    all."""
+    """Whether the disk of bookie-0 rots and bookies scrub their data. All entries have one more
+    copy.
+    """
     healing: bool = False
-    """Autorecovery runs."""
+    """Whether autorecovery runs."""
     compacting: bool = False
-    """Bookies compact their logs, of small segments that many ledgers share."""
+    """Whether bookies compact their logs, with small segments that many ledgers share."""
     caching: bool = False
-    """Bookies write their index caches all the time, and not at clean stops alone."""
+    """Whether bookies write their index caches all the time, and not only at clean stops."""
     slow_starts: bool = False
-    """Bookies take their time to load their logs, and serve reads meanwhile."""
+    """Whether bookies take time to load their logs, and serve reads meanwhile."""
     byzantine: bool = False
-    """bookie-0 lies, and clients assume that one bookie does."""
+    """Whether bookie-0 is Byzantine, and clients assume one Byzantine bookie."""
     directories: tuple[int, ...] = (1,)
-    """Data directories of each bookie: one of these."""
+    """The choices for the number of data directories of each bookie."""
     replacing: bool = False
-    """Disks of bookie-0 die and are replaced."""
+    """Whether disks of bookie-0 die and are replaced."""
     racked: bool = False
-    """Bookies stand in racks; ensembles are to be in different ones."""
+    """Whether bookies are in racks, and ensembles must span several racks."""
     jobs: bool = False
-    """Operators take a bookie away, and rebalance."""
+    """Whether operators decommission a bookie and rebalance."""
 
 
 PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
-"""A few ledgers, and bookies to take the place of others: what more there is depends on that."""
+"""A base with few ledgers and with spare bookies, for workloads about placement."""
 STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
 
 

@@ -1,5 +1,4 @@
-"""Reports of a run for people: the result, the readable trace as text or diagram, and smaller plans
-that fail alike.
+"""Reports of a run: the result, the readable trace as text or diagram, and smaller failing plans.
 
 Start with `result` and `steps`.
 """

@@ -1,7 +1,7 @@
-"""A run as a sequence diagram in Mermaid: clients, bookies and metadata, and what passed between.
+"""A run as a sequence diagram in Mermaid: clients, bookies, metadata, and their messages.
 
-Of a run that failed with the name of a ledger, the diagram tells what concerns that ledger. It is
-kept short enough to be looked at: what is left out is said.
+If a run failed and the failure names a ledger, the diagram shows only what concerns that ledger. It
+is kept short enough to read, and says what is omitted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LABEL_CHARACTERS_MAX = 160
 INVARIANT_CHARACTERS_MAX = 600
 LINE_CHARACTERS_MAX = 80
 LAST_ROWS = 30
-"""Who takes part in the last rows is shown, however quiet before."""
+"""All participants of the last rows are shown, even if they took no part before."""
 
 CLIENT_VERBS_NOT_SHOWN = ("append", "observe", "create")
-"""Their messages tell as much."""
+"""Client steps whose messages already show them."""
 BOOKIE_VERBS_SHOWN = (
     "crash", "crash in write", "kill", "serving", "stopped", "gave up", "session expired",
     "start failed", "storage_failed", "read_only", "writable", "continued", "registration_lost",
@@ -32,7 +32,7 @@ ARROWS = {StepKind.REQUEST: "->>", StepKind.ANSWER: "-->>", StepKind.METADATA: "
 
 
 def as_mermaid(result: RunResult) -> str:
-    """The text of a diagram: `sequenceDiagram` and what follows."""
+    """Return the text of a diagram: `sequenceDiagram` and what follows."""
     ledger = ledger_of(result.failure)
     steps = together((m for m in result.trace if _matters(m, ledger)), ROWS_MAX)
     shown, silent = _participants(steps)
@@ -68,7 +68,7 @@ def ledger_of(failure: RunFailure | None) -> int | None:
 
 
 def label(text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:
-    """Text that ends no statement and begins no entity; in lines where it is long."""
+    """Return text that cannot end a statement or begin an entity, wrapped if it is long."""
     plain = re.sub(r"\s+", " ", text).replace(";", ",").replace("#", "no. ")
     plain = cut(re.sub(r"[<>]", "'", plain), limit)
     return "<br/>".join(textwrap.wrap(plain, LINE_CHARACTERS_MAX))
@@ -77,11 +77,11 @@ def label(text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:
 def _matters(step: TraceStep, ledger: int | None) -> bool:
     match step.kind:
         case StepKind.INVARIANT:
-            return False  # it ends the diagram anyway
+            return False  # It ends the diagram anyway.
         case StepKind.FAULT:
             return True
         case StepKind.BOOKIE:
-            # All of them start at the begin.
+            # All bookies start at the beginning.
             return step.verb in BOOKIE_VERBS_SHOWN and step.time_s > 0
         case StepKind.CLIENT if step.verb in CLIENT_VERBS_NOT_SHOWN:
             return False
@@ -89,12 +89,12 @@ def _matters(step: TraceStep, ledger: int | None) -> bool:
 
 
 def _speakers(step: TraceStep) -> set[str]:
-    """Whom a row needs; a fault needs nobody."""
+    """Return the participants that a row needs. A fault needs none."""
     return set() if step.kind is StepKind.FAULT else {step.actor, *filter(None, [step.to])}
 
 
 def _participants(steps: list[TraceStep]) -> tuple[list[str], list[str]]:
-    """Those that are shown, in their order; those for whom there is no room."""
+    """Return the participants to show in order, and those for which there is no room."""
     speaking = [m for m in steps if m.kind is not StepKind.BOOKIE]
     counts = Counter(name for step in speaking for name in sorted(_speakers(step)))
     late = {name for step in speaking[-LAST_ROWS:] for name in _speakers(step)}
@@ -103,7 +103,7 @@ def _participants(steps: list[TraceStep]) -> tuple[list[str], list[str]]:
     in_order = [name for name in counts if name in chosen]
     alone = {m.actor for m in steps if m.kind is StepKind.BOOKIE}
     asked = {m.to for m in steps if m.kind is StepKind.REQUEST} & chosen
-    # Those that say nothing to anybody, too, while there is room.
+    # If there is room, also show bookies that exchange no messages.
     room = PARTICIPANTS_MAX - len(chosen)
     bookies = sorted({*asked, *sorted(alone - chosen)[:room]})
     clients = [name for name in in_order if name not in bookies and name != METADATA]
@@ -116,7 +116,7 @@ def _rows(steps: list[TraceStep], names: dict[str, str], *, one_ledger: bool) ->
     tail = ROWS_MAX - head
     rows = [_row(step, names, one_ledger=one_ledger) for step in steps]
     if len(rows) > ROWS_MAX:
-        left_out = _note(names, f"{len(rows) - head - tail} steps are left out")
+        left_out = _note(names, f"{len(rows) - head - tail} steps are omitted")
         rows = [*rows[:head], left_out, *rows[-tail:]]
     return rows
 
@@ -134,7 +134,7 @@ def _row(step: TraceStep, names: dict[str, str], *, one_ledger: bool) -> str:
 
 
 def _note(names: dict[str, str], text: str, limit: int = LABEL_CHARACTERS_MAX) -> str:
-    """Over all of these; empty where there is nobody."""
+    """Return a note over all of these participants, or '' if there are none."""
     over = list(names.values())
     if not over:
         return ""

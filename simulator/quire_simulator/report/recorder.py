@@ -1,4 +1,4 @@
-"""A recorder of the readable trace. It listens while the run goes on, and changes nothing of it."""
+"""Record the readable trace during a run, without changing the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire_simulator.report.wire import Wiretap
 from quire_simulator.world.world import PORT, World
 
 EVENTS_MAX = 1_000_000
-"""The number of the run's events that are looked at: the last ones."""
+"""The number of events that are kept, counted from the end of the run."""
 NOTE_CHARACTERS_MAX = 160
 METADATA = "metadata"
 NETWORK_EVENTS_TOLD = ("continued", "refused")
@@ -23,15 +23,17 @@ FIELDS_NOT_TOLD = ("ledger", "first", "last", "note", "bookie", "metadata", "dir
 
 
 class TraceRecorder:
-    """Made before the run begins, behind the checker, and asked for `steps` after it."""
+    """Records the readable trace. Create it before the run but after the checker, and call `steps`
+    at the end.
+    """
 
     def __init__(self, world: World, history: RunHistory, schedule: Sequence[Fault] = ()) -> None:
         self._world = world
         self._schedule = schedule
         self._left: list[Fault] = []
-        """Faults that were not told of yet."""
+        """Scheduled faults that are not in the trace yet."""
         self._heard: list[tuple[int, TraceStep]] = []
-        """Beside the trace: with how many of its events came before."""
+        """Steps that are not in the trace, each with the number of trace events before it."""
         self._paused: set[str] = set()
         self._tap = Wiretap(PORT)
         world.trace.keep(EVENTS_MAX)
@@ -40,7 +42,7 @@ class TraceRecorder:
         self._listener, history.listener = history.listener, self._written
 
     def steps(self) -> tuple[TraceStep, ...]:
-        """In the order in which they happened."""
+        """Return all steps in the order in which they happened."""
         before, events = self._world.trace.events()
         self._left, self._paused = list(self._schedule), set()
         numbered = [
@@ -48,14 +50,14 @@ class TraceRecorder:
             for number, event in enumerate(events)
             if (step := self._of_trace(event)) is not None
         ]
-        # One that was heard with n events behind it comes before event number n.
+        # A step recorded after n events comes before event number n.
         numbered += [(number, 0, step) for number, step in self._heard]
         told = [step for _, _, step in sorted(numbered, key=lambda at: at[:2])]
         told = [step for before, step in zip([None, *told], told) if not _says_again(before, step)]
         end = next(
             (at for at, step in enumerate(told) if step.kind is StepKind.INVARIANT), len(told)
         )
-        # What comes behind a broken invariant is the clearing away.
+        # Whatever follows a broken invariant is cleanup.
         return tuple(told[: end + 1])
 
     def _add(self, step: TraceStep) -> None:
@@ -103,9 +105,9 @@ class TraceRecorder:
         if "peer" in fields and not self._told_of_network(node, name):
             return None
         if name == "recovered" and time == 0 and node in self._world.disks:
-            return None  # every bookie begins with that
+            return None  # Every bookie begins with this.
         match node:
-            case "network" | "metadata":  # the latter is told as it happens, with who did it
+            case "network" | "metadata":  # Recorded separately, together with the caller.
                 return None
             case "nemesis":
                 return TraceStep(time, StepKind.FAULT, node, self._fault(name, fields))
@@ -116,7 +118,7 @@ class TraceRecorder:
                     node,
                     f"{fields.get('invariant')}: {fields.get('what')}",
                 )
-        actor = node.partition(" ")[0]  # the lives of a bookie are numbered
+        actor = node.partition(" ")[0]  # The starts of a bookie are numbered.
         rest = [f"{key}={value}" for key, value in fields.items() if key not in FIELDS_NOT_TOLD]
         if name == "refused":
             rest.append(f"a connection of {fields.get('peer')}")
@@ -139,7 +141,7 @@ class TraceRecorder:
             self._paused.add(node)
         if name == "continued":
             if node not in self._paused:
-                return False  # said to all of them in the end
+                return False  # At the end, all nodes are continued.
             self._paused.remove(node)
         return name in NETWORK_EVENTS_TOLD
 
@@ -147,7 +149,8 @@ class TraceRecorder:
         target, other = str(fields.get("target", "")), str(fields.get("other", ""))
         text = " ".join(filter(None, (kind, target, other)))
         for fault in self._left:
-            # What strikes a member of a ledger's ensemble names the ledger until it strikes.
+            # A fault that strikes a member of a ledger's ensemble names the ledger until it
+            # strikes.
             same = fault.target == target or fault.target.startswith("ledger-")
             if same and (fault.kind, fault.other) == (kind, other):
                 self._left.remove(fault)
@@ -156,7 +159,7 @@ class TraceRecorder:
 
 
 def _says_again(before: TraceStep | None, step: TraceStep) -> bool:
-    """A bookie says what was done to it."""
+    """Return whether a bookie only reports the fault that has just struck it."""
     return (
         before is not None
         and (before.kind, step.kind) == (StepKind.FAULT, StepKind.BOOKIE)

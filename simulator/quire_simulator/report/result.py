@@ -1,4 +1,4 @@
-"""What a run has found."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ class RunFailure:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outcome of one run. `trace` is what clients, bookies, metadata and faults did, if it was
-    asked for; `as_text` and `as_mermaid` make it readable."""
+    """The outcome of one run.
+
+    `trace` has the steps of clients, bookies, metadata and faults, if it was requested. `as_text`
+    and `as_mermaid` make it readable.
+    """
 
     seed: int
     workload: str

@@ -1,11 +1,11 @@
-"""From a run that fails to a small one that breaks the same invariant.
+"""Make a small plan that breaks the same invariant as a failing run.
 
-A plan is data, so it can be taken apart: faults, ledgers, clients and their work are left out one
-by one, what remains becomes shorter and rounder, and every candidate is run. What a candidate does
-besides depends on its seed, and leaving something out shifts all chance behind it; so where nothing
-more can go with the seed as it is, a few other seeds are tried for the same, smaller plan.
+A plan is data, so it can be taken apart. Faults, ledgers, clients and their work are removed one by
+one, the rest becomes shorter and rounder, and every candidate is run. Removing something changes
+all later random decisions of a run. So when nothing more can be removed with the original seed, a
+few other seeds are tried with each smaller plan.
 
-The same plan and bounds give the same result, unless the seconds run out first.
+The same plan and limits give the same result, unless time runs out first.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from quire_simulator.run import run_plan
 
 RUNS_MAX = 1_000
 SEEDS_TRIED = 4
-"""For each thing to be left out, beside the plan's own seed."""
+"""The number of other seeds tried for each part to be removed."""
 DECIMALS_MAX = 6
 
 NAMES = ("seed", "workload", "number")
-"""Of the plan and of its parts: no smaller one is simpler."""
+"""Fields of which a smaller value is not simpler."""
 SMALLER = ("bookies", "span_s", "explicit_lac_interval_ms", "metadata_delay_s", "skew_ms")
-"""Of the plan itself; its other numbers are limits of bookies and clients, of which a small one
-makes a run longer, or impossible."""
+"""Numbers of the plan itself to make smaller.
+
+Its other numbers are limits of bookies and clients. Small limits make a run longer or impossible.
+"""
 ONE_AT_LEAST = ("bookies", "scale", "batch_entries_max")
 
 Path = tuple[str | int, ...]
-"""Names of fields and places in tuples, from the plan on."""
+"""The field names and tuple positions that lead from the plan to one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
     plan: RunPlan
     failure: RunFailure
-    """Of that plan."""
+    """The failure of the smaller plan."""
     runs: int
     finished: bool
-    """Nothing smaller was found; otherwise the bounds ended the search."""
+    """Whether nothing smaller was found. Otherwise a limit ended the search."""
 
 
 def shrink(
@@ -57,13 +59,19 @@ def shrink(
     on_run: Callable[[], None] = lambda: None,
     run: Callable[[RunPlan], RunResult] = run_plan,
 ) -> Shrunk:
-    """A smaller plan whose failure is the `same`: of the same invariant, unless told otherwise.
+    """Return a smaller plan whose failure is the `same`: by default, of the same invariant.
 
-    `budget_s` is measured on `clock`, between runs. UsageError for a plan that does not fail.
+    `budget_s` is measured on `clock`, between runs.
+
+    Raises:
+        UsageError: The plan does not fail.
     """
     begin = run(plan)
     if begin.failure is None:
-        raise UsageError(f"seed {plan.seed} of {plan.workload!r} does not fail: nothing to shrink")
+        raise UsageError(
+            f"Seed {plan.seed} of workload {plan.workload!r} does not fail, "
+            "so there is nothing to make smaller."
+        )
     invariant = begin.failure.invariant
     deadline = clock() + budget_s
 
@@ -86,7 +94,7 @@ class _OutOfBudgetError(Exception):
 
 
 class _Search:
-    """`plan` is the smallest so far."""
+    """The search for a smaller plan. `plan` is the smallest so far."""
 
     may_go_on: Callable[[int], bool]
     on_run: Callable[[], None]
@@ -110,7 +118,7 @@ class _Search:
             pass
 
     def _fails(self, candidate: RunPlan) -> bool:
-        """Whether the candidate fails in the same way; it is the plan from now on, then."""
+        """Return whether the candidate fails in the same way, and if so, keep it as the plan."""
         candidate = _of_those_who_are_there(candidate)
         if candidate in self._tried:
             return False
@@ -121,7 +129,7 @@ class _Search:
         self.on_run()
         try:
             failure = self._run(candidate).failure
-        except Exception:  # noqa: BLE001 - a plan that means nothing is no failure
+        except Exception:  # noqa: BLE001 - an inconsistent plan is not a failure
             return False
         if failure is None or not self._same(failure):
             return False
@@ -131,7 +139,7 @@ class _Search:
     # -- less ---------------------------------------------------------------------------------
 
     def _leave_out(self) -> bool:
-        """Large parts first, then each thing alone, until each of them is needed."""
+        """Remove large parts first, then single parts, until all that remain are needed."""
         found = again = False
         while True:
             for path in _lists(self.plan):
@@ -148,7 +156,7 @@ class _Search:
         try:
             size = len(_get(self.plan, path))
         except LookupError:
-            return False  # what held it was left out a moment ago
+            return False  # The part that contained it was just removed.
         while size:
             at = 0
             while at < len(items := _get(self.plan, path)):
@@ -211,21 +219,21 @@ def _changed(whole: Any, path: Path, value: object) -> object:
 
 
 def _of_those_who_are_there(plan: RunPlan) -> RunPlan:
-    """Without faults of bookies and clients that were left out."""
+    """Remove the faults of bookies and clients that were removed."""
     names = {"", *plan.names}
     faults = [fault for fault in plan.schedule if {fault.target, fault.other} <= names]
     return replace(plan, schedule=tuple(faults))
 
 
 def _in_order(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Faults stand in the order of their times."""
+    """Sort faults by time."""
     if all(hasattr(item, "at_s") for item in items):
         return tuple(sorted(items, key=lambda item: item.at_s))
     return items
 
 
 def _is_list(kind: type, name: str) -> bool:
-    """Whether the field holds any number of things; a shape, say, has three."""
+    """Return whether the field may have any number of items, unlike a shape, which has three."""
     hint = hints_of(kind)[name]
     return get_origin(hint) is tuple and get_args(hint)[1:] == (...,)
 
@@ -235,12 +243,12 @@ def _is_optional(plan: RunPlan, path: Path) -> bool:
     try:
         whole: type = type(_get(plan, path[:-1]))
     except LookupError:
-        return False  # with a client its faults went
+        return False  # The faults of a client were removed with it.
     return isinstance(name, str) and type(None) in get_args(hints_of(whole)[name])
 
 
 def _lists(plan: RunPlan) -> list[Path]:
-    """Of what can be left out: faults first, then whole ledgers, then what is in them."""
+    """Return the paths of removable items: faults first, then ledgers, then their parts."""
     found = list(_lists_in(plan, ()))
     return sorted(found, key=lambda path: (len(path), path[0] != "schedule"))
 
@@ -255,7 +263,7 @@ def _lists_in(value: Any, path: Path) -> Iterator[Path]:
 
 
 def _scalars(plan: RunPlan) -> Iterator[Path]:
-    """Of what may become smaller."""
+    """Yield the paths of values that may become smaller."""
     for field in fields(plan):
         if _is_list(RunPlan, field.name):
             for at, item in enumerate(getattr(plan, field.name)):
@@ -279,7 +287,7 @@ def _scalars_in(value: Any, path: Path) -> Iterator[Path]:
 
 
 def _smaller(plan: RunPlan, path: Path) -> list[RunPlan]:
-    """The plan with simpler values in this place, the simplest first."""
+    """Return plans with simpler values at this path, the simplest first."""
     try:
         value = _get(plan, path)
     except LookupError:
@@ -301,7 +309,7 @@ def _smaller(plan: RunPlan, path: Path) -> list[RunPlan]:
 
 
 def _rounder(value: float) -> list[float]:
-    """Numbers with fewer decimals, or smaller ones with as many."""
+    """Return numbers with fewer decimals, or smaller numbers with as many decimals."""
     own = _decimals(value)
     near = {0.0, round(value / 2, own)}
     for decimals in range(min(own, 3)):

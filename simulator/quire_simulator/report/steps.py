@@ -1,4 +1,4 @@
-"""The readable trace of a run: who did what, and who said what to whom, step by step."""
+"""The readable trace of a run: its actions and messages, step by step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 TOGETHER_S = 0.25
-"""Steps of one kind that are no further apart are shown as one."""
+"""The longest gap between similar steps that are shown as one."""
 REFRAIN_STEPS_MAX = 4
 STRIDE_MAX = 8
 """The largest distance between neighbouring entries of a striped ledger on one bookie."""
@@ -24,15 +24,15 @@ class StepKind(Enum):
 
 
 BARRIERS = (StepKind.BOOKIE, StepKind.METADATA, StepKind.FAULT, StepKind.INVARIANT)
-"""What happened before one of these and after it is never told as one."""
+"""Steps before and after one of these kinds are never merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step, or several of a kind: entries first..last (-1: it names none)."""
+    """One step, or several similar ones, with entries first..last (-1: none)."""
 
     time_s: float
-    """Since the begin of the run."""
+    """Seconds since the beginning of the run."""
     kind: StepKind
     actor: str
     verb: str
@@ -41,10 +41,10 @@ class TraceStep:
     first: int = -1
     last: int = -1
     lac: int | None = None
-    """The last one that was said."""
+    """The most recent LAC in these steps."""
     note: str = ""
     count: int = 1
-    """Of entries, or of repetitions."""
+    """The number of entries or repetitions."""
     until_s: float = -1.0
 
     @property
@@ -52,7 +52,7 @@ class TraceStep:
         return max(self.time_s, self.until_s)
 
     def what(self, *, ledger: bool = True) -> str:
-        """In words, without who and when."""
+        """Describe the step without its actor and time."""
         parts = [self.verb]
         if self.first >= 0:
             span = self.last - self.first + 1
@@ -71,7 +71,7 @@ class TraceStep:
         return " ".join(parts)
 
     def joined(self, other: TraceStep) -> TraceStep | None:
-        """Both as one, where `other` goes on with what this one does."""
+        """Return both steps as one if `other` continues this one, or None."""
         if other.time_s - self.end_s > TOGETHER_S:
             return None
         repeats = (self.first, self.last) == (other.first, other.last)
@@ -79,7 +79,7 @@ class TraceStep:
         if not repeats and (not follows or self.count > self.last - self.first + 1):
             return None
         if repeats and self.first >= 0 and self.first != self.last:
-            return None  # a range twice cannot be told from a longer one by its count
+            return None  # The count could not distinguish a repeated range from a longer one.
         return replace(
             self,
             last=other.last,
@@ -90,8 +90,11 @@ class TraceStep:
 
 
 def together(steps: Iterable[TraceStep], room: int) -> list[TraceStep]:
-    """Steps of one kind that follow each other, as one. Where there is no room for so many, also
-    those with steps of others in between: their order is lost."""
+    """Merge similar steps that follow each other.
+
+    If more than `room` steps remain, steps with others in between are merged too, which loses their
+    order.
+    """
     told = _joined(_without_refrain(list(steps)), across=False)
     return told if len(told) <= room else _joined(told, across=True)
 
@@ -115,7 +118,7 @@ def _joined(steps: list[TraceStep], *, across: bool) -> list[TraceStep]:
 
 
 def _without_refrain(steps: list[TraceStep]) -> list[TraceStep]:
-    """A bookie that starts in vain does so again and again: once is enough."""
+    """Remove repetitions, such as a bookie that fails to start again and again."""
     told: list[TraceStep] = []
     at = 0
     while at < len(steps):
@@ -127,7 +130,7 @@ def _without_refrain(steps: list[TraceStep]) -> list[TraceStep]:
 
 
 def _again(told: list[TraceStep], steps: list[TraceStep], at: int, size: int) -> bool:
-    """Whether the next steps say what the last ones said."""
+    """Return whether the next steps repeat the last ones."""
     last, upcoming = told[-size:], steps[at : at + size]
     return len(last) == len(upcoming) == size and all(
         one.kind is StepKind.BOOKIE and replace(one, time_s=other.time_s) == other

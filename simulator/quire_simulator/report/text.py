@@ -7,14 +7,17 @@ from quire_simulator.report.steps import StepKind, TraceStep, together
 
 TEXT_LINES_MAX = 3_000
 TEXT_ROOM_LINES = 200
-"""A text that is longer is shown with less detail."""
+"""A longer text is shown with less detail."""
 
 ARROWS = {StepKind.REQUEST: "->", StepKind.ANSWER: "-->", StepKind.METADATA: "->"}
 
 
 def as_text(result: RunResult, *, every_step: bool = False) -> list[str]:
-    """Lines of time, actor and what, in columns; at most `TEXT_LINES_MAX` unless `every_step` is
-    asked for, which also tells steps of one kind one by one."""
+    """Return lines with time, actor and action in columns.
+
+    There are at most `TEXT_LINES_MAX` lines unless `every_step` is true, which also shows similar
+    steps one by one.
+    """
     steps = list(result.trace) if every_step else together(result.trace, TEXT_ROOM_LINES)
     width = max((len(step.actor) for step in steps), default=0)
     lines = [line(step, width) for step in steps]
@@ -31,10 +34,10 @@ def line(step: TraceStep, width: int) -> str:
 
 
 def middle_left_out(lines: list[str], limit: int) -> list[str]:
-    """A failure is at the end, and what led to it often before that."""
+    """Omit lines from the middle. The failure is at the end, and its cause often shortly before."""
     if len(lines) <= limit:
         return lines
     head = limit // 4
     tail = limit - head - 1
     left_out = len(lines) - head - tail
-    return [*lines[:head], f"... {left_out} steps are left out ...", *lines[-tail:]]
+    return [*lines[:head], f"... {left_out} steps are omitted ...", *lines[-tail:]]

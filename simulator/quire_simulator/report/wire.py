@@ -1,7 +1,7 @@
-"""What clients and bookies said to each other, from the bytes between them.
+"""Decode the messages between clients and bookies from the bytes on the network.
 
-For the readable trace of a run only: nothing here raises for bytes that make no sense, for a fault
-may have bent them.
+This serves only the readable trace. Invalid bytes never raise, because a fault may have changed
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAST = "the last entry"
 
 
 class Said(NamedTuple):
-    """One request or answer. Entries are -1 where it names none."""
+    """One request or answer. Entries are -1 if it names none."""
 
     verb: str
     answer: bool
@@ -32,16 +32,16 @@ class Said(NamedTuple):
 
 
 class Wiretap:
-    """Puts the bytes of each direction of each connection together to messages."""
+    """Assembles messages from the bytes of each direction of each connection."""
 
     def __init__(self, bookie_port: int) -> None:
         self._bookie_port = bookie_port
         self._begun: dict[tuple[End, End], bytes] = {}
-        """The beginning of a frame; of those that lied about their length nothing is heard."""
+        """The received part of an incomplete frame, by direction."""
         self._garbled: set[tuple[End, End]] = set()
 
     def heard(self, local: End, remote: End, data: bytes) -> Iterator[Said]:
-        """The messages that `data` completes."""
+        """Yield the messages that `data` completes."""
         direction = (local, remote)
         if direction in self._garbled:
             return
@@ -52,7 +52,7 @@ class Wiretap:
             size = LENGTH.unpack_from(data, at)[0] + LENGTH.size
             if not 2 * LENGTH.size <= size <= MAX_FRAME_BYTES:
                 self._garbled.add(direction)
-                yield Said("bytes that are no frame", answer)
+                yield Said("bytes that are not a frame", answer)
                 return
             if at + size > len(data):
                 break
@@ -63,15 +63,15 @@ class Wiretap:
 
 
 def message_of(frame: bytes, answer: bool) -> Said:
-    """What a whole frame says, in either protocol."""
+    """Decode one complete frame of either protocol."""
     try:
         if frame[LENGTH.size] == v3.FIRST_BYTE:
             payload = frame[LENGTH.size :]
             return _answer_v3(payload) if answer else _request_v3(payload)
         _, opcode, flags = frames.split_word(frames.WORD.unpack_from(frame)[1])
         return _answer_v2(frame, opcode) if answer else _request_v2(frame, opcode, flags)
-    except (ValueError, IndexError, StructError):  # cut short, or no message at all
-        return Said("a frame that makes no sense", answer)
+    except (ValueError, IndexError, StructError):  # The frame was cut short, or is not a message.
+        return Said("a frame that cannot be decoded", answer)
 
 
 def _named(code: int) -> str:

@@ -1,1 +1,1 @@
-"""Streams in a run: their clients and their invariants."""
+"""The clients and invariants of streams in a run."""

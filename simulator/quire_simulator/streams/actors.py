@@ -1,4 +1,4 @@
-"""The processes of all streams of a run."""
+"""The processes that work on the streams of a run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ OTHERS: dict[str, Callable[[StreamStage, str, Client, StreamPlan], Awaitable[Non
 
 
 def stream_actors(stage: StreamStage) -> Iterator[tuple[str, float, StreamWork]]:
-    """(name, when it begins, what it does) of each. Followers end when the last record of their
-    stream is written, all others by themselves."""
+    """Yield the name, start time and work of each process.
+
+    Followers end when the last record of their stream is written. All others end by themselves.
+    """
     for plan in stage.stage.plan.streams:
         write = lead_machine if plan.kind == "machine" else write_stream
         for k, mine in enumerate(plan.streamers):

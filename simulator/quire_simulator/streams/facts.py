@@ -1,5 +1,8 @@
-"""What is known of one stream in a run: what its writers handed over and were told, what readers
-were given, what somebody asked to be given up."""
+"""Everything known about one stream in a run.
+
+This covers what its writers submitted and were told, what readers received, and what may be
+truncated.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,27 @@ PAYLOAD_REPETITIONS = (1, 1, 3, 20, 200)
 
 @dataclass(slots=True, eq=False)
 class WriterAttempt:
-    """One writer that somebody opened, or tried to open; or a rename, which ends writers too."""
+    """One attempt to open a writer, or a rename, which ends writers too."""
 
     who: str
     number: int
-    """Of all of the run."""
+    """The number of the attempt in the whole run."""
     begun: int
-    """Moments are counted: simulated time may stand still while one follows the other."""
+    """The moment when the call began. Moments are counted, because simulated time may stand still
+    between two events.
+    """
     opened: int | None = None
-    """When the call returned: it is the writer."""
+    """The moment when the call returned, which made it the writer."""
     failed: int | None = None
-    """When the call failed."""
+    """The moment when the call failed."""
     sent: list[Sent] = field(default_factory=list)
-    """Plain records, in the order in which they were handed over."""
+    """Plain records, in the order in which they were submitted."""
     tainted: bool = False
-    """Opened while the stream was being deleted: it may belong to either life of it."""
+    """Whether the stream was being deleted meanwhile: the writer may belong to either life.
+    """
 
     def follows(self, other: WriterAttempt) -> bool:
-        """It was opened when the other had been: the other is out."""
+        """Return whether this writer was opened after the other one, which is therefore fenced."""
         if self is other or self.opened is None or other.opened is None:
             return False
         return self.begun >= other.opened
@@ -39,16 +45,16 @@ class WriterAttempt:
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A record that was handed over once."""
+    """A record that was submitted once."""
 
     payload: bytes
     handle: WriterAttempt
     begun: int
     txid: int | None = None
     sequence: int | None = None
-    """The sequence id that it must get, if it becomes part of the stream."""
+    """The sequence id that the record must get if it becomes part of the stream."""
     refused: bool = False
-    """Its writer was told that nothing was appended."""
+    """Whether its writer learned that nothing was appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +69,44 @@ class ReadRecord:
 
 @dataclass(slots=True)
 class ObservedStream:
-    """Of one life of a stream: it is deleted, and made again."""
+    """Everything known about one life of a stream, from its creation to its deletion."""
 
     plan: StreamPlan
     life: int = 0
     handles: list[WriterAttempt] = field(default_factory=list)
-    """Also attempts, in the order in which they began."""
+    """All attempts to open a writer, in the order in which they began."""
     sent: dict[bytes, list[Sent]] = field(default_factory=dict)
     acked: dict[bytes, DLSN | None] = field(default_factory=dict)
-    """Payload -> its position, where that was told."""
+    """The position of each acknowledged payload, if it was reported."""
     log: dict[int, ReadRecord] = field(default_factory=dict)
-    """By sequence id: what any reader was given."""
+    """Every record that any reader received, by sequence id."""
     places: dict[bytes, int] = field(default_factory=dict)
-    """Payload -> sequence id."""
+    """The sequence id of each payload."""
     segments: dict[str, StreamSegment] = field(default_factory=dict)
-    """Node -> what the metadata says now."""
+    """The segments in the metadata now, by node name."""
     asked: DLSN = INITIAL_DLSN
-    """What lies before it may go."""
+    """The position before which everything may be truncated."""
     producers: dict[str, int] = field(default_factory=dict)
-    """Id -> the last record that was acknowledged; all before it are."""
+    """The last acknowledged record of each producer. All before it are acknowledged too."""
     tokens: set[str] = field(default_factory=lambda: {""})
-    """Fencing tokens one of which is in force."""
+    """Fencing tokens, of which one is in force."""
     setting: int = 0
-    """How often somebody began to set one."""
+    """The number of attempts to set a token."""
     may_be_ended: bool = False
     ended: int | None = None
-    """When somebody was told that it is ended."""
+    """The moment when a client learned that the stream is ended."""
     deleting: bool = False
-    """From the moment on at which somebody begins to delete it."""
+    """Whether a client has begun to delete the stream."""
     committed: dict[str, DLSN] = field(default_factory=dict)
-    """By subscription: what was stored for sure."""
+    """The position that each subscription has stored for certain."""
 
     def may_be_gone(self, seen: ReadRecord) -> bool:
-        """Whether somebody has given this record up."""
+        """Return whether this record may have been truncated."""
         return self.plan.retained or seen.position < self.asked
 
     @property
     def truncated(self) -> bool:
-        """Whether anything may have gone from the beginning."""
+        """Whether the beginning of the stream may have been truncated."""
         return self.plan.retained or self.asked > INITIAL_DLSN
 
 
@@ -109,7 +115,7 @@ def producer_payload(producer_id: str, sequence: int) -> bytes:
 
 
 def producer_of(payload: bytes) -> tuple[str, int] | None:
-    """(producer, its number of the record); None for a plain record."""
+    """Return the producer and its number of the record, or None for a plain record."""
     if not payload.startswith(b"p"):
         return None
     name, _, rest = payload.partition(b"/")

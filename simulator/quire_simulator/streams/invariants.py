@@ -1,5 +1,8 @@
-"""The invariants of one stream, as functions that say what is wrong, or None: when a writer is told
-something, when a reader is given a record, when the metadata changes, and in the end."""
+"""The invariants of one stream.
+
+Each is a function that describes what is wrong, or returns None. They are checked when a writer
+gets an answer, when a reader receives a record, when the metadata changes, and at the end.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ from quire_simulator.streams.facts import (
     producer_of,
 )
 
-# -- when a writer is told that a record is acknowledged ----------------------------------------
+# -- when a record is acknowledged to its writer -----------------------------------------------
 
 AckInvariant = Callable[[ObservedStream, Sent, DLSN | None], str | None]
 
 
 def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
-    """What a writer begins to append after another has become the writer never succeeds. (That it
-    was there before, a producer may be told.)"""
+    """A writer never appends a record that it submitted after another became the writer.
+
+    A producer may still be told that such a record was there before.
+    """
     for other in () if at is None else facts.handles:
         if other.follows(sent.handle) and (other.opened or 0) <= sent.begun:
             what = f"{sent.handle.who} appended {sent.payload[:20]!r}"
@@ -33,26 +38,29 @@ def a_successor_ends_the_writer(facts: ObservedStream, sent: Sent, at: DLSN | No
 
 def an_ended_stream_takes_no_more(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     if facts.ended is not None and sent.begun >= facts.ended and at is not None:
-        return f"{sent.payload[:20]!r} was appended behind its end"
+        return f"{sent.payload[:20]!r} was appended after the stream was ended"
     return None
 
 
 def what_was_refused_is_not_there(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
     if sent.refused:
-        return f"{sent.payload[:20]!r} was refused, and acknowledged"
+        return f"{sent.payload[:20]!r} was refused, but later acknowledged"
     return None
 
 
 def told_positions_are_true(facts: ObservedStream, sent: Sent, at: DLSN | None) -> str | None:
-    """A record is where its writer was told that it is."""
+    """A record is at the position that was reported to its writer."""
     if at is None:
         return None
     told = facts.acked.get(sent.payload)
     if told not in (None, at):
-        return f"{sent.payload[:20]!r} was said to be at {told}, and at {at}"
+        return f"{sent.payload[:20]!r} was acknowledged at {told}, and again at {at}"
     sequence = facts.places.get(sent.payload)
     if sequence is not None and facts.log[sequence].position != at:
-        return f"{sent.payload[:20]!r} is at {facts.log[sequence].position}, told was {at}"
+        return (
+            f"{sent.payload[:20]!r} is at {facts.log[sequence].position}, "
+            f"but was acknowledged at {at}"
+        )
     return None
 
 
@@ -69,13 +77,13 @@ ACK_INVARIANTS: tuple[AckInvariant, ...] = (
 
 @dataclass(slots=True)
 class ReaderPosition:
-    """Where one reader is."""
+    """The position of one reader."""
 
     who: str
     begin: DLSN
-    """Its first record is the first one from here on."""
+    """Its first record is the first record at or after this position."""
     upcoming: int | None = None
-    """The sequence id of the next record, once there was one."""
+    """The sequence id of the next record, once the reader has received one."""
 
 
 ReadInvariant = Callable[[ObservedStream, ReaderPosition, ReadRecord], str | None]
@@ -86,22 +94,22 @@ def only_what_was_appended_is_read(
 ) -> str | None:
     if any(not sent.refused for sent in facts.sent.get(seen.payload, ())):
         return None
-    return f"{view.who} read {seen.payload[:40]!r}, which nobody has appended"
+    return f"{view.who} read {seen.payload[:40]!r}, which was never appended"
 
 
 def no_record_is_skipped(
     facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
 ) -> str | None:
-    """Each reader is given every record from its beginning on, once and in order."""
+    """Each reader receives every record from its start on, once and in order."""
     if view.upcoming is not None:
         if seen.sequence == view.upcoming:
             return None
-        return f"{view.who} was given record {seen.sequence} in the place of {view.upcoming}"
+        return f"{view.who} received record {seen.sequence} instead of {view.upcoming}"
     if seen.position < view.begin:
-        return f"{view.who} began at {view.begin} and was given {seen.position}"
+        return f"{view.who} began at {view.begin} but received {seen.position}"
     before = facts.log.get(seen.sequence - 1)
     if before is not None and before.position >= view.begin and not facts.may_be_gone(before):
-        return f"{view.who} began at {view.begin}, and was not given {before.position}"
+        return f"{view.who} began at {view.begin} but did not receive {before.position}"
     return None
 
 
@@ -111,42 +119,42 @@ def a_record_is_there_once(
     sequence = facts.places.get(seen.payload)
     if sequence in (None, seen.sequence):
         return None
-    return f"{seen.payload[:20]!r} is record {sequence} and record {seen.sequence}"
+    return f"{seen.payload[:20]!r} is both record {sequence} and record {seen.sequence}"
 
 
 def readers_agree(facts: ObservedStream, view: ReaderPosition, seen: ReadRecord) -> str | None:
     found = facts.log.get(seen.sequence)
     if found in (None, seen):
         return None
-    return f"record {seen.sequence} was {found}, and for {view.who} {seen}"
+    return f"record {seen.sequence} was {found}, but {view.who} received {seen}"
 
 
 def records_are_in_order(
     facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
 ) -> str | None:
-    """Positions ascend with sequence ids, txids do not descend."""
+    """Positions ascend with sequence ids, and txids do not descend."""
     for near, ascending in ((-1, 1), (1, -1)):
         other = facts.log.get(seen.sequence + near)
         if other is None:
             continue
         pair = (other, seen) if ascending > 0 else (seen, other)
         if pair[0].position >= pair[1].position or pair[0].txid > pair[1].txid:
-            return f"{pair[1]} behind {pair[0]}"
+            return f"{pair[1]} follows {pair[0]}"
     return None
 
 
 def a_record_is_what_its_writer_said(
     facts: ObservedStream, view: ReaderPosition, seen: ReadRecord
 ) -> str | None:
-    """Its position, its txid and its sequence id are those that the writer was told, or gave."""
+    """The record has the position, txid and sequence id that its writer received or gave."""
     told = facts.acked.get(seen.payload)
     if told not in (None, seen.position):
-        return f"{seen.payload[:20]!r} is at {seen.position}, its writer was told {told}"
+        return f"{seen.payload[:20]!r} is at {seen.position}, but was acknowledged at {told}"
     for sent in facts.sent.get(seen.payload, ()):
         if sent.sequence not in (None, seen.sequence) and not sent.refused:
-            return f"record {sent.sequence} of its writer has sequence id {seen.sequence}"
+            return f"record {sent.sequence} of a writer has sequence id {seen.sequence}"
         if sent.txid is not None and len(facts.sent[seen.payload]) == 1 and sent.txid != seen.txid:
-            return f"txid {sent.txid} was given to record {seen.sequence}, it has {seen.txid}"
+            return f"record {seen.sequence} was given txid {sent.txid}, but has {seen.txid}"
     return None
 
 
@@ -164,7 +172,7 @@ READ_INVARIANTS: tuple[ReadInvariant, ...] = (
 
 Nodes = Mapping[str, StreamSegment]
 MetadataInvariant = Callable[[ObservedStream, Nodes, Nodes], str | None]
-"""Of the segments before and after a change."""
+"""A function of the segments before and after a change."""
 
 
 def in_order(nodes: Nodes) -> list[StreamSegment]:
@@ -176,7 +184,7 @@ def numbers_of_segments_have_no_hole(
 ) -> str | None:
     numbers = [segment.lssn for segment in in_order(after)]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        return f"its segments are {numbers}"
+        return f"the numbers of its segments are {numbers}"
     return None
 
 
@@ -184,7 +192,7 @@ def only_the_newest_segment_is_open(
     facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
     found = [segment.lssn for segment in in_order(after)[:-1] if segment.in_progress]
-    return f"segments {found} are in progress, and not the newest" if found else None
+    return f"segments {found} are in progress, but are not the newest" if found else None
 
 
 def sequence_ids_have_no_hole(facts: ObservedStream, before: Nodes, after: Nodes) -> str | None:
@@ -202,7 +210,7 @@ def sequence_ids_have_no_hole(facts: ObservedStream, before: Nodes, after: Nodes
 def a_completed_segment_stays_as_it_is(
     facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
-    """Only its truncation changes."""
+    """Only the truncation of a completed segment may change."""
     for name, old in before.items():
         new = after.get(name)
         if new is None or old.in_progress:
@@ -225,7 +233,7 @@ def truncation_never_goes_back(facts: ObservedStream, before: Nodes, after: Node
             old.truncation,
             old.min_active_dlsn,
         ):
-            return f"segment {old.lssn} was {old.truncation.name}, and is {new.truncation.name}"
+            return f"segment {old.lssn} was {old.truncation.name} and is now {new.truncation.name}"
     return None
 
 
@@ -242,18 +250,18 @@ def only_what_was_asked_for_is_truncated(
                 segment.min_active_dlsn > facts.asked
             )
         if gone:
-            return f"{segment} lies behind {facts.asked}, before which all may go"
+            return f"{segment} is truncated, but only records before {facts.asked} may be"
     return None
 
 
 def a_segment_goes_when_it_is_truncated(
     facts: ObservedStream, before: Nodes, after: Nodes
 ) -> str | None:
-    """The node of a segment that was completed is there until it was given up."""
+    """The node of a completed segment exists until the segment is truncated."""
     for name, old in before.items():
         if name in after or old.in_progress or old.truncation is Truncation.TRUNCATED:
             continue
-        return f"segment {old.lssn} is gone, and was {old.truncation.name}"
+        return f"segment {old.lssn} was deleted while it was {old.truncation.name}"
     return None
 
 
@@ -273,7 +281,7 @@ METADATA_INVARIANTS: tuple[MetadataInvariant, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedStream:
-    """What a judge read, from the oldest record on to the last."""
+    """The records that a judge read, from the oldest to the last."""
 
     oldest: DLSN
     records: Sequence[ReadRecord]
@@ -286,19 +294,19 @@ def an_acknowledged_record_is_there(facts: ObservedStream, whole: JudgedStream) 
     there = {seen.payload: seen for seen in whole.records}
     for payload, position in facts.acked.items():
         if payload in there or payload in facts.places:
-            continue  # where it was read before, what was read stays
+            continue  # What was read before is checked by `what_was_read_is_there`.
         if (position is None and facts.truncated) or (position or INITIAL_DLSN) < whole.oldest:
             continue
-        return f"{payload[:20]!r} was acknowledged, at {position}, and is not there"
+        return f"{payload[:20]!r} was acknowledged at {position}, but is missing"
     return None
 
 
 def what_was_read_is_there(facts: ObservedStream, whole: JudgedStream) -> str | None:
-    """It is there until it is truncated."""
+    """A record that was read exists until it is truncated."""
     there = {seen.sequence for seen in whole.records}
     for seen in facts.log.values():
         if seen.sequence not in there and seen.position >= whole.oldest:
-            return f"record {seen.sequence} at {seen.position} was read, and is not there"
+            return f"record {seen.sequence} at {seen.position} was read, but is missing"
     return None
 
 
@@ -311,7 +319,7 @@ def the_first_record_is_number_0(facts: ObservedStream, whole: JudgedStream) -> 
 def what_a_writer_sent_is_there_up_to_some_record(
     facts: ObservedStream, whole: JudgedStream
 ) -> str | None:
-    """A writer that ended had a prefix of its records stored, and nothing behind it."""
+    """A writer that failed stored a prefix of its records and nothing after it."""
     for handle in facts.handles:
         missing: Sent | None = None
         certain = not facts.truncated
@@ -320,9 +328,11 @@ def what_a_writer_sent_is_there_up_to_some_record(
             if sent.refused:
                 continue
             if sequence is None:
-                missing = missing or (sent if certain else None)  # else it is truncated, perhaps
+                missing = missing or (sent if certain else None)  # Otherwise it may be truncated.
             elif missing is not None:
-                return f"{sent.payload[:20]!r} is there, {missing.payload[:20]!r} before it is not"
+                return (
+                    f"{sent.payload[:20]!r} exists, but {missing.payload[:20]!r} before it does not"
+                )
             else:
                 certain = certain or facts.log[sequence].position >= whole.oldest
     return None
@@ -335,13 +345,13 @@ def a_writer_s_records_are_in_its_order(facts: ObservedStream, whole: JudgedStre
             sequence = facts.places.get(sent.payload)
             if sequence is not None:
                 if sequence < upcoming:
-                    return f"{sent.payload[:20]!r} is record {sequence}, before {upcoming}"
+                    return f"{sent.payload[:20]!r} is record {sequence}, but follows {upcoming}"
                 upcoming = sequence
     return None
 
 
 def writers_come_one_after_the_other(facts: ObservedStream, whole: JudgedStream) -> str | None:
-    """Nothing of a writer lies behind what a later one has appended."""
+    """No record of a writer comes after a record of a later writer."""
     spans: list[tuple[WriterAttempt, int, int]] = []
     for handle in facts.handles:
         found = [facts.places[s.payload] for s in handle.sent if s.payload in facts.places]
@@ -350,14 +360,14 @@ def writers_come_one_after_the_other(facts: ObservedStream, whole: JudgedStream)
     for one, _, last in spans:
         for other, first, _ in spans:
             if other.follows(one) and first < last:
-                return f"record {last} of {one.who} lies behind {first} of {other.who}"
+                return f"record {last} of {one.who} comes after {first} of {other.who}"
     return None
 
 
 def producers_are_in_the_stream_without_a_gap(
     facts: ObservedStream, whole: JudgedStream
 ) -> str | None:
-    """Their numbers ascend by one, from 0 to at least the last that was acknowledged."""
+    """A producer's numbers ascend by one, from 0 to at least the last acknowledged one."""
     upcoming: dict[str, int] = {}
     for seen in whole.records:
         found = producer_of(seen.payload)
@@ -366,11 +376,14 @@ def producers_are_in_the_stream_without_a_gap(
         producer_id, number = found
         expected = upcoming.get(producer_id, number if facts.truncated else 0)
         if number != expected:
-            return f"{producer_id} has {number} in the place of {expected}"
+            return f"{producer_id} has record {number} instead of {expected}"
         upcoming[producer_id] = number + 1
     for producer_id, acked in facts.producers.items():
         if acked >= upcoming.get(producer_id, acked + 1 if facts.truncated else 0):
-            return f"{producer_id}: {acked} was acknowledged, {upcoming.get(producer_id)} is next"
+            return (
+                f"{producer_id}: {acked} was acknowledged, "
+                f"but {upcoming.get(producer_id)} is the next"
+            )
     return None
 
 

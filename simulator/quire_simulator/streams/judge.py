@@ -1,6 +1,7 @@
-"""The end of the streams of a run: they are finished, read as a whole, and what is left is counted.
+"""Judge the streams at the end of a run.
 
-Nothing fails any more by then: whatever cannot be done is a broken invariant.
+They are finished and read completely, and orphaned ledgers are counted. Faults have ended by then,
+so any failure breaks an invariant.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from quire_simulator.streams.stage import NAMESPACE, StreamStage
 JUDGES = ("stream-judge-0", "stream-judge-1")
 LAST = b"the last"
 YOUNGER_S = 3_600.0
-"""Calendars are off by less: every ledger is older than that from now."""
+"""Longer than any error of a calendar, so that every ledger is older than that from now."""
 POLL_S = 1.0
 METADATA_DELAY_MAX_S = 0.02
-"""What is left to do takes hundreds of calls."""
+"""The remaining work takes hundreds of calls."""
 
 
 async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) -> None:
-    """`followers`: the names of those who have not come to the end."""
+    """Finish, read and check all streams. `followers` returns the names of unfinished followers."""
     plans = stage.stage.plan.streams
     if not plans:
         return
@@ -53,7 +54,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
             await _orphans(stage, client)
         await streams.close()
         await client.close()
-    await asyncio.sleep(POLL_S)  # a late request to a bookie may name a ledger that is deleted
+    await asyncio.sleep(POLL_S)  # A late request to a bookie may name a deleted ledger.
 
 
 async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: StreamPlan) -> None:
@@ -62,10 +63,10 @@ async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: Stre
         await removed(stage, judge, streams, facts)
         facts = stage.lives[plan.number]
         if stage.exists(plan):
-            stage.fail(facts, "what_was_deleted_is_gone", "it is there")
+            stage.fail(facts, "what_was_deleted_is_gone", "it was deleted, but still exists")
     elif not stage.exists(plan):
         if any(h.opened is not None and not h.tainted for h in facts.handles):
-            stage.fail(facts, "a_stream_stays", "it is gone, and nobody has deleted it")
+            stage.fail(facts, "a_stream_stays", "it does not exist, but nobody deleted it")
     elif plan.kind == "machine":
         await _lead(stage, judge, streams, plan)
     else:
@@ -86,7 +87,7 @@ async def _append_the_last(
         return
     handle.opened = stage.moment()
     if facts.ended is not None:
-        stage.fail(facts, "an_ended_stream_takes_no_more", f"{judge} opened it")
+        stage.fail(facts, "an_ended_stream_takes_no_more", f"{judge} opened a writer")
     txids = [writer.last_txid] if facts.plan.txids == "given" else None
     sent = stage.sends(facts, handle, [LAST], first=writer.next_sequence, txids=txids)
     for token in sorted(facts.tokens):
@@ -97,7 +98,9 @@ async def _append_the_last(
         stage.acked(facts, sent, list(appended))
         break
     else:
-        stage.fail(facts, "conditions_are_kept", f"none of {sorted(facts.tokens)} is in force")
+        stage.fail(
+            facts, "conditions_are_kept", f"every token of {sorted(facts.tokens)} is refused"
+        )
     await writer.close()
     stage.ends[facts.plan.number] = writer.next_sequence
 
@@ -109,13 +112,16 @@ async def _open(streams: Namespace, name: str) -> StreamWriter:
 async def _lead(stage: StreamStage, judge: str, streams: Namespace, plan: StreamPlan) -> None:
     leader, machine = await start_leader(stage, judge, streams, plan, 0)
     if leader is None:
-        stage.fail(stage.lives[plan.number], "quiet_heals", "nobody can lead")
+        stage.fail(stage.lives[plan.number], "quiet_heals", "nobody can become the leader")
         return
     await leader.confirm()
     commands = stage.commands(plan)
     for command, number in commands.acked.items():
         if number > machine.state[0] or commands.numbers.get(command) != number:
-            commands.tell("no_command_is_lost", f"{command}, {number}, of {machine.state[0]}")
+            commands.tell(
+                "no_command_is_lost",
+                f"{command} was acknowledged as number {number} of {machine.state[0]}, but is not",
+            )
     stage.ends[plan.number] = leader.applied
     await leader.close()
 
@@ -132,26 +138,29 @@ async def _read(stage: StreamStage, judge: str, streams: Namespace, facts: Obser
             stage.saw(facts, view, record)
             records.append(record)
     if facts.ended is not None and not reader.ended:
-        stage.fail(facts, "an_ended_stream_takes_no_more", f"{judge} has not come to the end")
+        stage.fail(facts, "an_ended_stream_takes_no_more", f"{judge} did not reach its end")
     stage.judge_whole(facts, records)
 
 
 async def _orphans(stage: StreamStage, client: Client) -> None:
-    """Ledgers of streams that nothing names were left by who died between two steps: the audit
-    finds these, and nothing else."""
+    """Find and delete orphaned ledgers of streams.
+
+    Clients that die between two steps leave ledgers that nothing names. The audit must find these
+    and no others.
+    """
     orphans = _unnamed(stage)
     for ledger_id in orphans:
-        maker = stage.makers.get(ledger_id)  # None: it was never told that the ledger is there
+        maker = stage.makers.get(ledger_id)  # None: the maker never learned that the ledger exists.
         if maker is not None and not maker.dead:
-            what = f"ledger {ledger_id} of {maker.name}, which has not died, is named by nothing"
+            what = f"ledger {ledger_id} of {maker.name}, which is alive, is named by nothing"
             stage.checker.fail("no_ledger_is_orphaned", what)
     found = await find_orphans(client, -YOUNGER_S)
     if [orphan.ledger_id for orphan in found] != orphans:
-        what = f"{orphans} are orphans, the audit found {found}"
+        what = f"the orphans are {orphans}, but the audit found {found}"
         stage.checker.fail("the_audit_finds_orphans", what)
     left = await delete_orphans(client, found)
     if left or _unnamed(stage):
-        stage.checker.fail("the_audit_finds_orphans", f"{left or _unnamed(stage)} were left")
+        stage.checker.fail("the_audit_finds_orphans", f"{left or _unnamed(stage)} were not deleted")
     stage.note(JUDGES[-1], "orphans", len(orphans))
 
 

@@ -1,4 +1,4 @@
-"""A state machine whose state says which commands were applied, and what is known of them."""
+"""A state machine whose state identifies the applied commands, and the facts known about them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 State = tuple[int, str]
-"""How many commands were applied, and a hash over all of them, one after the other."""
+"""The number of applied commands, and a hash over all of them in order."""
 
 
 @dataclass
 class Commands:
-    """What is known of the commands of one state machine."""
+    """Everything known about the commands of one state machine."""
 
     tell: Callable[[str, str], None]
-    """An invariant that does not hold, and what was found."""
+    """Reports an invariant that does not hold, and what was found."""
     chain: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Number -> (hash, command): what any machine has applied."""
+    """The hash and command with each number, as applied by any machine."""
     numbers: dict[str, int] = field(default_factory=dict)
-    """Command -> number."""
+    """The number of each command."""
     acked: dict[str, int] = field(default_factory=dict)
     begun: int = 0
 
@@ -31,25 +31,28 @@ class Commands:
     def applied(self, state: State, command: str) -> None:
         number, digest = state
         if self.chain.setdefault(number, (digest, command)) != (digest, command):
-            what = f"command {number} is {command}, and {self.chain[number][1]}"
+            what = f"command {number} is both {command} and {self.chain[number][1]}"
             self.tell("machines_agree", what)
         if self.numbers.setdefault(command, number) != number:
-            what = f"{command} is {number}, and {self.numbers[command]}"
+            what = f"{command} is both number {number} and number {self.numbers[command]}"
             self.tell("a_command_is_applied_once", what)
 
     def restored(self, state: State) -> None:
         number, digest = state
         if number and self.chain.get(number, (digest, ""))[0] != digest:
-            self.tell("machines_agree", f"a snapshot of {number} commands is another state")
+            self.tell("machines_agree", f"a snapshot of {number} commands has a different state")
 
     def executed(self, command: str, state: State) -> None:
         self.acked[command] = state[0]
         if self.numbers.get(command) != state[0]:
-            self.tell("a_command_is_applied_once", f"{command} was told to be {state[0]}")
+            self.tell(
+                "a_command_is_applied_once",
+                f"{command} was reported as number {state[0]}, but was not applied as that",
+            )
 
 
 class HashChain:
-    """The machine: its state says which commands were applied, in which order."""
+    """A state machine whose state identifies the applied commands and their order."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands

@@ -17,7 +17,7 @@ from quire_simulator.world.stage import POLL_S
 
 LEAD_ATTEMPTS = 4
 PATIENCE_S = (0.3, 3.0, 10.0)
-"""How long a machine follows before another takes its place."""
+"""The choices for how long a machine follows before another replaces it."""
 LAST_PATIENCE_S = 60.0
 
 
@@ -94,9 +94,9 @@ async def start_leader(
 def _knows(
     commands: Commands, leader: Leader[State], machine: HashChain, acked: int, who: str
 ) -> None:
-    """A leader has applied all that any leader before it was told to be durable."""
+    """Check that a leader has applied every command that was durable for an earlier leader."""
     if machine.state[0] < acked or leader.applied != machine.state[0]:
-        what = f"{who} has applied {machine.state[0]} ({leader.applied}) of {acked} commands"
+        what = f"{who} applied {machine.state[0]} ({leader.applied}) of {acked} durable commands"
         commands.tell("no_command_is_lost", what)
 
 
@@ -122,7 +122,7 @@ async def _one(commands: Commands, leader: Leader[State], name: str) -> None:
 
 
 async def follow_machine(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """A second machine, to the last command; begun again now and then."""
+    """Follow with a second machine to the last command, and restart it now and then."""
     chance = stage.world.loop.derive(f"actor {who}")
     streams = await stage.namespace(client)
     commands = stage.commands(plan)

@@ -1,5 +1,4 @@
-"""The plan of the streams of a run: who writes, reads, truncates, renames and deletes them, as
-data."""
+"""The plan of the streams of a run as data: who writes, reads, truncates, renames and deletes."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ RELAY_TURNS = 4
 NEARLY_S = 0.3
 RELAY_BATCHES_MAX = 8
 MACHINE = 0.25
-"""How often a stream is the log of a state machine."""
+"""The probability that a stream is the log of a state machine."""
 RENAMED = 0.12
 REMOVED = 0.15
 RETAINED = 0.2
 WAITS = 0.25
-"""How often a writer opens the stream and does nothing for a while."""
+"""The probability that a writer opens the stream and then does nothing for a while."""
 WAITS_REMOVED = 0.7
-"""The same where the stream is removed: so that somebody who knows nothing of it comes back."""
+"""This probability for a stream that is deleted, so that unaware writers come back."""
 TOKENS = 0.2
 
 
@@ -37,27 +36,27 @@ class StreamerPlan:
 
     begin_s: float
     turns: int
-    """How often it opens the stream."""
+    """The number of times that it opens the stream."""
     batches: int
-    """In each turn."""
+    """The number of batches each time."""
     batch_records_max: int
     pause_s: float
-    """The longest between two batches."""
+    """The longest pause between two batches."""
     wait_s: float
-    """In each turn, before it writes anything."""
+    """Seconds to wait each time before the first write."""
     idle_s: float
-    """Once, in the middle of each turn."""
+    """The length of one pause in the middle each time."""
     snapshot_every: int
-    """Commands, of a leader."""
+    """The number of commands between two snapshots of a leader."""
     end: str
-    """Of each turn: close, abandon, or leave."""
+    """How it ends each time: close, abandon, or leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     number: int
     kind: str
-    """stream, or machine."""
+    """stream or machine."""
     shape: tuple[int, int, int]
     txids: str
     compression: str
@@ -69,13 +68,13 @@ class StreamPlan:
     retention_bytes: int
     producers: int
     tokens: bool
-    """Its writers set fencing tokens."""
+    """Whether its writers set fencing tokens."""
     ends: bool
-    """One of its writers may end it for good."""
+    """Whether one of its writers may end it for good."""
     streamers: tuple[StreamerPlan, ...]
     follows_s: tuple[float, ...]
     scans_s: tuple[float, ...]
-    """When a reader begins that does not follow."""
+    """When readers begin that do not follow."""
     truncations_s: tuple[float, ...]
     rename_s: float | None
     remove_s: float | None
@@ -99,7 +98,7 @@ class StreamPlan:
 
     @property
     def retained(self) -> bool:
-        """Segments may go although nobody asked."""
+        """Whether segments may be truncated without a request."""
         return self.kind == "machine" or bool(self.retention_ms or self.retention_bytes)
 
     @property
@@ -108,14 +107,17 @@ class StreamPlan:
 
     @property
     def new_name(self) -> str:
-        """When it was renamed."""
+        """The name after the rename."""
         return f"renamed/{self.name}"
 
 
 def make_streams(
     seed: int, workload: str, mix: Mix, bookies: int, span_s: float
 ) -> tuple[StreamPlan, ...]:
-    """With a generator of their own: ledgers of a run are the same with streams and without."""
+    """Plan the streams.
+
+    They have their own generator, so the ledgers of a run are the same with and without streams.
+    """
     chance = random.Random(f"{seed}/streams {workload}")
     if chance.random() >= mix.streaming:
         return ()
@@ -170,7 +172,7 @@ def _as_it_is(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamP
 
 
 def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    """Several writers with producers come one after the other, in the midst of small segments."""
+    """Let several writers with producers take over from each other while segments are small."""
     begin_s = plan.streamers[0].begin_s
     streamers = [
         replace(
@@ -190,8 +192,12 @@ def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamP
 
 
 def _as_lives(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
-    """Truncations, a renaming or a deletion in one moment or nearly, and writers that sleep. Half
-    of what is deleted is made again for a writer that knows nothing of the one before."""
+    """Let truncations, a rename or a deletion happen at almost the same moment, while writers
+    sleep.
+
+    Half of the deleted streams are created again for a writer that does not know about the earlier
+    life.
+    """
     begin_s = plan.streamers[0].begin_s
     at_s = begin_s + chance.random() * span_s / 2
     removed = chance.random() < 0.6
@@ -234,7 +240,7 @@ def _streamer_plan(
 
 
 def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
-    """What the processes beside the writers do, and when each of them begins."""
+    """Return the kinds of the stream's other processes, and when each process begins."""
     return [
         ("tailer", plan.follows_s),
         ("scanner", plan.scans_s),
@@ -245,14 +251,14 @@ def others_of(plan: StreamPlan) -> list[tuple[str, tuple[float, ...]]]:
 
 
 def streamers_of(plans: tuple[StreamPlan, ...]) -> Iterator[tuple[str, float]]:
-    """(name, when it begins) of those who write."""
+    """Yield the name and start time of each writer."""
     for plan in plans:
         for k, streamer in enumerate(plan.streamers):
             yield f"streamer-{plan.number}.{k}", streamer.begin_s
 
 
 def stream_clients(plans: tuple[StreamPlan, ...]) -> dict[str, float]:
-    """When each client begins."""
+    """Return when each client begins."""
     begins = dict(streamers_of(plans))
     for plan in plans:
         for what, times in others_of(plan):

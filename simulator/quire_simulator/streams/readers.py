@@ -1,4 +1,4 @@
-"""Who comes beside the writers of a stream: readers, and those who truncate, rename and delete."""
+"""The other clients of a stream: readers, and those that truncate, rename and delete it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from quire_simulator.world.stage import POLL_S
 
 PATIENCE_S = (0.05, 0.5, 5.0)
 LAST_PATIENCE_S = 60.0
-"""How long a follower follows before it is cancelled, and goes on where it was."""
+"""The time after which a follower is cancelled and continues from its position."""
 REMOVE_ATTEMPTS_MAX = 30
 SCANS = 4
 BOUNDED = 0.5
-"""How often a scanner reads to some place and not to the end."""
+"""The probability that a scanner reads to some position instead of the end."""
 AT_THE_END = DLSN(1 << 60, 0, 0)
 
 
@@ -45,8 +45,10 @@ async def read_view(
     *,
     batches: bool,
 ) -> None:
-    """What this reader gives, to its end. It was opened with on_gap "deliver" for batches, and
-    "raise" without."""
+    """Read to the end of this reader.
+
+    It must have been opened with on_gap="deliver" if `batches`, and on_gap="raise" otherwise.
+    """
     if not batches:
         try:
             async with aclosing(aiter(reader)) as records:
@@ -71,7 +73,7 @@ async def read_view(
 
 
 async def follow_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Follow to the last record, cancelled now and then; in each life of the stream."""
+    """Follow to the last record in each life of the stream, and cancel now and then."""
     chance = stage.world.loop.derive(f"actor {who}")
     streams = await stage.namespace(client)
     try:
@@ -85,7 +87,7 @@ async def follow_stream(stage: StreamStage, who: str, client: Client, plan: Stre
 
 
 class _Follower:
-    """In one life of the stream."""
+    """A follower of one life of the stream."""
 
     def __init__(
         self, stage: StreamStage, who: str, streams: Namespace, facts: ObservedStream,
@@ -117,7 +119,7 @@ class _Follower:
             await asyncio.sleep(self.chance.random() * POLL_S)
 
     async def _for_a_while(self) -> bool:
-        """Whether it came to the end."""
+        """Follow until cancelled, and return whether the end was reached."""
         stage, facts, batches = self.stage, self.facts, self.chance.random() < 0.5
         reader = await self.streams.open_reader(
             stage.name(facts.plan), start=self.start, follow=True,
@@ -137,12 +139,12 @@ class _Follower:
         if not stage.is_current(facts):
             return False
         if reader.ended and not facts.may_be_ended:
-            stage.fail(facts, "only_who_ends_a_stream_ends_it", f"{self.who} came to an end")
+            stage.fail(facts, "only_who_ends_a_stream_ends_it", f"{self.who} read to an end")
         await self._commit(reader)
         return reader.ended or stage.is_at_the_end(facts, self.view)
 
     async def _commit(self, reader: StreamReader) -> None:
-        """Keep the position with the stream. It never goes back."""
+        """Store the position with the stream, where it must never go back."""
         stage, facts = self.stage, self.facts
         name = stage.name(facts.plan)
         subscription = self.streams.subscription(name, self.who)
@@ -155,7 +157,7 @@ class _Follower:
         if not stage.is_current(facts) or stage.name(facts.plan) != name:
             return
         if wanted is not None and (found is None or found < wanted):
-            what = f"{self.who} had stored {wanted}, and found {found}"
+            what = f"{self.who} had stored {wanted}, but found {found}"
             stage.fail(facts, "a_subscription_never_goes_back", what)
 
 
@@ -163,7 +165,7 @@ class _Follower:
 
 
 async def scan_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Read from some place to the end of what there is, or to another place, some times."""
+    """Read several times, from some position to the end or to another position."""
     chance = stage.world.loop.derive(f"actor {who}")
     streams = await stage.namespace(client)
     try:
@@ -213,14 +215,17 @@ async def _scan(
         ]
         if missed:
             place = facts.log[missed[0]].position
-            what = f"{who} read from {begin} to {end or 'the end'}, not {missed[0]} at {place}"
+            what = (
+                f"{who} read from {begin} to {end or 'the end'}, "
+                f"but did not receive record {missed[0]} at {place}"
+            )
             stage.fail(facts, "a_read_comes_to_the_end", what)
 
 
 def _found(
     stage: StreamStage, facts: ObservedStream, start: Start, begin: DLSN, known: list[ReadRecord]
 ) -> None:
-    """The first record that is meant, of those that are known, is the first behind `begin`."""
+    """Check that `begin` is the boundary between the records before and after `start`."""
     for seen in known:
         if isinstance(start, AtSequence):
             meant = seen.sequence >= start.sequence
@@ -229,7 +234,7 @@ def _found(
         else:
             return
         if meant != (seen.position >= begin) and not facts.may_be_gone(seen):
-            what = f"{start} was found at {begin}; record {seen.sequence} is at {seen.position}"
+            what = f"{start} was found at {begin}, but record {seen.sequence} is at {seen.position}"
             stage.fail(facts, "find_finds_the_first", what)
 
 
@@ -237,7 +242,7 @@ def _found(
 
 
 async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    """Give up all before some record; or what the settings do not want kept."""
+    """Truncate before some record, or apply the retention settings."""
     chance = stage.world.loop.derive(f"actor {who}")
     streams = await stage.namespace(client)
     try:
@@ -297,7 +302,7 @@ async def remove_stream(stage: StreamStage, who: str, client: Client, plan: Stre
 
 
 async def removed(stage: StreamStage, who: str, streams: Namespace, facts: ObservedStream) -> None:
-    """Delete the stream, however often it takes."""
+    """Delete the stream, with as many attempts as necessary."""
     facts.deleting = True
     stage.note(who, "delete", facts.plan.name)
     await stage.insist(lambda: streams.delete_stream(stage.name(facts.plan)), REMOVE_ATTEMPTS_MAX)

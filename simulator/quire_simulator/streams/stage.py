@@ -1,5 +1,4 @@
-"""What the clients of the streams of a run share: what is known of each stream, and the
-invariants."""
+"""The state that the clients of streams share: the facts about each stream, and the invariants."""
 
 from __future__ import annotations
 
@@ -40,16 +39,16 @@ T = TypeVar("T")
 NAMESPACE = "/sim/streams"
 COMPONENT = "component"
 ATTEMPTS_MAX = 20
-"""Of whoever does not want to give up because of faults."""
+"""The number of attempts of clients that must not give up because of faults."""
 
 
 def _is_foreign(metadata: LedgerMetadata) -> bool:
-    """Of a stream, or of an object: the snapshot of a state machine."""
+    """Return whether the ledger belongs to a stream, or to a snapshot of a state machine."""
     return metadata.custom.get(COMPONENT) == APPLICATION[COMPONENT] or BUCKET_KEY in metadata.custom
 
 
 class StreamStage:
-    """`lives` has what is known of each stream's present life."""
+    """The streams of a run. `lives` has the facts about each stream's current life."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -58,16 +57,16 @@ class StreamStage:
         self.lives = {plan.number: ObservedStream(plan) for plan in stage.plan.streams}
         self.handles = 0
         self.tainted: set[bytes] = set()
-        """Records that may belong to the life before or to the one after."""
+        """Records that may belong to the life before or after a deletion."""
         self.makers: dict[int, Node] = {}
-        """On which node a ledger of a stream was made, where its maker was told so."""
+        """The node that created each ledger of a stream, if it learned that the ledger exists."""
         self.ends: dict[int, int] = {}
-        """Of those that were finished: how many records they have."""
+        """The number of records of each finished stream."""
         self._moment = 0
         self._born: dict[int, int] = {}
         self._commands: dict[int, Commands] = {}
         self.finished: set[int] = set()
-        """Streams whose last record is written, or never comes."""
+        """Streams whose last record is written, or will never be."""
         self.world.cluster.tree_observer = self._on_tree
         self.checker.on_ledger = self._on_ledger
         self.checker.is_foreign = _is_foreign
@@ -75,20 +74,20 @@ class StreamStage:
     # -- clients ------------------------------------------------------------------------------
 
     def moment(self) -> int:
-        """A number for now, greater than all before."""
+        """Return a number for the current moment, greater than all before."""
         self._moment += 1
         return self._moment
 
     @property
     def over(self) -> bool:
-        """The time of faults is over: nothing new is begun."""
+        """Whether the time of faults is over, so that nothing new is begun."""
         return self.world.loop.time() > self.stage.begin_s + self.stage.plan.span_s
 
     def note(self, who: str, kind: str, what: object = "") -> None:
         self.stage.history.add(who, kind, note=str(what))
 
     async def namespace(self, client: Client) -> Namespace:
-        """Of a client whose ledgers are looked at as they are written."""
+        """Open a namespace for a client, whose ledgers are observed as they are written."""
         task = asyncio.current_task()
         assert isinstance(task, SimTask)
         node = task.node
@@ -106,7 +105,7 @@ class StreamStage:
         return await self.insist(lambda: open_namespace(client, NAMESPACE, create=True))
 
     async def insist(self, work: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS_MAX) -> T:
-        """Do it again while it fails."""
+        """Repeat the work while it fails."""
         for attempt in range(attempts):
             try:
                 return await work()
@@ -121,7 +120,7 @@ class StreamStage:
     # -- streams ------------------------------------------------------------------------------
 
     def name(self, plan: StreamPlan) -> str:
-        """Of the stream now, as the metadata has it."""
+        """Return the current name of the stream according to the metadata."""
         for name in (plan.name, plan.new_name):
             if self._children(name):
                 return name
@@ -135,7 +134,7 @@ class StreamStage:
         return self.world.cluster.tree.get(paths.segments) is not None
 
     async def until_there(self, plan: StreamPlan) -> ObservedStream | None:
-        """What is known of the stream, once it exists; None if it does not come to be."""
+        """Wait until the stream exists, and return its facts, or None if it is never created."""
         while not self.exists(plan):
             if self.over:
                 return None
@@ -143,15 +142,15 @@ class StreamStage:
         return self.lives[plan.number]
 
     def is_current(self, facts: ObservedStream) -> bool:
-        """Whether anything can be said of this life."""
+        """Return whether this life is the current one and is not being deleted."""
         return self.lives[facts.plan.number] is facts and not facts.deleting
 
     def is_deleted(self, facts: ObservedStream) -> None:
-        """Somebody was told so. What comes next is another stream of the same name."""
+        """Record that the stream was deleted. The next stream of this name is a new life."""
         number = facts.plan.number
         if self.lives[number] is facts:
-            # Who is about to become the writer may become that of the next life, and truncations
-            # that are under way may strike it.
+            # A client that is about to become the writer may become that of the next life, and
+            # truncations in progress may affect it.
             opening = [h for h in facts.handles if h.opened is None and h.failed is None]
             self.lives[number] = ObservedStream(
                 facts.plan, life=facts.life + 1, asked=facts.asked, handles=opening
@@ -159,13 +158,15 @@ class StreamStage:
             self._born[number] = self.moment()
 
     def commands(self, plan: StreamPlan) -> Commands:
-        """Of a state machine."""
+        """Return the facts about the commands of a state machine."""
         facts = self.lives[plan.number]
         tell = lambda invariant, what: self.fail(facts, invariant, what)  # noqa: E731
         return self._commands.setdefault(plan.number, Commands(tell))
 
     def is_alone(self, facts: ObservedStream, handle: WriterAttempt) -> bool:
-        """Whether this is the writer for sure: nobody else has tried since it began to be."""
+        """Return whether this is certainly the writer, because nobody else has tried since it
+        began.
+        """
         return (
             self.is_current(facts)
             and not handle.tainted
@@ -176,7 +177,7 @@ class StreamStage:
         )
 
     def begins(self, facts: ObservedStream, who: str) -> WriterAttempt:
-        """Somebody tries to become the writer."""
+        """Record that a client tries to become the writer."""
         handle = WriterAttempt(who, self.handles, self.moment())
         self.handles += 1
         facts.handles.append(handle)
@@ -191,7 +192,9 @@ class StreamStage:
         first: int | None,
         txids: Sequence[int] | None,
     ) -> list[Sent]:
-        """Records are about to be handed over. `first`: the sequence id of the first of them."""
+        """Record that records are about to be submitted. `first` is the sequence id of the first
+        one.
+        """
         found = []
         for k, payload in enumerate(payloads):
             sent = Sent(
@@ -214,7 +217,7 @@ class StreamStage:
         self.checker.fail(invariant, f"stream {facts.plan.name}: {what}")
 
     def acked(self, facts: ObservedStream, sent: Sequence[Sent], positions: Sequence[DLSN]) -> None:
-        """These records are acknowledged; `positions` are those of the last of them."""
+        """Record that these records are acknowledged. `positions` are those of the last of them."""
         unknown = len(sent) - len(positions)
         for k, one in enumerate(sent):
             at = positions[k - unknown] if k >= unknown else None
@@ -227,7 +230,7 @@ class StreamStage:
         number = facts.plan.number
         if self.lives[number] is not facts:
             if sent.begun >= self._born[number] and at is not None:
-                what = f"{sent.payload[:20]!r} was appended behind its deletion"
+                what = f"{sent.payload[:20]!r} was appended after the deletion"
                 self.fail(facts, "a_deleted_stream_takes_no_more", what)
             return
         if facts.deleting:
@@ -239,7 +242,7 @@ class StreamStage:
         facts.acked[sent.payload] = at or facts.acked.get(sent.payload)
 
     def saw(self, facts: ObservedStream, view: ReaderPosition, record: Record) -> None:
-        """A reader was given a record."""
+        """Record and check a record that a reader received."""
         if not self.is_current(facts) or record.payload in self.tainted:
             view.upcoming = record.sequence + 1
             return
@@ -254,16 +257,16 @@ class StreamStage:
         view.upcoming = seen.sequence + 1
 
     def gap(self, facts: ObservedStream, view: ReaderPosition, kind: str, behind: DLSN) -> None:
-        """A reader was told that something is missing."""
+        """Record and check a gap that was reported to a reader."""
         self.note(view.who, "gap", f"{kind} to before {behind}")
         view.begin, view.upcoming = max(view.begin, behind), None
         if not self.is_current(facts):
             return
         if kind != "truncated":
-            self.fail(facts, "nothing_is_lost", f"{view.who} was told that {behind} is next")
+            self.fail(facts, "nothing_is_lost", f"{view.who}: records before {behind} are lost")
             return
         for segment in facts.segments.values():
-            # Whole segments go: to before the next one.
+            # Whole segments are truncated, up to the beginning of the next one.
             here = segment.first_dlsn < behind and not segment.in_progress
             if (
                 here
@@ -271,27 +274,32 @@ class StreamStage:
                 and segment.last_dlsn >= facts.asked
                 and not facts.plan.retained
             ):
-                what = f"{view.who} was told so up to {behind}, asked was {facts.asked}"
+                what = (
+                    f"{view.who} was told that records before {behind} are truncated, "
+                    f"but only those before {facts.asked} may be"
+                )
                 self.fail(facts, "only_what_was_asked_for_is_truncated", what)
 
     def truncated(self, facts: ObservedStream, before: DLSN, completed: Sequence[str]) -> None:
-        """Somebody was told that all before this is given up; so it is in the segments that were
-        completed when that began."""
+        """Check the segments after a truncation that was reported as done.
+
+        Segments that were complete when the truncation began must be truncated.
+        """
         for name in completed:
             segment = facts.segments.get(name)
             if segment is None or segment.truncation is Truncation.TRUNCATED:
                 continue
             if segment.last_dlsn < before or segment.first_dlsn < before > segment.min_active_dlsn:
-                what = f"{segment} is as it is, and all before {before} was given up"
+                what = f"{segment} is not truncated, although all before {before} was"
                 self.fail(facts, "what_was_truncated_is_gone", what)
 
     def is_at_the_end(self, facts: ObservedStream, view: ReaderPosition) -> bool:
-        """Whether this reader has seen the last record that there will be."""
+        """Return whether this reader has received the last record that will ever be written."""
         number = facts.plan.number
         return number in self.finished and (view.upcoming or 0) >= self.ends.get(number, 0)
 
     def judge_whole(self, facts: ObservedStream, records: Sequence[Record]) -> None:
-        # What was truncated while it was read is not what is there.
+        # Ignore what was truncated while it was read.
         oldest = oldest_position(in_order(facts.segments))
         there = [record for record in records if record.position >= oldest]
         seen = [ReadRecord(r.payload, r.position, r.txid, r.sequence) for r in there]
@@ -305,7 +313,7 @@ class StreamStage:
     # -- metadata -----------------------------------------------------------------------------
 
     def _on_tree(self, changes: Iterable[Change]) -> None:
-        """Nodes have changed, in one step."""
+        """Handle nodes that have changed in one step."""
         paths = [path for path, _ in changes]
         for facts in self.lives.values():
             plan = facts.plan
@@ -329,7 +337,7 @@ class StreamStage:
             return
         self.checker.checks += 1
         if tree.get(f"{paths.root}/{STREAM_SETTINGS_NODE}") is None:
-            self.fail(facts, "settings_are_there_from_the_beginning", "they are not there")
+            self.fail(facts, "settings_are_there_from_the_beginning", "it has no settings")
         for invariant in METADATA_INVARIANTS:
             wrong = invariant(facts, before, after)
             if wrong is not None:
@@ -347,7 +355,11 @@ class StreamStage:
         except NoSuchLedgerError:
             ledger = None
         if ledger is None or not ledger.closed or ledger.last_entry_id < segment.last_entry_id:
-            self.fail(facts, "a_completed_segment_is_closed", f"{segment} is not: {ledger}")
+            self.fail(
+                facts,
+                "a_completed_segment_is_closed",
+                f"{segment} is completed, but its ledger is {ledger}",
+            )
 
     def _left_progress(
         self, facts: ObservedStream, segment: StreamSegment, after: dict[str, StreamSegment]
@@ -359,10 +371,14 @@ class StreamStage:
         except NoSuchLedgerError:
             ledger = None
         if ledger is None or not ledger.closed or ledger.last_entry_id >= 0:
-            self.fail(facts, "only_empty_segments_are_dropped", f"{segment} was, {ledger}")
+            self.fail(
+                facts,
+                "only_empty_segments_are_dropped",
+                f"{segment} was dropped, but its ledger is {ledger}",
+            )
 
     def _on_ledger(self, ledger_id: int) -> None:
-        """A ledger was changed or deleted."""
+        """Handle a ledger that was changed or deleted."""
         if ledger_id in self.world.cluster.ledgers:
             return
         for facts in self.lives.values():
@@ -371,4 +387,6 @@ class StreamStage:
             for segment in facts.segments.values():
                 named = segment.ledger_id == ledger_id
                 if named and segment.truncation is not Truncation.TRUNCATED:
-                    self.fail(facts, "a_named_ledger_is_not_deleted", f"that of {segment} was")
+                    self.fail(
+                        facts, "a_named_ledger_is_not_deleted", f"the ledger of {segment} is gone"
+                    )

@@ -1,4 +1,4 @@
-"""Writers of streams: processes that take a stream from each other."""
+"""Writers of streams: processes that take over a stream from each other."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from quire_simulator.world.stage import POLL_S
 T = TypeVar("T")
 
 REFUSALS = (StreamConditionError, TxidOrderError, StreamQuotaError, RecordTooLargeError, UsageError)
-"""Nothing was appended."""
+"""Errors after which nothing was appended."""
 OPEN_ATTEMPTS = 4
 MAKER = ".0"
-"""Which of its writers makes a stream that is renamed later."""
+"""The suffix of the writer that creates a stream that is renamed later."""
 LOCKED = 0.1
-"""How often a writer waits for the stream's lock."""
+"""The probability that a writer waits for the stream's lock."""
 LOCK_S = 0.5
 IMPATIENT = 0.05
-"""How often an append is cancelled."""
+"""The probability that an append is cancelled."""
 IMPATIENT_S = (0.0, 0.005, 0.1)
 AGAIN = 0.25
-"""How often a producer sends a batch twice at the same time."""
+"""The probability that a producer sends a batch twice at the same time."""
 BACK_MAX = 3
-"""So many records before those that are new a producer sends again."""
+"""The largest number of earlier records that a producer sends again."""
 
 
 async def write_stream(
@@ -73,16 +73,16 @@ async def write_stream(
 
 
 async def _ensure(stage: StreamStage, streams: Namespace, plan: StreamPlan, who: str) -> bool:
-    """Whether the stream is there that is to be written. It is made where there is none."""
+    """Create the stream if necessary, and return whether it exists."""
     if plan.rename_s is not None and not who.endswith(MAKER):
-        # One that is interrupted while it makes the stream could go on when it was renamed, and
-        # make a second one of the old name.
+        # A client that is interrupted while it creates the stream could continue after the rename,
+        # and create a second stream with the old name.
         return await stage.until_there(plan) is not None
     for _ in range(OPEN_ATTEMPTS):
         if stage.exists(plan) or stage.over:
             return stage.exists(plan)
         if plan.rename_s is not None and stage.lives[plan.number].handles:
-            return False  # a second one of the old name would only confuse
+            return False  # A second stream with the old name would only confuse.
         try:
             await streams.create_stream(plan.name, settings=plan.settings)
             return True
@@ -120,7 +120,7 @@ async def _open(
         handle.tainted = not stage.is_current(facts)
         stage.note(who, "opened", f"{facts.plan.name} at {writer.next_sequence}")
         if ended is not None and stage.is_current(facts):
-            stage.fail(facts, "an_ended_stream_takes_no_more", f"{who} opened it")
+            stage.fail(facts, "an_ended_stream_takes_no_more", f"{who} opened a writer")
         if stage.is_alone(facts, handle):
             _knows_its_producers(stage, facts, writer, acked)
         return writer, handle, facts
@@ -130,16 +130,16 @@ async def _open(
 def _knows_its_producers(
     stage: StreamStage, facts: ObservedStream, writer: StreamWriter, acked: dict[str, int]
 ) -> None:
-    """What a producer was told to be in the stream, whoever becomes the writer knows."""
+    """Check that a new writer knows all records that were acknowledged to producers."""
     for producer_id, sequence in acked.items():
         known = Producer(writer, producer_id).last_sequence
         if known < sequence:
-            what = f"{producer_id} had {sequence} acknowledged, the next writer knows of {known}"
+            what = f"{producer_id}: {sequence} was acknowledged, but the next writer knows {known}"
             stage.fail(facts, "no_producer_is_forgotten", what)
 
 
 class StreamWriterActor:
-    """One writer at work."""
+    """A writer that follows its plan."""
 
     def __init__(
         self,
@@ -159,9 +159,11 @@ class StreamWriterActor:
         self._count = 0
         self._under_way: list[tuple[list[Sent], Appended]] = []
         self._cancelled: list[Sent] = []
-        """In the stream if anything behind them is; where, nobody was told."""
+        """Records whose append was cancelled. They are in the stream if any later record is, at
+        unknown positions.
+        """
         self._handed: dict[str, int] = {}
-        """By producer: the last record that this writer was given."""
+        """The last record of each producer that this writer was given."""
         self._producers: dict[str, Producer] = {}
 
     async def write(self) -> None:
@@ -222,7 +224,7 @@ class StreamWriterActor:
             self.writer.abandon()
 
     async def insist(self) -> None:
-        """Whoever was told that it is over tries once more."""
+        """Try to append once more after a final error, which must fail."""
         try:
             await self.append()
         except QuireError:
@@ -263,7 +265,7 @@ class StreamWriterActor:
             self.stage.note(self.handle.who, "acked", what)
 
     def settled(self, *, everything: bool = False) -> None:
-        """All that was handed over is acknowledged."""
+        """Record that everything submitted is acknowledged."""
         for sent, appended in self._under_way:
             self.acked(sent, list(appended))
         self._under_way.clear()
@@ -315,7 +317,7 @@ class StreamWriterActor:
             self.acked(sent, list(appended))
 
     async def condition(self) -> None:
-        """Only where it is the right place, and with the right token."""
+        """Append on the condition that the position and the token are as expected."""
         wrong = self.chance.choice([0, 0, -1, 1])
         payloads, txids = self.new(1), self.txids(1)
         expect, token = self.writer.next_sequence + wrong, self.token()
@@ -332,7 +334,10 @@ class StreamWriterActor:
                 self._check_refusal(token)
             return
         if wrong or token == "never set":
-            what = f"{self.handle.who} appended record {expect} behind {expect - wrong}, {token!r}"
+            what = (
+                f"{self.handle.who} appended at record {expect - wrong} "
+                f"with expect={expect} and token={token!r}"
+            )
             self.stage.fail(self.facts, "conditions_are_kept", what)
         self.acked(sent, list(appended))
 
@@ -340,7 +345,7 @@ class StreamWriterActor:
         await self.writer.roll()
 
     async def _outcome(self, sent: list[Sent], work: Coroutine[Any, Any, T]) -> T | None:
-        """None where it was not waited for."""
+        """Return the outcome, or None if the append was cancelled."""
         patience_s = None
         if self.chance.random() < IMPATIENT:
             patience_s = self.chance.choice(IMPATIENT_S)
@@ -367,7 +372,7 @@ class StreamWriterActor:
 
     def _check_refusal(self, token: str) -> None:
         if self.facts.tokens == {token} and self.stage.is_alone(self.facts, self.handle):
-            what = f"{self.handle.who}: token {token!r} was refused, and is in force"
+            what = f"{self.handle.who}: token {token!r} was refused although it is in force"
             self.stage.fail(self.facts, "conditions_are_kept", what)
 
     async def set_token(self) -> None:
@@ -387,7 +392,9 @@ class StreamWriterActor:
     # -- producers ----------------------------------------------------------------------------
 
     async def produce(self) -> None:
-        """From what is not acknowledged on, or some records before that, at times twice at once."""
+        """Send records after the last acknowledged one, or some earlier ones, sometimes twice at
+        once.
+        """
         facts, chance = self.facts, self.chance
         number = chance.randrange(facts.plan.producers)
         producer_id = f"p{facts.plan.number}.{number}.{facts.life}"
@@ -419,7 +426,7 @@ class StreamWriterActor:
         if appended is None:
             return
         if len(appended) < count and self.writer.buffered_bytes:
-            what = f"{producer_id}: {first} was said to be there, and is under way"
+            what = f"{producer_id}: {first} was reported as stored while it was in flight"
             stage.fail(facts, "a_retry_waits_for_the_record", what)
         self.acked(sent, list(appended))
         if stage.is_current(facts) and not self.handle.tainted:

@@ -1,4 +1,4 @@
-"""What all clients of a run share."""
+"""The state that all clients of a run share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class DatasetRecord:
     """The publications of one dataset, as its clients know them."""
 
     tried: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Transaction key -> ledgers of a publication that was begun."""
+    """The ledgers of each publication that was begun, by transaction key."""
     done: dict[str, int] = field(default_factory=dict)
-    """Transaction key -> sequence of each publication that was reported as done."""
+    """The sequence of each publication that was reported as done, by transaction key."""
 
 
 @dataclass
@@ -35,10 +35,10 @@ class Stage:
     datasets: dict[str, DatasetRecord] = field(default_factory=dict)
     """The datasets by name."""
     healed: bool = False
-    """Nothing is left for autorecovery to do."""
+    """Whether nothing is left for autorecovery to do."""
 
     async def ledger_id(self, plan: LedgerPlan) -> int | None:
-        """Of a ledger once it exists; None if it does not come to be."""
+        """Wait until the ledger exists and return its id, or None if it is never created."""
         ids = self.world.ledger_ids
         while plan.number not in ids:
             if self.world.loop.time() > self.begin_s + self.plan.span_s:
@@ -50,10 +50,10 @@ class Stage:
         return payload(ledger_id, entry_id, self.checker.facts(ledger_id).scale)
 
     def seen(self, name: str, ledger_id: int, entry: Entry, expected: int) -> None:
-        """An entry was read: it must be this one."""
+        """Check that a reader received this entry."""
         if entry.entry_id != expected or entry.payload != self.payload(ledger_id, expected):
             found = f"entry {entry.entry_id}: {bytes(entry.payload)[:40]!r}"
-            self.wrong(name, ledger_id, f"{found} in the place of {expected}")
+            self.wrong(name, ledger_id, f"{found} instead of entry {expected}")
 
     def wrong(self, name: str, ledger_id: int, what: str) -> None:
         self.history.add(name, "wrong", ledger_id, note=what)
@@ -62,6 +62,8 @@ class Stage:
         self.history.add(name, "failed", ledger_id, note=type(error).__name__)
 
     def denied(self, name: str, ledger_id: int, error: QuireError) -> None:
-        """All reads stay below what was acknowledged: an explicit no is a lie."""
+        """Record a reply that denies an entry or ledger: no client asks beyond what was
+        acknowledged.
+        """
         if isinstance(error, NoSuchLedgerError | NoSuchEntryError):
             self.history.add(name, "denied", ledger_id, note=str(error))

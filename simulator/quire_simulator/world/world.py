@@ -1,4 +1,4 @@
-"""A cluster on a simulated loop: real bookies and clients, each on a node of its own."""
+"""A cluster on a simulated loop: real bookies and clients, each on its own node."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ BOOKIE_CONFIG = BookieConfig(
 CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
 UNEVEN_S = (0.000_2, 0.4)
 NODE_POLL_S = 0.05
-"""How often somebody who waits for a node looks whether it still lives."""
+"""The interval at which a caller that waits for a node checks whether it is alive."""
 
 
 def bookie_id(name: str) -> str:
-    """By which ledgers name the bookie on this node."""
+    """Return the id by which ledgers name the bookie on this node."""
     return f"{name}:{PORT}"
 
 
@@ -54,12 +54,13 @@ async def _nothing(name: str, bookie: Bookie) -> None:
 
 
 class ObservedCluster(MemoryCluster):
-    """Tells observers of each change of a ledger or of the tree, in the moment in which it is
-    made."""
+    """A cluster that calls observers at the moment when a ledger or the tree changes."""
 
     observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
     read_observer: Callable[[int, LedgerMetadata], None] = staticmethod(lambda ledger_id, now: None)
-    """Told who reads what; `World.metadata_caller` says who, of calls of clients and bookies."""
+    """Called with each ledger that is read. `World.metadata_caller` names the calling client or
+    bookie.
+    """
     tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
 
     def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -78,7 +79,7 @@ class ObservedCluster(MemoryCluster):
 
 @dataclass
 class World:
-    """What a scenario needs. Bookies are named `bookie-0` ..., and listen on port 3181."""
+    """The simulated cluster of a scenario. Bookies are named `bookie-0` etc. and use port 3181."""
 
     loop: SimulatedLoop
     network: SimNetwork
@@ -87,53 +88,54 @@ class World:
     disks: dict[str, SimDisk]
     clocks: dict[str, SimClock]
     bookies: dict[str, Bookie] = field(default_factory=dict)
-    """Those that run, or begin to stop."""
+    """Bookies that run or are stopping."""
     more_disks: dict[str, list[SimDisk]] = field(default_factory=dict)
-    """Of bookies with several data directories: the others."""
+    """The additional disks of bookies with several data directories."""
     metadata_failures: float = 0.0
-    """How likely a call of the metadata store fails now: before it is done, or after it."""
+    """The probability that a call of the metadata store fails, before or after its effect."""
     metadata_delay_s: float = 0.0
-    """The longest that a call of the metadata store takes now."""
+    """The longest time that a call of the metadata store takes."""
     slow_metadata_s: dict[str, float] = field(default_factory=dict)
-    """The same for single clients."""
+    """The longest time that such a call takes for single clients."""
     skew_ms: int = 0
-    """How far the calendars of clients may be off."""
+    """The largest error of the calendars of clients in milliseconds."""
     ledger_ids: dict[int, int] = field(default_factory=dict)
-    """Of the ledgers that were created, by their number in the plan."""
+    """The ids of the created ledgers, by their number in the plan."""
     stream_ledgers: dict[int, int] = field(default_factory=dict)
-    """The newest of each stream, by its number in the plan."""
+    """The newest ledger of each stream, by its number in the plan."""
     destroyed: set[str] = field(default_factory=set)
-    """Bookies whose disks were damaged: what they hold does not count."""
+    """Bookies whose disks were damaged. Their copies do not count."""
     metadata_caller: str = ""
-    """Whose call the metadata store carries out, while it does."""
+    """The client or bookie whose call the metadata store is executing."""
     lies: dict[str, float] = field(default_factory=dict)
-    """Which lies the bookie that lies tells now, and how often (`byzantine`)."""
+    """The lies that the Byzantine bookie tells now, with their probabilities (`byzantine`)."""
     racks: dict[str, str] = field(default_factory=dict)
-    """Where each bookie stands, by its id; empty: nobody knows."""
+    """The rack of each bookie by its id, or empty if racks are not used."""
     placement: Callable[[dict[str, str]], PlacementConfig] = lambda racks: PlacementConfig()
-    """What clients are told of racks."""
+    """Returns the placement configuration that clients receive."""
     clients: list[Client] = field(default_factory=list)
-    """Those that are to be told where bookies stand."""
+    """Clients that learn when bookies change racks."""
     relocated: Callable[[], None] = lambda: None
-    """Called when a bookie stands in another rack."""
+    """Called when a bookie was moved to another rack."""
     rack_lost: Callable[[str], None] = lambda rack: None
-    """Called before all bookies of a rack lose their power."""
+    """Called before all bookies of a rack lose power."""
     bit_rot: dict[str, list[BitRot]] = field(default_factory=dict)
-    """The bits that flipped, by bookie, the oldest first."""
+    """The bits that flipped on each bookie, oldest first."""
     wiped: set[str] = field(default_factory=set)
-    """Bookies whose disks are empty now, which must not start."""
+    """Bookies whose disks were wiped and which must not start."""
     formatted: set[str] = field(default_factory=set)
     """Bookies that have had a cookie."""
     lossy: set[str] = field(default_factory=set)
-    """Bookies that have lost a data directory for good, with others or an empty one in its place:
-    they may know that they have lost something."""
+    """Bookies that have lost a data directory for good.
+
+    They have other directories or an empty one in its place, and may report lost data.
+    """
     outdated: set[str] = field(default_factory=set)
-    """Bookies that have a disk which was replaced in the place of the one that replaced it, and
-    must not start."""
+    """Bookies with a replaced disk in place of its replacement, which must not start."""
     flipped: bool = False
-    """Whether the network changed bytes."""
+    """Whether the network has changed bytes."""
     uneven: bool = False
-    """Each route between a client and a bookie has a delay of its own."""
+    """Whether each route between a client and a bookie has its own delay."""
     starts: int = 0
     completed_starts: Counter[str] = field(default_factory=Counter)
     """The number of times that each bookie has started to serve."""
@@ -141,14 +143,17 @@ class World:
     index_caches: IndexCaches = field(default_factory=IndexCaches)
     slow_starts: SlowStarts = field(default_factory=SlowStarts)
     sessions: dict[str, MemoryStore] = field(default_factory=dict)
-    """Of clients that keep something ephemeral: it goes when they die."""
+    """The sessions of clients that own ephemeral nodes, which end when the client dies."""
     started: Callable[[str, Bookie], Awaitable[None]] = _nothing
-    """Awaited when a bookie has started, on its node."""
+    """Awaited on the bookie's node when a bookie has started."""
     _starting: dict[str, SimTask[None]] = field(default_factory=dict)
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
-        """Each bookie has so many data directories. `limits` are those of `SimulatedLoop`."""
+        """Create a world in which each bookie has this number of data directories.
+
+        `limits` are those of `SimulatedLoop`.
+        """
         loop = SimulatedLoop(seed, **limits)  # type: ignore[arg-type]
         trace = Trace(loop.time)
         network = SimNetwork(loop, loop.derive("network"), trace=trace)
@@ -166,8 +171,10 @@ class World:
     # -- bookies ------------------------------------------------------------------------------
 
     async def start(self, name: str, config: BookieConfig = BOOKIE_CONFIG) -> bool:
-        """Start a bookie that does not run. False if it died meanwhile; what `Bookie.start` raises
-        if it could not start, and then it is dead."""
+        """Start a bookie that does not run, and return False if it died meanwhile.
+
+        If `Bookie.start` raises, the bookie is dead, and the error is raised here.
+        """
         assert name not in self.bookies, f"{name} runs already"
         host = self.network.node(name)
         self._starting[name] = task = host.node.create_task(self._serve(name, host, config))
@@ -177,7 +184,7 @@ class World:
             self.kill(name)
             raise
         finally:
-            if self._starting.get(name) is task:  # and not the next, of one that has died
+            if self._starting.get(name) is task:  # A later start may have replaced this one.
                 del self._starting[name]
 
     async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
@@ -209,14 +216,14 @@ class World:
         self.bookies[name] = bookie
         self.claims.watch(bookie_id(name), bookie.store)
         await bookie.start()
-        # As the program does: a bookie that cannot go on ends.
+        # Like the program, end a bookie that cannot continue.
         bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
         self.formatted.add(name)
         self.completed_starts[name] += 1
         await self.started(name, bookie)
 
     def retired(self, name: str) -> bool:
-        """Whether the bookie was decommissioned: it must not start again."""
+        """Return whether the bookie was decommissioned and must not start again."""
         return name in self.formatted and bookie_id(name) not in self.cluster.cookies
 
     def _gave_up(self, name: str, bookie: Bookie) -> None:
@@ -225,7 +232,7 @@ class World:
             self.kill(name)
 
     async def stop(self, name: str) -> bool:
-        """Stop a bookie as SIGTERM does. False if it died meanwhile."""
+        """Stop a bookie as SIGTERM does. Return False if it died meanwhile."""
         host, bookie = self.network.node(name), self.bookies[name]
         stopped = await self.until_dead(host.node, host.node.create_task(bookie.stop()))
         if stopped and self.bookies.get(name) is bookie:
@@ -235,23 +242,25 @@ class World:
         return stopped
 
     def stop_start(self, name: str) -> None:
-        """The same for one that still starts: `start` raises `CancelledError`."""
+        """Stop a bookie that is starting. Its `start` raises `CancelledError`."""
         self.trace.record(name, "stop while it starts")
         self._starting[name].cancel()
 
     def starts_now(self, name: str) -> bool:
-        """Whether the bookie is on its way up: it is one of `bookies`."""
+        """Return whether the bookie is starting and already among `bookies`."""
         return name in self._starting and name in self.bookies
 
     def kill(self, name: str, *, session_left_s: float = 0.0) -> None:
-        """End the process alone: what it wrote is still in the page cache. Its metadata session
-        lives on for a while."""
+        """End only the process: what it wrote stays in the page cache.
+
+        Its metadata session lives for `session_left_s`.
+        """
         self.trace.record(name, "kill")
         self._leave(name, session_left_s)
         self._end(name)
 
     def crash(self, name: str, *, session_left_s: float = 0.0) -> None:
-        """Power loss: the process is gone, and so is what was not synced."""
+        """Lose power: the process ends, and what was not synced may be lost."""
         self.trace.record(name, "crash")
         self._leave(name, session_left_s)
         self.network.kill(name)
@@ -259,8 +268,10 @@ class World:
             disk.crash()
 
     def crash_in_write(self, name: str, operations: int, struck: SimDisk | None = None) -> None:
-        """Power loss in the place of the n-th operation from now that changes the disk `struck`:
-        one of the bookie's where none is named."""
+        """Lose power in place of the n-th future operation that changes the disk `struck`.
+
+        If `struck` is None, one of the bookie's disks is chosen.
+        """
 
         def then() -> None:
             self.trace.record(name, "crash in write")
@@ -280,11 +291,11 @@ class World:
             disk.kill()
 
     def disks_of(self, name: str) -> list[SimDisk]:
-        """Of all data directories."""
+        """Return the disks of all data directories."""
         return [self.disks[name], *self.more_disks.get(name, ())]
 
     def exchange(self, name: str, one: SimDisk, other: SimDisk) -> None:
-        """A bookie that is down has another disk in the place of one of its own."""
+        """Replace one disk of a stopped bookie by another."""
         if self.disks[name] is one:
             self.disks[name] = other
         else:
@@ -292,23 +303,23 @@ class World:
             more[more.index(one)] = other
 
     def add_disk(self, name: str, disk: SimDisk) -> None:
-        """A bookie that is down has one disk more."""
+        """Add a disk to a stopped bookie."""
         self.more_disks.setdefault(name, []).append(disk)
 
     def drop_disk(self, name: str, disk: SimDisk) -> None:
-        """A bookie that is down, and has others, has this disk no more."""
+        """Remove this disk from a stopped bookie that has others."""
         disks = [one for one in self.disks_of(name) if one is not disk]
         self.disks[name], self.more_disks[name] = disks[0], disks[1:]
 
     def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
-        """Of a bookie that is down, the index cache is one that it had before, if there is room."""
+        """Restore an earlier index cache of a stopped bookie, if there is space."""
         try:
             self.index_caches.put_back(disk, chance)
         except OSError as error:
             self.trace.record("nemesis", "no index put back", disk=disk.path, error=str(error))
 
     def misses_a_directory(self, name: str) -> bool:
-        """Whether this bookie runs without one of its data directories."""
+        """Return whether this bookie runs without one of its data directories."""
         bookie = self.bookies.get(name)
         if bookie is None or not bookie.recovered:
             return False
@@ -333,14 +344,14 @@ class World:
         store.expire_session(back=False)
 
     def expire_session(self, name: str) -> None:
-        """The bookie runs on; its session ends, and another begins."""
+        """End the session of a running bookie, which then begins another."""
         store = self.bookies[name].metadata
         assert isinstance(store, MemoryStore)
         self.trace.record(name, "session expired")
         store.expire_session()
 
     def end_session_of(self, client: str, session_left_s: float) -> None:
-        """A client has died."""
+        """End the session of a client that has died."""
         if (store := self.sessions.pop(client, None)) is not None:
             expire = self._expire_for_good
             self.loop.call_later(
@@ -348,7 +359,7 @@ class World:
             )
 
     async def until_dead(self, node: Node, task: SimTask[None]) -> bool:
-        """Whether the node lived until its task was done. Raises what that raises."""
+        """Return whether the node lived until its task was done. Errors of the task are raised."""
         while not task.done() and not node.dead:
             await asyncio.wait([task], timeout=NODE_POLL_S)
         if node.dead:
@@ -359,7 +370,10 @@ class World:
     # -- clients ------------------------------------------------------------------------------
 
     def client(self, name: str, config: ClientConfig = CLIENT_CONFIG) -> Client:
-        """To be used on the node of that name, where it is to be paused or killed with it."""
+        """Return a client for the node of that name.
+
+        Use it on that node if it is to be paused or killed with it.
+        """
         if self.uneven:
             self._lay_routes(name)
         if self.racks:
@@ -376,8 +390,7 @@ class World:
         return client
 
     def relocate(self, amount: float) -> None:
-        """A bookie stands in another rack from now on, and every client knows it. No rack is left
-        without a bookie."""
+        """Move a bookie to another rack, and tell every client. No rack becomes empty."""
         stand = list(self.racks.values())
         movable = [bookie for bookie, rack in self.racks.items() if stand.count(rack) > 1]
         if not movable or len(set(stand)) < 2:
@@ -406,7 +419,7 @@ class World:
         return SimClock(self.loop, skew_ms=int(skew))
 
     def metadata_store(self, name: str) -> MemoryStore:
-        """As this client reaches it."""
+        """Return a store with the delays and failures of this client's connection."""
         return MemoryStore(self.cluster, hook=self._hook(name))
 
     def _hook(self, name: str) -> Hook:

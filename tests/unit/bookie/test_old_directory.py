@@ -297,7 +297,7 @@ def test_a_check_of_the_disk_says_so(place: Place) -> None:
     assert f"directory {new} took its place" in total["old"]
     # A disk can be checked without its cluster.
     done = check("--metadata", f"sqlite:///{place.root}/none/cluster.db")
-    assert (done.exit_code, "the cluster did not say whether" in done.stderr) == (0, True)
+    assert (done.exit_code, "the cluster did not say" in done.stderr) == (0, True)
 
 
 def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_an_id_is_kept_for_the_newest_of_those_given_up(tmp_path: Path) -> None:
     ]
     assert BookieDirectories.decode(found.encode()) == found
     for bad in (b"[]", b"{}", b'{"directories": 1, "given_up": []}', b"x"):
-        with pytest.raises(ValueError, match=r"not a record|Expecting"):
+        with pytest.raises(ValueError, match="not a record|Expecting"):
             BookieDirectories.decode(bad)
     name = begin_lost(RealDisk(tmp_path / "new"), lambda size: b"\1" * size).name
     assert name == "01" * 16

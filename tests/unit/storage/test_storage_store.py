@@ -344,7 +344,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
 def test_a_start_without_any_room_says_so() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no room to begin a segment of 20480 bytes"):
+    with pytest.raises(DiskFullError, match="no space for a new segment of 20480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()
@@ -460,7 +460,7 @@ def test_a_disk_that_fails_at_sealing_is_not_trusted_either() -> None:
     disk_of(box).fail_sync_once(segment_name(box.store.usage()[-2].number))
     box.pump()
     assert len(failures) == 1
-    assert "the disk under" in str(failures[0])
+    assert "the disk of" in str(failures[0])
     for key, entry in box.acknowledged.items():
         assert box.read(*key) == [entry]
 
@@ -525,7 +525,7 @@ def test_a_directory_that_was_not_formatted_is_refused() -> None:
     box = opened()
     disk = sim_disk(9)
     box.store._disk = disk
-    with pytest.raises(StorageError, match="holds no data of a bookie"):
+    with pytest.raises(StorageError, match="is not a data directory of a Quire bookie"):
         box.store.recover()
 
 
