@@ -5,7 +5,7 @@
 | layout  | body                                                                 |
 |---------|----------------------------------------------------------------------|
 | 4, 5... | `CookieFormat` in protobuf's text format, one field per line         |
-| 3       | three lines of text: bookie id, journal directory, ledger directories |
+| 3       | three lines of text: bookie id, journal directory, ledger dirs       |
 | below 3 | too old to be read                                                   |
 
 The layout version is decimal text. The same bytes are in the file VERSION of every directory and in
