@@ -146,16 +146,13 @@ class SqliteFile:
         self._queue = asyncio.Semaphore(QUEUED_CALLS_MAX)
         self._writes: list[_Write] = []
         """The writes of the next commit. The thread takes all of them at once."""
-        """For the next commit; the thread takes them all at once."""
         self._taking = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._presence = OpenFileCheck(self.path)
         self._instance_id: str | None = None
         """The instance id of the cluster, once the file is open."""
-        """The instance id of the cluster, once the file is open."""
         self._next_ledger_id = 0
         """The counter of ledger ids as last read. It never decreases."""
-        """The counter of ledger ids as last read. It never falls."""
         self._closed = False
 
     @classmethod

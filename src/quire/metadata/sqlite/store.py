@@ -489,7 +489,6 @@ class _SqliteRegistration:
         self.held_until: float | None = None
         """The time, on the clock of the event loop, until which another session may keep the id. It
         is None if no other session has it."""
-        """On the loop's clock, since another session was seen to hold the id."""
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
 
     def held(self, timeout_ms: int) -> bool:

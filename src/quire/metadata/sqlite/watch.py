@@ -128,7 +128,6 @@ class Watches:
         self._nodes: set[NodeWatch[Any]] = set()
         self._nodes_mortal = False
         """Whether a watched value may end without a change of the file."""
-        """Whether some node that was seen may end without a change of the file."""
         self._wake = asyncio.Event()
         self._polling = False
 

@@ -99,7 +99,6 @@ class ZooKeeperRegistration:
         self._held_until: float | None = None
         """The time, on the clock of the event loop, until which another session may keep the id. It
         is None if no other session has it."""
-        """On the loop's clock, since another session was seen to hold the id."""
         self._wake = asyncio.Event()
         self._changes: list[asyncio.Future[None]] = []
         self._forget = root.zk.on_connected(self._wake.set)
@@ -107,7 +106,6 @@ class ZooKeeperRegistration:
         self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
         self.withdrawing: asyncio.Task[None] | None = None
         """The task that deletes, after a failed `begin`, what it may have created."""
-        """After a failed `begin`: clears away what it may have made."""
         self._closed = False
 
     @property

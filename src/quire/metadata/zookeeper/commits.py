@@ -136,10 +136,8 @@ class _Commit:
         self._mark: _Mark | None = None
         self._mark_known = True
         """Whether the version of the mark's node is the one that we remember."""
-        """Whether the mark's node has the version that we think it has."""
         self._in_doubt = False
         """Whether an attempt was sent and its response was lost."""
-        """An attempt was sent, and its answer lost."""
 
     def leave_mark(self) -> None:
         """Give the mark back, or delete it if its version is unknown."""

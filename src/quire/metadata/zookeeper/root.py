@@ -53,7 +53,6 @@ class ZooKeeperRoot:
         self._manager: LedgerManager | None = None
         self._instance_id = ""
         """The instance id of the cluster as first read, or '' if it had none."""
-        """The instance id of the cluster, as first read; '' if it had none."""
 
     def __str__(self) -> str:
         return f"zk://{self.zk.servers}{self.path}"
