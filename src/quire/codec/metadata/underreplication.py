@@ -126,7 +126,7 @@ def check_layout(data: bytes) -> None:
     """
     found = parse_text(data, LedgerRereplicationLayoutFormat(), allow_unknown=True)
     if (found.type, found.version) != (_LAYOUT_TYPE, _LAYOUT_VERSION):
-        raise ValueError(f"the layout is {found.type} version {found.version}, which is not known")
+        raise ValueError(f"it has the type {found.type} and version {found.version}")
 
 
 def checked_value(at_ms: int) -> bytes:
