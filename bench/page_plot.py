@@ -30,7 +30,7 @@ ROW = re.compile(
 
 WIDTH = 640
 LEFT, RIGHT = 24, 545
-"""Where the bars begin, and where a bar of the largest ratio ends."""
+"""The x coordinates where bars begin and where the bar of the largest ratio ends."""
 TOP = 96
 ROW_HEIGHT = 60
 TICKS = (1, 2, 5, 10, 20)
