@@ -180,7 +180,7 @@ async def a_rack_is_missing(world: World) -> None:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
         await writer.append(b"first")
         world.kill("bookie-2")
-        with pytest.raises(NotEnoughBookiesError, match="in the place of bookie-2:3181"):
+        with pytest.raises(NotEnoughBookiesError, match="instead of bookie-2:3181"):
             await writer.append(b"second")
         # Recovery takes what there is: nothing is acknowledged by it.
         reader = await client.open_ledger(writer.ledger_id, recover=True)
