@@ -37,16 +37,28 @@ LOADED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?((?:https?:)?//[^\"'\s>]+)"
     r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preload|preconnect))[^>]*\bhref=[\"']?((?:https?:)?//[^\"'\s>]+)"
 )
+INHERITED = "    options:\n      inherited_members: true"
+"""Handles inherit most of their methods from classes that are not public."""
+COLUMNS = 76
+"""The width of a line of help that a page shows without scrolling."""
 FENCED = re.compile(r"^( *)(```).*?^ *\2[^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 MODULES = {
-    "python": ("Python", "quire", "What programs import from `quire`.", ("quire.errors",)),
-    "blocking": ("Python without await", "quire.blocking", "The names of `quire.blocking`.", ()),
-    "streams": ("Streams in Python", "quire.streams", "What is in `quire.streams`.", ()),
-    "spark": ("Spark in Python", "quire.spark", "What is in `quire.spark`.", ()),
-    "testing": ("Testing", "quire.testing", "For tests of programs that use Quire.", ()),
+    "python": (
+        "quire",
+        "quire",
+        "Programs import these names from `quire`.",
+        ("quire.errors", "quire.blocking"),
+    ),
+    "blocking": ("quire.blocking", "quire.blocking", "The API without `await`.", ()),
+    "streams": ("quire.streams", "quire.streams", "Streams, positions and objects.", ()),
+    "spark": ("quire.spark", "quire.spark", "Helpers for sessions of Spark.", ()),
+    "testing": ("quire.testing", "quire.testing", "For tests of programs that use Quire.", ()),
 }
 """For each page of the reference: title, package, first line, and names with another page."""
+
+FIRST = ("connect", "Client", "LedgerWriter", "LedgerReader", "CallerIdWriter", "Entry", "EntryRun")
+"""The names that a reader looks for first. The others follow in the order of `__all__`."""
 
 
 class ListsAsOnGitHub(Extension):
@@ -93,7 +105,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page(f"reference/{name}.md", "\n".join(module_page(title, package, words, apart)))
     page(
         "reference/errors.md",
-        "# Errors\n\n::: quire.errors\n    options:\n      show_root_heading: false\n"
+        "# quire.errors\n\n::: quire.errors\n    options:\n      show_root_heading: false\n"
         "      show_root_toc_entry: false\n",
     )
     page("reference/options.md", "\n".join(options_page()))
@@ -177,13 +189,15 @@ def module_page(title: str, package: str, words: str, apart: tuple[str, ...]) ->
     yield from (f"# {title}", "", words, "")
     for name in public_names(tree):
         if f"{package}.{name}" not in apart:
-            yield from (f"::: {package}.{name}", "")
+            yield from (f"::: {package}.{name}", INHERITED, "")
 
 
 def public_names(tree: ast.Module) -> list[str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
-            return list(ast.literal_eval(node.value))
+            names = list(ast.literal_eval(node.value))
+            first = [name for name in FIRST if name in names]
+            return first + [name for name in names if name not in first]
     raise SystemExit("a package of the reference has no __all__")
 
 
@@ -197,8 +211,7 @@ def options_page() -> Iterator[str]:
 
 
 def commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
-    context.max_content_width = 100
-    context.terminal_width = 100
+    context.max_content_width = context.terminal_width = COLUMNS
     command = context.command
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -1,8 +1,8 @@
-"""Makes Spark find `format("quire")` by itself.
+"""The package by which Spark finds `format("quire")` without registration.
 
-Spark imports every top-level module named pyspark_* when it looks for data sources, and a single
-one that raises hides them all. So nothing is imported here until Spark asks for `DefaultSource`,
-and whatever goes wrong then means that there is none.
+Spark imports every top-level module named pyspark_* when it looks for data sources. If one of them
+raises, Spark finds none. This module therefore imports nothing until Spark asks for
+`DefaultSource`. If the import then fails, the module has no such attribute.
 """
 
 from __future__ import annotations

@@ -644,7 +644,7 @@ def test_a_server_that_ends_by_itself(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(StartError, match=r'pip install "quire\[spark\]"'):
+        with pytest.raises(StartError, match=r'pip install "quire-log\[spark\]"'):
             ZooKeeperServer(tmp_path).start()
     with monkeypatch.context() as patched:
         patched.setattr(zookeeper_server.shutil, "which", lambda name, **options: None)

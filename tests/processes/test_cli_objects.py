@@ -103,7 +103,7 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
     assert names("--after", "a/2") == ["file", "ä"]
     lines = quire("object", "list", "ä", "--bucket", "own", "--json").ok().splitlines()
     assert [json.loads(line) for line in lines] == [show(quire, "ä", "--bucket", "own")]
-    quire("object", "put", "file", "ä", "--bucket", "own").fails(1, "'ä' exists already")
+    quire("object", "put", "file", "ä", "--bucket", "own").fails(1, "'ä' already exists")
     second = put("ä", b"two", "--replace")
     assert quire("object", "get", "ä", "--bucket", "own").ok() == b"two"
     assert str(first) not in ledgers(quire)

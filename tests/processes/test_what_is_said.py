@@ -159,7 +159,7 @@ def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
 def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
     said = watched.told(
         f"{lost.id} is not registered",
-        risk=rf"^{ledgers} ledgers? of 3 lack",
+        risk=rf"^{ledgers} of 3 ledgers lack",
         doing=rf"^The auditor healer waits [1-9]\d* s more for {lost.id}",
         next=f"quire bookie recover {lost.id}$",
     )
@@ -187,7 +187,7 @@ def _its_replica_is_missing(watched: Watched, lost: BookieProcess, ledger_id: in
 def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
     """Nobody waits for several: what can be copied is, at once."""
     said = watched.told(
-        "All of /rack1 is gone", risk="ledgers? of 3 lack|^No ledger", doing="repair|copied"
+        "All bookies of /rack1 are gone", risk="of 3 ledgers lack|^No ledger", doing="repair|copied"
     )
     assert all(one.id in said["what"] for one in lost)
     assert "quire autorecovery trigger" in said["next"]
@@ -222,14 +222,14 @@ def test_a_disk_fills(tmp_path: Path) -> None:
             said = watched.told(
                 "small is read-only",
                 what=rf"its disk is full \({directory}\)",
-                risk="^Nothing that is stored is lost",
-                doing="takes entries again as soon as there is room",
+                risk="^No stored entry is lost",
+                doing="accepts entries again when there is room",
                 next=f"^quire bookie explain space {directory}$",
             )
             text = seen(watched.explain, right=lambda text: directory in text)
             assert said["risk"] in text
             assert said["next"] in text
-            assert "No bookie takes entries" in text
+            assert "No bookie accepts entries" in text
             address = http_of(watched, "small")
             assert metric(address, "bookie_SERVER_STATUS") == 0
             assert metric(address, "quire_storage_writable") == 0
@@ -290,10 +290,10 @@ def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> 
             lambda page=page: watched.get(f"/api/v1/quire/{page}"), right=lambda one: one[0] == 503
         )
         assert found["error"]["kind"] == "MetadataUnavailableError"
-        assert "Open ledgers are written and read meanwhile" in found["error"]["remedy"], status
+        assert "Open ledgers can still be written and read" in found["error"]["remedy"], status
     assert uri in found["error"]["what"]
     assert watched.metric("quire_metadata_reachable") == 0
     assert text_of(f"{watched.url}/heartbeat") == "OK\n"
     done = watched.run("explain")
-    done.fails(1, "ZooKeeper", "Open ledgers are written and read meanwhile")
+    done.fails(1, "ZooKeeper", "Open ledgers can still be written and read")
     return done

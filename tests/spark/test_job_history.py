@@ -261,12 +261,12 @@ def test_missing_parts(
     streams.truncate(name, DLSN(2, 0, 0))
     move()
     assert [value for *_, value in ordered(frame())] == numbered(100, 300)
-    with pytest.raises(StreamGapError, match="1:5:0 to before 2:0:0 are truncated"):
+    with pytest.raises(StreamGapError, match="1:5:0 to just before 2:0:0 are truncated"):
         frame(start="1:5:0")
     assert frame(start="1:5:0", fail_on_data_loss=False).count() == 200
     append(streams, name, numbered(300, 500), segments=2)
     streams.truncate(name, DLSN(5, 0, 0))
-    with pytest.raises(StreamGapError, match="4:0:0 to before 5:0:0 are truncated"):
+    with pytest.raises(StreamGapError, match="4:0:0 to just before 5:0:0 are truncated"):
         frame()
     assert frame(fail_on_data_loss=False).count() == 300
     assert frame(end="4:0:0").count() == 200

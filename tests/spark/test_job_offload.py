@@ -172,7 +172,7 @@ def test_several_streams(
     }  # fmt: skip
     assert [type(error) for error in result.failed.values()] == [StreamGapError]
     failed = result.as_json()["failed"][f"{name}/c"]
-    assert "records from 1:0:0 to before 2:0:0 are lost, and were not offloaded" in failed
+    assert "records from 1:0:0 to just before 2:0:0 are lost, and were not offloaded" in failed
     assert len(offloaded(target, f"{name}/nested/b")) == 200
     with pytest.raises(NoSuchStreamError, match="matches nothing-\\*"):
         run(streams=["nothing-*"])
@@ -274,14 +274,14 @@ def test_what_is_gone_is_told(
     assert run().records == 300
     append(streams, name, numbered(300, 500), segments=2)
     streams.truncate(name, DLSN(5, 0, 0))
-    with pytest.raises(StreamGapError, match=r"4:0:0 to before 5:0:0 are truncated"):
+    with pytest.raises(StreamGapError, match=r"4:0:0 to just before 5:0:0 are truncated"):
         run(truncate=True)
     assert run(fail_on_data_loss=False).records == 100
     assert [str(gap) for gap in manifest_of(target, name).gaps] == [
-        "records from 4:0:0 to before 5:0:0 are truncated"
+        "records from 4:0:0 to just before 5:0:0 are truncated"
     ]
     read = (spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target))
-    with pytest.raises(StreamGapError, match=r"4:0:0 to before 5:0:0"):
+    with pytest.raises(StreamGapError, match=r"4:0:0 to just before 5:0:0"):
         history(*read)
     assert history(*read, fail_on_data_loss=False).count() == 400
     assert history(*read, start="seq:400").count() == 100
@@ -302,7 +302,7 @@ def test_a_segment_without_its_ledger(
         writer.abandon()
     client.delete_ledger(streams.segments(name)[1].ledger_id)
     append(streams, name, numbered(200, 300))
-    gap = "records from 2:0:0 to before 3:0:0 are lost"
+    gap = "records from 2:0:0 to just before 3:0:0 are lost"
     with pytest.raises(StreamGapError, match=gap):
         run()
     assert run(fail_on_data_loss=False).records == 200
@@ -647,7 +647,7 @@ def test_made_anew_while_it_is_offloaded(
             append(streams, name, numbered(500, 900), segments=4)
 
     monkeypatch.setattr(OffloadClaim, "commit", made_anew)
-    with pytest.raises(NoSuchStreamError, match="another one has its name"):
+    with pytest.raises(NoSuchStreamError, match="another stream has its name"):
         run(truncate=True)
     assert len(facts(streams, name)) == 400
 

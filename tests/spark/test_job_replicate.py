@@ -441,7 +441,7 @@ def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, pa
             write(strange, "s", 0, 10)
         refused = invoke(spark, here, path, *to)
         assert refused.return_value == 1
-        assert refused.stderr.startswith("Error: stream s of the target exists already")
+        assert refused.stderr.startswith("Error: stream s of the target already exists")
 
 
 def test_a_target_without_bookies(

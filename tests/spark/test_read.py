@@ -234,7 +234,7 @@ def test_a_session_that_allows_no_pushdown(
         ({"ledger": 1, "metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
         ({"ledger": 1, "metadata": "ftp://x"}, "ftp"),
         ({"legder": 1}, "unknown option 'legder' for reading. Did you mean 'ledger'?"),
-        ({}, "nothing says what to read"),
+        ({}, "no option selects what to read"),
     ],
 )
 def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], message: str) -> None:

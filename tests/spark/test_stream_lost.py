@@ -22,7 +22,7 @@ from tests.support.spark.streams import append, batches, numbered, rows, stream_
 pytestmark = pytest.mark.spark
 
 LIMIT_S = 60.0
-LOST = "records from 2:0:0 to before 3:0:0 are lost"
+LOST = "records from 2:0:0 to just before 3:0:0 are lost"
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_a_query_within_the_segment(
         lose(client, streams, name, 2)
         writer.abandon()
         append(streams, name, numbered(20, 30))
-        with pytest.raises(StreamGapError, match="from 2:1:0 to before 3:0:0 are lost"):
+        with pytest.raises(StreamGapError, match="from 2:1:0 to just before 3:0:0 are lost"):
             drain(careful, offset, 10)
         offset, found = drain(careless, offset, 10)
         assert found == numbered(20, 30)

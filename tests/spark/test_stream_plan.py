@@ -95,20 +95,20 @@ def test_places(text: str, place: object) -> None:
         ({"streams": "a,,b"}, "it is empty"),
         (
             {"stream": "a", "start": "monday"},
-            "'start': 'monday' is no place in a stream: give earl",
+            "'start': 'monday' is not a place in a stream. Use earl",
         ),
-        ({"stream": "a", "start": '{"b": "latest"}'}, "'b' is none of the streams"),
-        ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is no text"),
-        ({"stream": "a", "start": "{x"}, "is no JSON object"),
+        ({"stream": "a", "start": '{"b": "latest"}'}, "'b' is not one of the streams"),
+        ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is not a text"),
+        ({"stream": "a", "start": "{x"}, "is not a JSON object"),
         ({"stream": "a", "maxTriggerDelay": "5x"}, "'5x' is not a duration: use seconds"),
         ({"stream": "a", "maxRecordsPerTrigger": 0}, "0 is less than 1"),
         (
             {"stream": "a", "columns": "value,offset"},
-            "there is no column 'offset', only stream, se",
+            "there is no column 'offset'. The columns are stream, se",
         ),
         ({"stream": "a", "startingOffsets": "x"}, "unknown option 'startingoffsets'"),
         ({"stream": "a", "maxRecordPerTrigger": 5}, "Did you mean 'maxRecordsPerTrigger'?"),
-        ({"stream": "a", "dataset": "b"}, "'dataset' is of no use for reading streams"),
+        ({"stream": "a", "dataset": "b"}, "'dataset' cannot be used for reading streams"),
         ({"stream": "a", "namespace": "x//y"}, "option 'namespace': 'x//y' cannot be a namespace"),
         ({"stream": "a//b"}, "option 'stream': 'a//b' cannot be the name of a stream"),
         ({"streams": "a,<b>"}, "option 'streams': '<b>' cannot be the name of a stream"),
@@ -121,7 +121,7 @@ def test_options_that_cannot_be(options: dict[str, object], message: str) -> Non
 
 
 def test_a_streaming_query_has_no_end() -> None:
-    with pytest.raises(UsageError, match="'end' is of no use for a streaming query"):
+    with pytest.raises(UsageError, match="'end' cannot be used for a streaming query"):
         parse({"stream": "a", "end": "latest"}, streaming=True)
 
 
@@ -130,9 +130,11 @@ def test_what_is_read() -> None:
     assert reading_kind({"table": "a", "stream": "b"}) == "table"
     assert reading_kind({"ledger": "1"}) == reading_kind({}) == "ledgers"
     assert TableOptions.parse({"metadata": URI, "table": "Lag"}).table == "lag"
-    with pytest.raises(UsageError, match="there is no table 'lags', only ledgers, fragments"):
+    with pytest.raises(
+        UsageError, match=r"there is no table 'lags'\. The tables are ledgers, fragments"
+    ):
         TableOptions.parse({"metadata": URI, "table": "lags"})
-    with pytest.raises(UsageError, match="'stream' is of no use for reading tables"):
+    with pytest.raises(UsageError, match="'stream' cannot be used for reading tables"):
         TableOptions.parse({"metadata": URI, "table": "lag", "stream": "x"})
 
 
@@ -141,8 +143,11 @@ def test_a_schema_that_does_not_fit() -> None:
     assert not tasks.counts
     assert StreamTasks(parse({"stream": "a"}), spark_schema(["stream", "sequence"])).counts
     for field, message in (
-        (StructField("offset", LongType()), "there is no column 'offset', only stream, segment"),
-        (StructField("txid", StringType()), "'txid' is bigint, the schema says string"),
+        (
+            StructField("offset", LongType()),
+            "there is no column 'offset'. The columns are stream, segment",
+        ),
+        (StructField("txid", StringType()), "'txid' is bigint, but the schema says string"),
         (StructField("time", TimestampType(), False), "'time' may be null"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -152,8 +157,8 @@ def test_a_schema_that_does_not_fit() -> None:
 def test_a_streaming_query_on_something_else() -> None:
     """Spark hides what is raised where the reader is made: the first call tells."""
     for options, message in (
-        ({"metadata": URI, "ledger": "7"}, "only streams can be read by a streaming query"),
-        ({"metadata": URI, "stream": "a", "end": "latest"}, "'end' is of no use"),
+        ({"metadata": URI, "ledger": "7"}, "a streaming query can read only streams"),
+        ({"metadata": URI, "stream": "a", "end": "latest"}, "'end' cannot be used"),
         ({"metadata": URI, "stream": "a", "strat": "latest"}, "Did you mean 'start'"),
     ):
         reader = QuireDataSource(options).streamReader(spark_schema(COLUMNS))

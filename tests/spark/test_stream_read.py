@@ -302,10 +302,12 @@ def test_truncation(streams: Namespace, uri: str, name: str) -> None:
     streams.truncate(name, cut)
     assert values(uri, stream=name) == numbered(417, 900)
     early = {"stream": name, "start": "1:0:0"}
-    with pytest.raises(StreamGapError, match=f"stream {name}: records from 1:0:0 to before 2:0:0"):
+    with pytest.raises(
+        StreamGapError, match=f"stream {name}: records from 1:0:0 to just before 2:0:0"
+    ):
         values(uri, **early)
     assert values(uri, **early, failOnDataLoss="false") == numbered(417, 900)
-    with pytest.raises(StreamGapError, match=f"from 2:0:0 to before {cut} are truncated"):
+    with pytest.raises(StreamGapError, match=f"from 2:0:0 to just before {cut} are truncated"):
         values(uri, stream=name, start="2:0:0", end="3:0:0")
 
 
@@ -334,7 +336,7 @@ def test_a_lost_ledger(
     append(streams, name, numbered(0, 300), segments=3)
     client.delete_ledger(streams.segments(name)[1].ledger_id)
     with pytest.raises(
-        StreamGapError, match=f"stream {name}: records from 2:0:0 to before 3:0:0 are lost"
+        StreamGapError, match=f"stream {name}: records from 2:0:0 to just before 3:0:0 are lost"
     ):
         values(uri, stream=name)
     assert values(uri, stream=name, end="2:0:0") == numbered(0, 100)
@@ -372,7 +374,7 @@ def test_one_clear_error_from_spark(streams: Namespace, read: Read) -> None:
         assert message in message_of(caught.value)
     with pytest.raises(PySparkException) as caught:
         read(namespace=NAMESPACE, stream="x").schema("value string").load().collect()
-    assert "column 'value' is binary, the schema says string" in message_of(caught.value)
+    assert "column 'value' is binary, but the schema says string" in message_of(caught.value)
 
 
 # -- bookies that die -------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def test_what_names_the_writer(
         run(numbers(100), "b", name="orders")
     run(numbers(100), "c")
     shutil.copytree(tmp_path / "c", tmp_path / "moved")
-    with pytest.raises(PySparkException, match="Keep the name of the writer as it was"):
+    with pytest.raises(PySparkException, match="Keep the former name of the writer"):
         run(numbers(200), "moved")
     shutil.rmtree(tmp_path / "c")
     with pytest.raises(PySparkException, match="has published up to batch 0 of query"):
@@ -166,7 +166,7 @@ def test_what_names_the_writer(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"txnId": 1}, "option 'txnId' is of no use for writing streams from a query"),
+        ({"txnId": 1}, "option 'txnId' cannot be used for writing streams from a query"),
         ({"writerid_": 1}, "unknown option 'writerid_' for writing streams from a query. Did you"),
         ({"stream": "nowhere"}, "With the option 'createStream' it is made"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),

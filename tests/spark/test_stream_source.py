@@ -350,7 +350,8 @@ def test_truncated_below_the_offset(streams: Namespace, name: str, query: Start)
     running.until(10)
     streams.truncate(name, DLSN(2, 0, 0))
     with pytest.raises(
-        StreamGapError, match=f"stream {name}: records from 1:0:10 to before 2:0:0 are truncated"
+        StreamGapError,
+        match=f"stream {name}: records from 1:0:10 to just before 2:0:0 are truncated",
     ):
         running.trigger()
     careless = query(stream=name, start="1:0:10", failOnDataLoss="false")

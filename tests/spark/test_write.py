@@ -190,7 +190,7 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
     ("options", "message"),
     [
         ({"ackquorom": 2}, "unknown option 'ackquorom' for writing. Did you mean 'ackQuorum'?"),
-        ({"ledger": 2}, "option 'ledger' is of no use for writing"),
+        ({"ledger": 2}, "option 'ledger' cannot be used for writing"),
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
         ({"ensemble": 1}, "ensemble 1 >= writeQuorum 3"),
         ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),

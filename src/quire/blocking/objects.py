@@ -21,10 +21,10 @@ from quire.streams.objects.reader import ObjectReader as AsyncObjectReader
 
 
 class Objects(ContextHandle[AsyncObjects]):
-    """The objects of one bucket of a cluster.
+    """The objects of one bucket of a cluster. `Client.objects` returns it.
 
-    All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
-    the outcome of a change is unknown then.
+    All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
+    says otherwise, the outcome of a change is then unknown.
     """
 
     _what = "bucket {0.bucket}"
@@ -47,22 +47,40 @@ class Objects(ContextHandle[AsyncObjects]):
         ack_quorum: int = DEFAULT_ACK_QUORUM,
         digest: DigestType | str = DigestType.CRC32C,
     ) -> ObjectInfo:
-        """Store all bytes of `source` (see `quire.blocking.handles.Source`) under `name`.
+        """Store an object under a name.
 
-        On return the object is durable, on at least `ack_quorum` bookies, and every later `get`
-        finds it. Before that nobody sees anything of it. Memory is bounded by
+        On return the object is durable on at least `ack_quorum` bookies, and every later `get`
+        finds it. Until then no reader sees any part of it. Memory is bounded by
         `ClientConfig.max_unacked_bytes`, `chunk_bytes` and the largest buffer of the source.
 
-        `replace`: take the place of what has the name, in one step, and delete its ledger; who
-        reads the old version may go on for a while (see `ObjectReader`). A function is asked about
-        what is there, in the moment in which it is replaced. Without it, or where it says no,
-        ObjectExistsError, before anything is written where the object is there at the beginning.
+        After an error, the object was not stored unless the outcome is unknown. Its ledger is
+        deleted, or left for `sweep`. If the call is interrupted, or after MetadataUnavailableError,
+        the object is either stored completely or not at all.
 
-        Raises UsageError for a bad name, size or metadata; what `create_ledger` and `append` raise,
-        and what the source raises: then the object is not there and its ledger is deleted, or left
-        for `sweep`. NoSuchLedgerError when a sweep has taken the ledger (its age limit was shorter
-        than this put). If cancelled, or after MetadataUnavailableError, the object is there as a
-        whole or not at all.
+        Args:
+            name: The name of the object.
+            source: The bytes of the object (see `quire.blocking.handles.Source`).
+            replace: Whether to replace an object that has this name, in one step, and delete its
+                ledger. A function receives the object that would be replaced, and decides. Readers
+                of the old version may continue for a while (see `ObjectReader`).
+            metadata: Text that is stored with the object, by key.
+            chunk_bytes: The size of the chunks in which the object is stored, in bytes.
+            ensemble_size: The number of bookies over which the chunks are spread.
+            write_quorum: The number of bookies that store each chunk.
+            ack_quorum: The number of bookies that must have fsynced a chunk.
+            digest: The digest of the chunks.
+
+        Returns:
+            The stored object.
+
+        Raises:
+            ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
+                changed. If the object exists when the call begins, nothing is written.
+            UsageError: A name, size or metadata value is not valid.
+            NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
+                this put. The object was not stored.
+            QuireError: The ledger could not be created or written. See `Client.create_ledger` and
+                `LedgerWriter.append`.
         """
         return call(
             self.aio.put(
@@ -79,94 +97,183 @@ class Objects(ContextHandle[AsyncObjects]):
         )
 
     def info(self, name: str) -> ObjectInfo:
-        """What is known of the object now. Raises NoSuchObjectError, MetadataError when it cannot
-        be understood. Interrupting this call is safe.
+        """Return what is known of an object without reading it. Interrupting this call is safe.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            The name, size, digest and metadata of the present version.
+
+        Raises:
+            NoSuchObjectError: There is no object with this name.
+            MetadataError: The head of the object cannot be decoded.
         """
         return call(self.aio.info(name))
 
     def get(self, name: str) -> ObjectReader:
-        """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Interrupting
-        this call is safe. The reader stays with this version, see there.
+        """Open the present version of an object for reading. Interrupting this call is safe.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            A reader of this version. Use it with `with`, or close it.
+
+        Raises:
+            NoSuchObjectError: There is no object with this name.
+            ObjectDamagedError: The ledger of the object is gone or does not match the object.
+            MetadataError: The head of the object cannot be decoded.
         """
         return ObjectReader(call(self.aio.get(name)))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects whose names begin with `prefix` and come after `after`, sorted by code
-        points.
+        """Yield the objects with a common prefix, sorted by code points.
 
-        They are read in pages, so memory is bounded. Objects that are put or deleted meanwhile may
-        be missing or not. Cancel-safe: continue after the last name. Objects that cannot be decoded
-        are left out. They are named in the MetadataError that ends the listing after all the
-        others.
+        Objects are read in pages, so memory is bounded. Objects that are put or deleted meanwhile
+        may or may not be included. Interrupting is safe: continue after the last name.
+
+        Args:
+            prefix: Yield only objects whose names begin with this text.
+            after: Yield only objects whose names sort after this one.
+
+        Yields:
+            The objects.
+
+        Raises:
+            MetadataError: Some objects cannot be decoded. The error names them, and is raised after
+                all other objects were yielded.
         """
         return chain.from_iterable(self.pages(prefix, after=after))
 
     def pages(self, prefix: str = "", *, after: str = "") -> Iterator[builtins.list[ObjectInfo]]:
-        """As `list`, some (at most 100) at a time."""
+        """Yield the objects with a common prefix in pages of up to 100.
+
+        Args:
+            prefix: As for `list`.
+            after: As for `list`.
+
+        Yields:
+            A page of objects.
+
+        Raises:
+            MetadataError: As for `list`.
+        """
         return iterate(self.aio.pages(prefix, after=after))
 
     def delete(self, name: str) -> bool:
-        """Delete the object and its ledger; whether there was one (a missing one is success). On
-        return no `get` finds it; bookies free its space at their next garbage collection. Where the
-        ledger could not be deleted it is left for `sweep`. Safe to call again; cancel-safe.
+        """Delete an object and its ledger. Deleting an object that does not exist succeeds.
+
+        On return no `get` finds the object. Bookies free its space at their next garbage
+        collection. If the ledger cannot be deleted, it is left for `sweep`. Calling this again is
+        safe. If the call is interrupted, the object may or may not have been deleted.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            Whether the object existed.
         """
         return call(self.aio.delete(name))
 
     def orphans(self, older_than_s: float, *, first: int = 0) -> Iterator[Orphan]:
-        """Return the ledgers that were written for objects of this bucket, are older than the
-        limit, and belong to no object now.
+        """Yield the ledgers that were written for objects of this bucket and belong to no object.
 
-        They were left by puts that died, or that are still in progress. Reads the metadata of every
-        ledger from `first` on. Ledgers without a creation time are not found. Ledgers and objects
-        that cannot be read are skipped, and a warning in the log names them. A ledger that was
-        written for such an object is not returned: the object may name it.
+        Orphans are left by puts that died, and the ledgers of puts that are in progress look the
+        same. The call reads the metadata of every ledger from `first` on. It does not find ledgers
+        without a creation time. Ledgers and objects that cannot be read are skipped, and a warning
+        in the log names them. A ledger that was written for such an object is not an orphan,
+        because the object may name it.
+
+        Args:
+            older_than_s: Yield only ledgers that are older than this, in seconds.
+            first: The id of the first ledger to look at.
+
+        Yields:
+            The orphans.
         """
         return iterate(self.aio.orphans(older_than_s, first=first))
 
     def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
-        """Delete the `orphans`, and return their ids.
+        """Delete the orphans of this bucket. See `orphans`.
 
-        The age limit must be longer than the longest put. A put whose ledger is swept fails; it
-        never publishes an object without bytes. Safe to call again, and while others put; if
-        cancelled, the next call continues. Raises CollectionOffError or MetadataWentBackError if
-        nothing may be deleted according to this metadata store.
+        The age limit must be longer than the longest put. A put whose ledger is swept fails. It
+        never publishes an object without bytes. Calling this again is safe, also while others put
+        objects. If the call is interrupted, the next call continues.
+
+        Args:
+            older_than_s: Delete only ledgers that are older than this, in seconds.
+            first: The id of the first ledger to look at.
+
+        Returns:
+            The ids of the ledgers that were deleted.
+
+        Raises:
+            CollectionOffError: The metadata store forbids deletions.
+            MetadataWentBackError: The metadata store holds an older state than before, so nothing
+                may be deleted.
         """
         return call(self.aio.sweep(older_than_s, first=first))
 
 
 class ObjectReader(ContextHandle[AsyncObjectReader]):
-    """Reads one version of an object. Made by `Objects.get`; use as `with`, or call `close`.
+    """A reader of one version of an object. `Objects.get` opens it.
 
-    The version that was found is read, whatever happens to the name. When it is replaced or
-    deleted its ledger goes: reads go on as long as bookies have not freed it (their
-    `gc_interval_s`), and then raise NoSuchObjectError. They never give bytes of another version.
+    The reader always reads the version that it found. When that version is replaced or deleted, its
+    ledger is deleted. Reads continue until the bookies have freed the ledger (their
+    `gc_interval_s`), and then raise NoSuchObjectError. A read never returns bytes of another
+    version.
+
+    Use it with `with`, or call `close`.
     """
 
     _what = "the reader of object {0.info.name}"
 
     @property
     def info(self) -> ObjectInfo:
-        """What is known of this version."""
+        """The name, size, digest and metadata of this version."""
         return self._opened.info
 
     def read(self, first_byte: int = 0, size: int | None = None) -> Iterator[bytes]:
-        """`size` bytes from `first_byte` on (None, or too many: up to the end), in pieces. Only the
-        chunks that hold them are read.
+        """Yield a range of the object's bytes, in pieces.
 
-        Every chunk is checked against its digest. A read of the whole object is also checked
-        against its SHA-256: where that differs, ObjectDamagedError is raised in place of the last
-        piece. So is a chunk of the wrong size. Further raises UsageError for a bad range,
-        NoSuchObjectError when this version was deleted, ReadError (outcome unknown) when no replica
-        of a chunk could be read, DigestError when all of them are damaged. Interrupting this call
-        is safe. Memory is bounded by `ClientConfig.read_windows`.
+        Only the chunks that hold the range are read. Every chunk is checked against its digest. A
+        read of the whole object is also checked against its SHA-256, and fails before the last
+        piece if that differs. Interrupting is safe. Memory is bounded by
+        `ClientConfig.read_windows`.
+
+        Args:
+            first_byte: The offset of the first byte.
+            size: The number of bytes. None, or a larger number than remains, reads to the end.
+
+        Yields:
+            The next bytes of the range.
+
+        Raises:
+            UsageError: The range is not valid, or the reader is closed.
+            ObjectDamagedError: The SHA-256 differs, or a chunk has the wrong size.
+            NoSuchObjectError: This version was deleted or replaced.
+            ReadError: No replica of a chunk could be read. It is unknown whether the chunk exists.
+            DigestError: All replicas of a chunk are damaged.
         """
         return iterate(self.aio.read(first_byte, size))
 
     def read_all(self, first_byte: int = 0, size: int | None = None) -> bytes:
-        """As `read`, in one: the whole range is held in memory."""
+        """Return a range of the object's bytes. The whole range is held in memory.
+
+        Args:
+            first_byte: The offset of the first byte.
+            size: The number of bytes. None, or a larger number than remains, reads to the end.
+
+        Returns:
+            The bytes.
+
+        Raises:
+            QuireError: See `read`.
+        """
         return call(self.aio.read_all(first_byte, size))
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads after this raise UsageError."""
+        """Close the reader. Nothing is held on bookies, and later reads raise UsageError."""
         if self._leave():
             run(self._opened.close)

@@ -19,9 +19,9 @@ from quire.streams.statemachine.state_machine import ResultT, StateMachine
 
 
 class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
-    """The replica that takes commands. Made by `Client.state_machine`.
+    """The replica that executes commands. `Client.state_machine` opens it.
 
-    Use as `with`, or call `close`.
+    Use it with `with`, or call `close`.
     """
 
     _what = "the leader of state machine {0.name}"
@@ -38,7 +38,7 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
 
     @property
     def applied(self) -> int:
-        """The number of commands so far, those that a snapshot stands for included."""
+        """The number of commands that were applied, including those that a snapshot contains."""
         return self._opened.applied
 
     @property
@@ -47,35 +47,63 @@ class Leader(ContextHandle[AsyncLeader[ResultT]], Generic[ResultT]):
         return self._opened.closed
 
     def execute(self, command: bytes) -> ResultT:
-        """Append the command, wait until it is durable on the ack quorum, apply it; what `apply`
-        returned, or raised.
+        """Append a command, wait until it is durable on an ack quorum, and apply it.
 
-        Raises UsageError for an empty command (nothing happened); StreamFencedError when another
-        leader has come, and what an append raises: the command may or may not be applied by the
-        next leader. If cancelled, it may still be applied.
+        If the call is interrupted, the command may still be applied.
+
+        Args:
+            command: The command, which must not be empty.
+
+        Returns:
+            The value that the machine's `apply` returned.
+
+        Raises:
+            UsageError: The command is empty. Nothing was done.
+            StreamFencedError: Another leader took over. The outcome is unknown: the next leader may
+                or may not apply the command.
+            QuireError: The command could not be appended. See `StreamWriter.append`.
+            Exception: The error that the machine's `apply` raised.
         """
         return call(self.aio.execute(command))
 
     def confirm(self) -> None:
-        """Prove that this is the leader still: all that was ever acknowledged by any leader is
-        applied when this returns. For reads that must not be stale. Raises as `execute`.
+        """Prove that this is still the leader. Call it before a read that must not be stale.
+
+        On return, every command that any leader ever acknowledged is applied here. Interrupting
+        this call is safe.
+
+        Raises:
+            QuireError: This is no longer the leader, or that cannot be determined. See `execute`.
         """
         call(self.aio.confirm())
 
     def snapshot(self) -> None:
-        """Keep the state as it is now, and truncate the commands before it. Durable on return."""
+        """Store the present state, and truncate the commands before it.
+
+        The snapshot is durable on return. If the call is interrupted, it may or may not have been
+        stored, and nothing is lost.
+
+        Raises:
+            StreamFencedError: Another leader took over, or has taken a newer snapshot.
+            QuireError: The snapshot could not be stored. See `Objects.put`.
+        """
         call(self.aio.snapshot())
 
     def close(self) -> None:
-        """Wait for the commands under way, then close the stream's segment. Raises what ended the
-        leader, if anything did.
+        """Wait for the commands in progress, and complete the stream's segment.
+
+        Calling this again is safe.
+
+        Raises:
+            QuireError: The error that ended the leader, if there was one.
         """
         call(self.aio.close())
 
 
 class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
-    """A replica that applies what leaders have executed, as it comes. Made by
-    `Client.state_machine(follow=True)`.
+    """A replica that applies the commands of the leaders as they come.
+
+    `Client.state_machine(..., follow=True)` opens it. Use it with `with`, or call `close`.
     """
 
     _what = "the follower of state machine {0.name}"
@@ -92,7 +120,7 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
 
     @property
     def applied(self) -> int:
-        """The number of commands so far, those that a snapshot stands for included."""
+        """The number of commands that were applied, including those that a snapshot contains."""
         return self._opened.applied
 
     @property
@@ -102,11 +130,18 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
 
     @property
     def failure(self) -> QuireError | None:
-        """The error that ended it, if one did."""
+        """The error that ended the follower, or None."""
         return self._opened.failure
 
     def wait_applied(self, count: int) -> None:
-        """Until so many commands (`Leader.applied`) are applied here. Raises what ended it."""
+        """Wait until a number of commands is applied here. Interrupting this call is safe.
+
+        Args:
+            count: The number of commands, such as `Leader.applied`.
+
+        Raises:
+            QuireError: The error that ended the follower before that.
+        """
         call(self.aio.wait_applied(count))
 
     def close(self) -> None:
@@ -115,36 +150,83 @@ class Follower(ContextHandle[AsyncFollower[ResultT]], Generic[ResultT]):
 
 
 class DurableDict(ContextHandle[AsyncDurableDict], Mapping[str, Any]):
-    """A dictionary that survives. Made by `Client.durable_dict`.
+    """A dictionary whose changes are durable. `Client.durable_dict` opens it.
 
-    Reading is from memory, and gives copies of values: a list that the caller changes is stored
-    only when it is given to `set`. Calls that change the dictionary are durable when they return,
-    and raise what `Leader.execute` raises. Use as `with`, or call `close`.
+    Reads are served from memory and return copies of the values. A change to a returned list or
+    dictionary is therefore stored only when it is passed to `set`. Calls that change the dictionary
+    are durable when they return.
+
+    Use it with `with`, or call `close`.
     """
 
     _what = "the dictionary {0.leader.name}"
 
     @property
     def leader(self) -> Leader[bool]:
-        """The leader of the state machine behind it."""
+        """The leader of the state machine that holds the dictionary."""
         return Leader(self._opened.leader)
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return. Raises ArgumentTypeError for a key that is not text
-        and for a value that JSON does not know: nothing was changed.
+        """Set the value of a key. The change is durable on return.
+
+        If the call is interrupted, the change may still be made.
+
+        Args:
+            key: The key.
+            value: A value that JSON can represent.
+
+        Raises:
+            ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
+                changed.
+            QuireError: The command failed. See `Leader.execute`.
         """
         call(self.aio.set(key, value))
 
     def delete(self, key: str) -> bool:
-        """Whether it was there."""
+        """Delete a key. The change is durable on return.
+
+        If the call is interrupted, the change may still be made.
+
+        Args:
+            key: The key.
+
+        Returns:
+            Whether the key existed.
+
+        Raises:
+            ArgumentTypeError: The key is not text. Nothing was changed.
+            QuireError: The command failed. See `Leader.execute`.
+        """
         return call(self.aio.delete(key))
 
     def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-        """Set `new` where the value is `old` (None: where there is none). Whether that was so."""
+        """Set the value of a key if it has the expected value. The change is durable on return.
+
+        If the call is interrupted, the change may still be made.
+
+        Args:
+            key: The key.
+            old: The expected value. None expects that the key is missing or None.
+            new: The new value.
+
+        Returns:
+            Whether the expected value was found, and the new value was set.
+
+        Raises:
+            ArgumentTypeError: The key is not text, or JSON cannot represent a value. Nothing was
+                changed.
+            QuireError: The command failed. See `Leader.execute`.
+        """
         return call(self.aio.compare_and_set(key, old, new))
 
     def close(self) -> None:
-        """Wait for the changes under way, and give up the dictionary."""
+        """Wait for the changes in progress, and close the dictionary.
+
+        Calling this again is safe.
+
+        Raises:
+            QuireError: The leader has failed. See `Leader.close`.
+        """
         call(self.aio.close())
 
     def __getitem__(self, key: str) -> Any:

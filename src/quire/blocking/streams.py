@@ -26,10 +26,13 @@ from quire.streams.write.writer import StreamWriter as AsyncStreamWriter
 
 
 class Namespace(ContextHandle[AsyncNamespace]):
-    """A namespace of streams. Made by `Client.namespace`.
+    """A namespace of streams. `Client.namespace` opens it.
 
-    It belongs to its client's event loop. `close` ends the writers that were opened through it and
-    are still open (they are abandoned).
+    A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
+    and that are still open.
+
+    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
+    a change is then unknown.
     """
 
     _what = "namespace {0.path}"
@@ -41,91 +44,175 @@ class Namespace(ContextHandle[AsyncNamespace]):
 
     @property
     def settings(self) -> StreamSettings:
-        """What its streams inherit."""
+        """The settings that streams of this namespace inherit."""
         return self._opened.settings
 
     @property
     def given_settings(self) -> dict[str, Any]:
-        """Those that were given to the namespace or to one above it."""
+        """The settings that were given to the namespace or to a path above it."""
         return self._opened.given_settings
 
     def own_settings(self) -> dict[str, Any]:
-        """Those that were given to the namespace itself."""
+        """Return the settings that were given to the namespace itself."""
         return call(self.aio.own_settings())
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Add settings to the namespace's own; with None one is inherited again. Streams that are
-        open keep what they have.
+        """Add settings to the namespace's own settings.
+
+        The change is durable on return. Streams that are open keep the settings that they have. If
+        the call is interrupted, the change may or may not have been stored.
+
+        Args:
+            settings: The new values by name. None removes a value, so that the setting is inherited
+                again.
+
+        Raises:
+            UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         call(self.aio.configure(settings))
 
     def close(self) -> None:
-        """Abandon the writers that are open, and release their locks."""
+        """Abandon the writers that are open, and release their locks.
+
+        Records that were appended and not acknowledged may or may not become part of their streams.
+        Calling this again is safe.
+        """
         if self._leave():
             call(self._opened.close())
 
     def create_stream(self, name: str, *, settings: Mapping[str, Any] | None = None) -> None:
-        """StreamExistsError; StreamQuotaError (`streams_max`). Durable on return."""
+        """Create a stream. It is durable on return.
+
+        If the call is interrupted, the stream may or may not have been created.
+
+        Args:
+            name: The name of the stream. It may contain "/".
+            settings: The stream's own settings, by name.
+
+        Raises:
+            StreamExistsError: A stream has this name already.
+            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            UsageError: The name or a setting is not valid.
+        """
         call(self.aio.create_stream(name, settings=settings))
 
     def streams(self, prefix: str = "") -> list[str]:
-        """The names of all streams that begin so, sorted; nested ones ("a/b") too."""
+        """Return the names of the streams in this namespace, sorted.
+
+        Nested streams such as "a/b" are included. Interrupting this call is safe.
+
+        Args:
+            prefix: Return only the names that begin with this text.
+
+        Returns:
+            The names of the streams.
+        """
         return call(self.aio.streams(prefix))
 
     def exists(self, name: str) -> bool:
-        """Whether there is a stream of this name."""
+        """Return whether a stream with this name exists."""
         return call(self.aio.exists(name))
 
     def stream_settings(self, name: str) -> StreamSettings:
-        """All of them: the stream's own, and what it inherits."""
+        """Return all settings of a stream: its own settings and those that it inherits."""
         return call(self.aio.stream_settings(name))
 
     def own_stream_settings(self, name: str) -> dict[str, Any]:
-        """Those that were given to the stream itself."""
+        """Return the settings that were given to the stream itself."""
         return call(self.aio.own_stream_settings(name))
 
     def configure_stream(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Add to the stream's own settings; with None one is inherited again. A writer that is open
-        keeps what it has.
+        """Add settings to the stream's own settings.
+
+        The change is durable on return. A writer that is open keeps the settings that it has. If
+        the call is interrupted, the change may or may not have been stored.
+
+        Args:
+            name: The name of the stream.
+            settings: The new values by name. None removes a value, so that the setting is inherited
+                again.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: A name is unknown, or a value is not valid together with the inherited ones.
         """
         call(self.aio.configure_stream(name, settings))
 
     def segments(self, name: str) -> list[StreamSegment]:
-        """NoSuchStreamError."""
+        """Return the segments of a stream, from the oldest to the newest.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            The segments.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            MetadataError: The metadata of a segment cannot be decoded.
+        """
         return call(self.aio.segments(name))
 
     def delete_stream(self, name: str) -> None:
-        """Delete the stream with all its ledgers: whoever writes it is fenced first (as far as
-        bookies answer), readers get NoSuchStreamError. Streams nested below its name stay. A
-        missing stream is success. After an error some of it is left: call it again.
+        """Delete a stream and all its ledgers.
+
+        An open writer of the stream is fenced first, as far as its bookies answer. Readers then
+        raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
+        that does not exist succeeds. After an error or a cancellation a part of the stream may be
+        left: call this again.
+
+        Args:
+            name: The name of the stream.
         """
         call(self.aio.delete_stream(name))
 
     def rename_stream(self, name: str, new_name: str) -> None:
-        """Rename a stream. Everything moves in one transaction, including settings and
-        subscriptions.
+        """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer is fenced. Raises StreamExistsError and NoSuchStreamError. Raises
-        RecoveryError if the last records of that writer cannot be recovered now. Raises UsageError
-        if the stream has too many nodes for one transaction (about 490 segments); then nothing has
-        changed.
+        An open writer of the stream is fenced. If the call is interrupted, the stream has either
+        the old or the new name.
+
+        Args:
+            name: The present name.
+            new_name: The new name.
+
+        Raises:
+            NoSuchStreamError: There is no stream with the present name.
+            StreamExistsError: There is a stream with the new name.
+            RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            UsageError: The stream has too many nodes for one transaction, which is reached at about
+                490 segments. Nothing was changed.
         """
         call(self.aio.rename_stream(name, new_name))
 
     def open_writer(
         self, name: str, *, create: bool = False, lock: float | None = None
     ) -> StreamWriter:
-        """Become the writer of a stream: whoever was it before is out. What that one had
-        acknowledged is in the stream, and completed, before this returns.
+        """Become the writer of a stream, and fence the previous writer.
 
-        With `create` a missing stream is made. `lock`: first wait so many seconds for the stream's
-        lock, which Java's writers hold and wait for, and hold it until the writer ends. Without it
-        nobody is waited for. A writer that loses the lock, because its session has ended, goes on
-        until another one opens the stream: not the lock decides, but fencing.
+        When this returns, all records that the previous writer had acknowledged are part of
+        completed segments, and the previous writer cannot append any more. If the call fails or is
+        interrupted, no record is lost, and the previous writer may or may not be fenced.
 
-        Raises NoSuchStreamError, StreamEndedError, StreamLockedError (somebody else has the lock),
-        StreamFencedError (yet another writer came), RecoveryError (too few bookies answer: nothing
-        is lost, try again).
+        With `lock` the call first waits for the stream's lock, which Java's writers hold while they
+        are open. The writer holds it until it ends. Without `lock` the call waits for nobody. A
+        writer whose session ends loses the lock, but it can still append until another writer opens
+        the stream: fencing decides who may write, and the lock only avoids interruptions.
+
+        Args:
+            name: The name of the stream.
+            create: Whether to create the stream if it does not exist.
+            lock: Seconds to wait for the stream's lock. None opens the stream without the lock.
+
+        Returns:
+            The writer. Use it with `with`, or close it.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            StreamEndedError: The stream was ended, so nothing can be appended.
+            StreamLockedError: Another writer held the lock for the whole time.
+            StreamFencedError: Another writer opened the stream meanwhile.
+            RecoveryError: Too few bookies answer. Nothing is lost: try again.
         """
         return StreamWriter(call(self.aio.open_writer(name, create=create, lock=lock)))
 
@@ -138,55 +225,135 @@ class Namespace(ContextHandle[AsyncNamespace]):
         follow: bool = False,
         on_gap: str = "raise",
     ) -> StreamReader:
-        """A reader from `start` on: to before `end`, or to what is acknowledged when it gets there;
-        with `follow`, on and on. NoSuchStreamError.
+        """Open a reader of a stream.
 
-        `for record in streams.open_reader(name)` reads without a handle of its own.
+        `for record in streams.open_reader(name)` opens the reader and reads. Interrupting is safe.
+
+        Args:
+            name: The name of the stream.
+            start: Where to begin: a position, or one of EARLIEST, LATEST, AtTxid, AtTime and
+                AtSequence.
+            end: The position before which to stop. By default the reader stops at the last record
+                that is acknowledged when it gets there.
+            follow: Whether to wait for further records until the stream is ended.
+            on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
+                yields a `Gap` among the batches, and "skip" continues after the gap.
+
+        Returns:
+            The reader.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: An argument is not valid.
         """
         return StreamReader(
             call(self.aio.open_reader(name, start=start, end=end, follow=follow, on_gap=on_gap))
         )
 
     def find(self, name: str, start: Start) -> DLSN:
-        """The position that `start` means now."""
+        """Return the position that a start has now.
+
+        Interrupting this call is safe.
+
+        Args:
+            name: The name of the stream.
+            start: A position, or one of EARLIEST, LATEST, AtTxid, AtTime and AtSequence.
+
+        Returns:
+            The position.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: `start` is not a valid start.
+        """
         return call(self.aio.find(name, start))
 
     def subscription(self, name: str, subscriber: str) -> Subscription:
-        """The stored position of a named reader."""
+        """Return the stored position of a named reader.
+
+        This call does no I/O.
+
+        Args:
+            name: The name of the stream.
+            subscriber: The name of the reader.
+
+        Returns:
+            The subscription. It holds no resources and need not be closed.
+
+        Raises:
+            UsageError: The name of the reader is not valid.
+        """
         return Subscription(
             self.aio.subscription(name, subscriber), lambda: self.aio.subscription(name, subscriber)
         )
 
     def subscriptions(self, name: str) -> list[str]:
-        """The names of the readers that keep their positions with the stream, sorted."""
+        """Return the names of the readers that store their positions with the stream, sorted.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            The names of the readers.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+        """
         return call(self.aio.subscriptions(name))
 
     def truncate(self, name: str, before: DLSN, *, dry_run: bool = False) -> list[StreamSegment]:
-        """Give up every record before this position, and free the ledgers that hold nothing else:
-        the segments that went. Readers that come there get a StreamGapError. The segment that is
-        being written is left alone: what lies in it is given up by a later call (or roll first).
-        `dry_run`: only say which would go.
+        """Give up all records before a position, and free the ledgers that hold nothing else.
+
+        Readers that begin before the position then get a StreamGapError. The segment in progress is
+        not changed: call `StreamWriter.roll` first, or truncate again later. The truncation is
+        durable on return. If the call is interrupted, the stream may be truncated and some ledgers
+        may not be freed yet: the next call frees them.
+
+        Args:
+            name: The name of the stream.
+            before: The position of the first record to keep.
+            dry_run: Whether to return only the segments that would be freed, and change nothing.
+
+        Returns:
+            The segments whose ledgers were deleted.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: The position is after the last record of its segment.
         """
         return call(self.aio.truncate(name, before, dry_run=dry_run))
 
     def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
-        """Apply the stream's retention now (writers do when they roll); the segments that went.
-        `dry_run`: only say which would go.
+        """Apply the retention settings of a stream now.
+
+        A writer does the same whenever it completes a segment. If the call is interrupted, the next
+        call continues.
+
+        Args:
+            name: The name of the stream.
+            dry_run: Whether to return only the segments that would be deleted, and change nothing.
+
+        Returns:
+            The segments whose ledgers were deleted.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
         """
         return call(self.aio.retain(name, dry_run=dry_run))
 
 
 class StreamWriter(ContextHandle[AsyncStreamWriter]):
-    """Appends records to one stream. Made by `Namespace.open_writer`.
+    """A writer that appends records to one stream. `Namespace.open_writer` opens it.
 
-    A record is *acknowledged* when `append` (or a call that waits) returns: it is part of an entry
-    that is fsynced on the ack quorum of bookies, and so are all records before it. Readers see it
-    at once. Where a ledger fails the writer goes on in a new segment by itself; what was not
-    acknowledged is sent again only where it is proven not to be in the old one. The writer ends
-    when another client opens the stream for writing (StreamFencedError), or when for `GIVE_UP_S`
-    nothing can be written.
+    A record is acknowledged when `append`, or another call that waits, returns. Its entry and all
+    records before it are then fsynced on an ack quorum of bookies, and readers can see them.
 
-    Use as `with`: leaving the block closes it.
+    If a ledger fails, the writer continues in a new segment. It sends a record again only if
+    recovery of the old ledger proved that the record is not in it. The writer ends when another
+    client opens the stream for writing (StreamFencedError), or when nothing could be written for 60
+    seconds (`GIVE_UP_S`).
+
+    Use it with `with`: leaving the block closes the writer, and an exception abandons it.
     """
 
     _what = "the writer of stream {0.name}"
@@ -203,22 +370,25 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
 
     @property
     def next_sequence(self) -> int:
-        """The sequence id that the next record gets: how many records the stream ever had."""
+        """The sequence id of the next record.
+
+        It is the number of records that the stream ever had.
+        """
         return self._opened.next_sequence
 
     @property
     def last_txid(self) -> int:
-        """The highest that was given; 0 on a new stream."""
+        """The highest txid that was assigned. It is 0 in a new stream."""
         return self._opened.last_txid
 
     @property
     def buffered_bytes(self) -> int:
-        """Appended and not acknowledged."""
+        """The number of bytes that were appended and not acknowledged."""
         return self._opened.buffered_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether this handle can append no more."""
+        """Whether this handle can no longer append."""
         return self._opened.closed
 
     def append(
@@ -229,17 +399,34 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         expect: int | None = None,
         token: str = "",
     ) -> DLSN:
-        """Append one record and wait until it is acknowledged; its position.
+        """Append one record, and wait until it is acknowledged.
 
-        `txid`: in a stream whose settings say `txids = "given"`, not less than the one before.
-        `expect`: append only if the record gets this sequence id; `token`: and only if this fencing
-        token is in force (StreamConditionError: nothing was appended). Waits first while
-        `BUFFERED_BYTES_MAX` are unacknowledged. If cancelled after it began, the record may still
-        become part of the stream.
+        On return the record is durable on an ack quorum. The call first waits while 16 MiB
+        (`BUFFERED_BYTES_MAX`) of this writer are unacknowledged. If it is interrupted after that,
+        the record may still become part of the stream.
 
-        Raises RecordTooLargeError, TxidOrderError, UsageError, StreamQuotaError (nothing was
-        appended); StreamFencedError, StreamClosedError, and after `GIVE_UP_S` what kept the writer
-        from going on (the record may or may not be part of the stream).
+        Args:
+            payload: The bytes of the record.
+            txid: The transaction id of the record, not less than the one before. Pass it only if
+                the stream's setting `txids` is "given".
+            expect: Append only if the record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The position of the record.
+
+        Raises:
+            RecordTooLargeError: The record is too large. Nothing was appended.
+            TxidOrderError: The txid is less than the one before. Nothing was appended.
+            StreamConditionError: `expect` or `token` does not match. Nothing was appended.
+            StreamQuotaError: The stream holds as many bytes as `bytes_max` allows. Nothing was
+                appended.
+            UsageError: An argument is not valid. Nothing was appended.
+            StreamEndedError: The stream was ended by this writer. Nothing was appended.
+            StreamFencedError: Another client opened the stream for writing. Outcome unknown.
+            StreamClosedError: The writer was closed or abandoned. Outcome unknown.
+            QuireError: Nothing could be written for 60 seconds, and this is the reason. Outcome
+                unknown.
         """
         return call(self.aio.append(payload, txid=txid, expect=expect, token=token))
 
@@ -251,9 +438,22 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         expect: int | None = None,
         token: str = "",
     ) -> Appended:
-        """Append records that follow each other, and wait until all are acknowledged; their
-        positions. Errors and cancellation as for `append`; on an error a prefix of them may be in
-        the stream.
+        """Append several records in order, and wait until all of them are acknowledged.
+
+        On return all records are durable on an ack quorum. After an error or a cancellation a
+        prefix of them may be part of the stream.
+
+        Args:
+            payloads: The bytes of each record.
+            txids: A transaction id for each record, as for `append`.
+            expect: Append only if the first record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The positions of the records.
+
+        Raises:
+            QuireError: See `append`.
         """
         return Appended(
             call(self.aio.append_many(payloads, txids=txids, expect=expect, token=token))
@@ -267,57 +467,124 @@ class StreamWriter(ContextHandle[AsyncStreamWriter]):
         expect: int | None = None,
         token: str = "",
     ) -> Appended:
-        """As `append_many`, without waiting for the acknowledgement: `Appended.wait` does, and so
-        does `flush`. Positions are known once acknowledged.
+        """Append several records in order, without waiting for their acknowledgement.
+
+        Nothing is durable on return. Wait for the records with `Appended.wait` or `flush`. Their
+        positions are known when they are acknowledged. If the call is interrupted while it waits
+        for buffer space, nothing was appended.
+
+        Args:
+            payloads: The bytes of each record.
+            txids: A transaction id for each record, as for `append`.
+            expect: Append only if the first record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            QuireError: See `append`. Nothing was appended.
         """
         return Appended(
             call(self.aio.submit_many(payloads, txids=txids, expect=expect, token=token))
         )
 
     def flush(self) -> DLSN | None:
-        """Wait until all that was appended is acknowledged; the position of the last record that
-        this writer appended, if there is one. Interrupting this call is safe.
+        """Wait until every record that was appended is acknowledged.
+
+        On return these records are durable on an ack quorum. Interrupting this call is safe: it
+        takes no record back.
+
+        Returns:
+            The position of the last record that this writer appended, or None if there is none.
+
+        Raises:
+            QuireError: The writer failed before the records were acknowledged. See `append`.
         """
         return call(self.aio.flush())
 
     def producer(self, producer_id: str) -> Producer:
-        """Append for a producer that numbers its records, so that a retry is no duplicate."""
+        """Return a producer, which numbers its records so that a retry creates no duplicate.
+
+        Interrupting this call is safe.
+
+        Args:
+            producer_id: The name of the producer. It must be unique in the stream.
+
+        Returns:
+            The producer. It ends with this writer.
+
+        Raises:
+            QuireError: The writer is closed or has failed.
+        """
         return Producer(call(self.aio.producer(producer_id)))
 
     def set_fencing_token(self, token: str, *, expect: str = "") -> None:
-        """Require this token of all later appends; "" removes it. It stays in force for the
-        writers to come. `expect` must be the one in force: StreamConditionError otherwise. Durable
-        on return.
+        """Set the fencing token that all later appends must pass.
+
+        The token is durable on return, and stays in force for later writers. If the call is
+        interrupted, the token may still be set.
+
+        Args:
+            token: The new token. "" removes the token.
+            expect: The token that must be in force now.
+
+        Raises:
+            StreamConditionError: Another token is in force. Nothing was changed.
+            QuireError: The writer failed. See `append`.
         """
         call(self.aio.set_fencing_token(token, expect=expect))
 
     def roll(self) -> None:
-        """Complete the open segment, if there is one: what comes next goes into another."""
+        """Complete the open segment, if there is one. Later records go to a new segment.
+
+        On return every record that was appended before is durable, and the segment is completed. If
+        the call is interrupted, the segment is completed in the background.
+
+        Raises:
+            QuireError: The writer failed. See `append`.
+        """
         call(self.aio.roll())
 
     def end_stream(self) -> None:
-        """End the stream for good, behind all that was appended: no writer can open it again, and
-        readers come to an end. Durable on return; the writer is closed then.
+        """End the stream permanently after all records that were appended.
+
+        On return the end is durable, and the writer is closed. No writer can open the stream again,
+        and readers that follow it stop at the end. If the call is interrupted, it continues in the
+        background.
+
+        Raises:
+            QuireError: The writer failed. See `append`. The stream may or may not have been ended.
         """
         call(self.aio.end_stream())
 
     def close(self) -> None:
-        """Wait for what was appended, then complete the segment. When this returns the stream has
-        no segment in progress. Raises what the appends raise: then the next writer completes it.
-        Safe to call again. If cancelled, it goes on in the background.
+        """Wait for all appends, and complete the open segment.
+
+        On return all records are durable, and the stream has no segment in progress. If the call
+        fails, the next writer completes the segment. Calling it again is safe. If the call is
+        interrupted, it continues in the background.
+
+        Raises:
+            QuireError: An append failed. See `append`.
         """
         call(self.aio.close())
 
     def abandon(self) -> None:
-        """Stop without completing the segment: the next writer does. Nothing is waited for."""
+        """Stop at once, without completing the segment. The next writer completes it.
+
+        Appends that wait raise StreamClosedError, and their outcome is unknown.
+        """
         if self._leave():
             run(self._opened.abandon)
 
 
 class Producer(Handle[AsyncProducer]):
-    """Appends the records of one producer, which numbers them (from 0 on, ascending): a record
-    whose number is not above the last one that the stream has is left out. What it was before a
-    crash, of the producer or of the writer, the stream knows.
+    """A producer of one stream, which numbers its records. `StreamWriter.producer` returns it.
+
+    The numbers begin at 0 and ascend. A record whose number is not above the last one in the stream
+    is left out, because the stream has it already. The stream stores the last number of each
+    producer, so this holds across crashes of the producer and of the writer.
     """
 
     _what = "producer {0.producer_id}"
@@ -329,14 +596,28 @@ class Producer(Handle[AsyncProducer]):
 
     @property
     def last_sequence(self) -> int:
-        """The number of its last record that was handed over; -1 if there is none."""
+        """The number of the producer's last record that was handed over, or -1 if there is none."""
         return self._opened.last_sequence
 
     def append(
         self, payload: Buffer, sequence: int, *, txid: int | None = None, token: str = ""
     ) -> DLSN | None:
-        """As `StreamWriter.append`; None where the record is in the stream already. Either way it
-        is acknowledged when this returns.
+        """Append one record unless the stream has it already, and wait until it is acknowledged.
+
+        On return the record is durable on an ack quorum in both cases. If the call is interrupted,
+        the record may still become part of the stream: repeating the call is safe.
+
+        Args:
+            payload: The bytes of the record.
+            sequence: The producer's number of the record.
+            txid: The transaction id of the record, as for `StreamWriter.append`.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The position of the record, or None if the stream had it already.
+
+        Raises:
+            QuireError: See `StreamWriter.append`.
         """
         return call(self.aio.append(payload, sequence, txid=txid, token=token))
 
@@ -348,8 +629,23 @@ class Producer(Handle[AsyncProducer]):
         txids: Sequence[int] | None = None,
         token: str = "",
     ) -> Appended:
-        """Records that are numbered from `first_sequence` on; the positions of those that were not
-        in the stream. All are acknowledged when this returns.
+        """Append the records that the stream lacks, and wait until all are acknowledged.
+
+        On return all records are durable on an ack quorum. If the call is interrupted, a prefix of
+        them may become part of the stream: repeating the call is safe.
+
+        Args:
+            payloads: The bytes of each record.
+            first_sequence: The producer's number of the first record. The others follow without
+                gaps.
+            txids: A transaction id for each record, as for `StreamWriter.append`.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The positions of the records that were appended.
+
+        Raises:
+            QuireError: See `StreamWriter.append`.
         """
         return Appended(
             call(self.aio.append_many(payloads, first_sequence, txids=txids, token=token))
@@ -357,7 +653,10 @@ class Producer(Handle[AsyncProducer]):
 
 
 class Appended(Handle[AsyncAppended], Sequence[DLSN]):
-    """The positions of records that were appended together."""
+    """The positions of records that were appended together, as a sequence.
+
+    The positions are known when the records are acknowledged.
+    """
 
     _what = "what was appended"
 
@@ -372,7 +671,14 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
         return self._opened.last
 
     def wait(self) -> None:
-        """Wait until all records are acknowledged. Interrupting this call is safe."""
+        """Wait until all records are acknowledged.
+
+        On return the records are durable on an ack quorum. Interrupting this call is safe.
+
+        Raises:
+            QuireError: The writer failed before the records were acknowledged. See
+                `StreamWriter.append`.
+        """
         call(self.aio.wait())
 
     def __getitem__(self, index: int) -> DLSN:  # type: ignore[override]
@@ -383,17 +689,21 @@ class Appended(Handle[AsyncAppended], Sequence[DLSN]):
 
 
 class StreamReader(ContextHandle[AsyncStreamReader]):
-    """A reader of one stream from a position on. Created by `Namespace.open_reader`.
+    """A reader of one stream, from a position on. `Namespace.open_reader` opens it.
 
-    Iterate over it (`for record in reader`), or over `batches()`, which is much cheaper. Every
-    record is acknowledged, and each arrives once and in order. Without `follow` the reader ends
-    after the records that were acknowledged when it got there; with it, it continues until the
-    stream is ended. `position` is where this reader or another can continue, at any time.
+    Iterate over the reader (`for record in reader`), or over `batches()`, which is much cheaper.
+    Every record is acknowledged, and each one is delivered once and in order. Without `follow` the
+    reader stops after the records that were acknowledged when it got there. With `follow` it
+    continues until the stream is ended.
 
-    Raises StreamGapError if records are gone (`on_gap="deliver"` yields a `Gap` among the batches,
-    "skip" ignores it). Raises NoSuchStreamError, also if another stream has got its name since the
-    first record. Raises StreamDamagedError, and the errors of ledgers. Cancel-safe: what was not
-    delivered is delivered the next time.
+    Interrupting a read is safe: what was not delivered is delivered the next time. Reading raises:
+
+    - StreamGapError if records are missing. With `on_gap="deliver"` a `Gap` is yielded instead, and
+      with `on_gap="skip"` the gap is ignored.
+    - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
+      first read.
+    - StreamDamagedError if the metadata or an entry cannot be decoded.
+    - The errors of reading ledgers, if too few bookies answer.
     """
 
     _what = "the reader of stream {0.name}"
@@ -410,18 +720,33 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
 
     @property
     def position(self) -> DLSN | None:
-        """Where the next record is, or comes to be; None before anything was read of a start that
-        had to be searched.
+        """The position of the next record, where this or another reader can continue.
+
+        It is None if nothing was read yet and the start must still be searched.
         """
         return self._opened.position
 
     def batches(self) -> Iterator[RecordBatch | Gap]:
-        """The records of one entry at a time, with gaps among them if asked for."""
+        """Yield the records of one entry at a time.
+
+        Interrupting is safe. Memory is bounded by the read windows of `ClientConfig`.
+
+        Yields:
+            A batch of records, or with `on_gap="deliver"` also a gap.
+
+        Raises:
+            StreamGapError: Records are missing, and `on_gap` is "raise".
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The metadata or an entry cannot be decoded.
+            UsageError: The reader is closed.
+        """
         return iterate(self.aio.batches())
 
     def close(self) -> None:
-        """End the reader. Iterations raise UsageError from now on, also those that wait for
-        records. Nothing is held on bookies.
+        """Close the reader. Nothing is held on bookies.
+
+        Iterations raise UsageError from now on, also those that wait for records. Calling this
+        again is safe.
         """
         if self._leave():
             run(self._opened.close)
@@ -434,11 +759,11 @@ class StreamReader(ContextHandle[AsyncStreamReader]):
 
 
 class Subscription(ContextHandle[AsyncSubscription]):
-    """The stored position of a named reader.
+    """The stored position of a named reader. `Namespace.subscription` returns it.
 
-    Any number of processes may share it; the position only moves forward. A subscription belongs to
-    the stream that it is first used with. If that stream is deleted or renamed, and another stream
-    gets its name, all calls raise NoSuchStreamError.
+    Any number of processes may share a subscription. Its position only moves forward. A
+    subscription belongs to the stream with which it is first used. If that stream is deleted or
+    renamed, and another stream gets its name, every call raises NoSuchStreamError.
     """
 
     _what = "subscription {0.name}"
@@ -449,17 +774,47 @@ class Subscription(ContextHandle[AsyncSubscription]):
         return self._opened.name
 
     def position(self) -> DLSN | None:
-        """The first record that is still to be read: what to start a reader with. None if nothing
-        was ever committed.
+        """Return the position of the first record that is still to be processed.
+
+        Start a reader there. Interrupting this call is safe.
+
+        Returns:
+            The position, or None if nothing was committed yet.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The stored position cannot be decoded.
+            MetadataUnavailableError: The metadata store does not answer.
         """
         return call(self.aio.position())
 
     def commit(self, position: DLSN) -> bool:
-        """Everything before `position` (`record.position.next_slot()`) is done with. False, and
-        nothing changed, where the stored position is not less. Durable on return.
+        """Store that everything before a position has been processed.
+
+        The position is durable on return. If the call is interrupted, the position may or may not
+        have been stored: repeating the call is safe.
+
+        Args:
+            position: The position of the first record that is still to be processed. After the last
+                record that was processed, this is `record.position.next_slot()`.
+
+        Returns:
+            Whether the stored position is now this position. False means that it is a later one
+            already.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            UsageError: Too many processes move the subscription at once.
+            MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
         """
         return call(self.aio.commit(position))
 
     def delete(self) -> None:
-        """A missing one is success."""
+        """Delete the subscription. Deleting one that does not exist succeeds.
+
+        If the call is interrupted, the subscription may or may not have been deleted.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
+        """
         call(self.aio.delete())

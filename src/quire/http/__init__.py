@@ -1,7 +1,7 @@
 """The HTTP admin API and `/metrics`: Apache BookKeeper's routes, and Quire's own.
 
-`server` checks requests and answers them, `routes` says what is answered, `views` makes the values
-that several routes and the command line show, and `watch` observes the cluster in the background.
-Imports go from `server/run` to `routes`, `views` and `watch`. The extra `http` (aiohttp) is needed
-in `server/server` and `server/fetch` alone.
+`server` checks requests and answers them, `routes` has the handlers, `views` builds the values that
+several routes and the command line show, and `watch` observes the cluster in the background.
+Imports go from `server/run` to `routes`, `views` and `watch`. Only `server/server` and
+`server/fetch` need the extra `http` (aiohttp).
 """

@@ -1,8 +1,9 @@
-"""Where the cluster keeps its metadata: one interface, and drivers for SQLite and ZooKeeper.
+"""The metadata store of a cluster: one interface, and drivers for SQLite and ZooKeeper.
 
-`interface`, `tree` and `values` are the interface; `common` is what drivers share; `sqlite` and
-`zookeeper` are drivers. A third one, in memory, comes with the development package quire-simulator.
-`ledgers` and `bookies` are what the other rooms keep in a store. May import the codec and core.
+The interface is in `interface`, `tree` and `values`. The drivers are `sqlite` and `zookeeper`, and
+`common` has what they share. The development package quire-simulator adds a driver for a store in
+memory. `ledgers` and `bookies` define what other packages keep in a store. This package may import
+only the codec and core.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["MetadataStore", "ZooKeeperOptions", "open_metadata", "register_drive
 
 
 class DriverOpener(Protocol):
-    """A function that opens the stores of one scheme, for a driver of another package."""
+    """A function that opens the stores of one URI scheme, for a driver of another package."""
 
     async def __call__(
         self,
@@ -40,10 +41,13 @@ _openers: dict[str, DriverOpener] = {}
 
 
 def register_driver(scheme: str, opener: DriverOpener) -> None:
-    """Let `open_metadata` open the URIs of `scheme` with `opener`, in this process.
+    """Make `open_metadata` open the URIs of `scheme` with `opener`, in this process.
 
-    The one scheme that is not part of this package is `memory`; the package quire-simulator
+    The only scheme that another package can provide is `memory`. The package quire-simulator
     registers its driver.
+
+    Raises:
+        UsageError: The scheme is another one.
     """
     if scheme != Driver.MEMORY.value:
         raise UsageError(f"{scheme!r} is not a scheme that another package can provide")
@@ -61,19 +65,31 @@ async def open_metadata(
     connect_timeout_s: float | None = None,
     session_timeout_ms: int | None = None,
 ) -> MetadataStore:
-    """Connect to the store that `uri` names (see `uri`); `close` it in the end.
+    """Connect to the metadata store that a URI names. Close the store when it is no longer needed.
 
-    With `create`, a missing SQLite file is made and initialised; the first
-    `initialise` of the store then returns the new instance id. A ZooKeeper root is only ever made
-    by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
-    stays missing. `session_timeout_s` seconds after it was last heard of, a process has lost what
-    is ephemeral (`session_timeout_ms` is the deprecated spelling). `zookeeper` says who we are to
-    ZooKeeper; None: what the environment says (`zookeeper_options`). `connect_timeout_s` is how
-    long servers are tried; None: as long as is usual.
+    If the call is cancelled, nothing stays open.
 
-    Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
-    where what is there cannot be used, UsageError for an identity that cannot be read. Cancelling
-    leaves nothing open.
+    Args:
+        uri: The URI of the store. `quire.metadata.uri` lists the forms.
+        create: Whether to create a missing SQLite file. The first `initialise` of the store then
+            returns the new instance id. Without it, a missing file raises
+            ClusterNotInitialisedError and stays missing. A ZooKeeper root is created only by
+            `initialise`, whatever this argument is.
+        clock: The clock. By default it is the system's clock.
+        rng: The generator of random choices. By default it is a new one.
+        session_timeout_s: Seconds after which a process that was not heard of loses its ephemeral
+            nodes and registrations.
+        zookeeper: The identity to present to ZooKeeper. By default it is taken from the environment
+            (`ZooKeeperOptions.from_environment`).
+        connect_timeout_s: Seconds to try the servers of ZooKeeper before the call fails. By default
+            it is `CONNECT_TIMEOUT_S`.
+        session_timeout_ms: Deprecated. Use `session_timeout_s`.
+
+    Raises:
+        MetadataURIError: The URI is malformed or names no known store.
+        MetadataUnavailableError: The store did not answer in time.
+        MetadataError: The store holds something that cannot be used.
+        UsageError: The identity for ZooKeeper cannot be read.
     """
     if session_timeout_ms is not None:
         in_seconds_now("session_timeout_ms", "session_timeout_s")
@@ -82,7 +98,7 @@ async def open_metadata(
     where = parse_uri(uri)
     clock = clock or SystemClock()
     rng = rng or random.Random()
-    # Each driver is imported when it is asked for: a client of SQLite loads no ZooKeeper client.
+    # A driver is imported only when it is used, so a client of SQLite loads no ZooKeeper client.
     if where.driver is Driver.MEMORY:
         opener = _openers.get(where.driver.value)
         if opener is None:

@@ -1,5 +1,7 @@
-"""What the drivers of the metadata store share: checks of arguments, errors, registrations as
-bytes, and the watches of lost sessions. The second half is about the tree.
+"""What the drivers of the metadata store share.
+
+The first half has checks of arguments, errors and the encoding of registrations. The second half is
+about the tree and about lost sessions.
 """
 
 from __future__ import annotations
@@ -40,35 +42,41 @@ from quire.metadata.tree import (
 )
 
 SESSION_TIMEOUT_MS = 10_000
-"""A process that has not been heard of for so long has lost what is ephemeral."""
+"""Milliseconds after which a process that was not heard of loses its ephemeral nodes."""
 
 LIST_RANGE_LEDGERS = 10_000
-"""Most ledgers in one range of `list_ledgers` (as many as below one parent in ZooKeeper)."""
+"""The largest number of ledgers in one range of `list_ledgers`. In ZooKeeper it is the number of
+ledgers below one parent."""
 
 CREATE_ATTEMPTS_MAX = 1_000
-"""New ids tried for one ledger before giving up; each was taken by a caller-chosen id."""
+"""The number of new ids to try for one ledger. An id is skipped if a caller has chosen it
+before."""
 
 NODE_BYTES_MAX = 1_000_000
-"""The largest size, in bytes, of one registration, cookie or value in any store. It is what
-ZooKeeper accepts at its default settings, less room for the rest of the request. The metadata of a
-ledger has limits that depend on its state (`ledger_size`)."""
+"""The largest size, in bytes, of one registration, cookie or value in any store. ZooKeeper accepts
+a little more at its default settings, which leaves space for the rest of the request. The metadata
+of a ledger has limits that depend on its state (`quire.metadata.ledgers.size`)."""
 
 logger = logging.getLogger("quire.metadata")
 
 
 def check_ledger_id(ledger_id: int) -> None:
+    """Raise UsageError unless the number is a ledger id."""
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
 
 
 def check_version(version: int) -> None:
-    """Refuse -1, which ZooKeeper takes as "any": a blind write of ledger metadata."""
+    """Raise UsageError for a negative version.
+
+    ZooKeeper takes -1 as any version, which would make a write of ledger metadata blind.
+    """
     if version < 0:
         raise UsageError(f"a compare-and-swap needs the version that was read, not {version}")
 
 
 def check_size(data: bytes, what: str) -> bytes:
-    """`data`; `UsageError` if not every store can keep it."""
+    """Return `data`, or raise UsageError if it is too large for some store."""
     if len(data) > NODE_BYTES_MAX:
         raise UsageError(
             f"{what} of {len(data):,} bytes is too large: the limit of the metadata store is "
@@ -79,17 +87,20 @@ def check_size(data: bytes, what: str) -> bytes:
 
 
 def check_key(key: Sequence[str]) -> tuple[str, ...]:
-    """`key` as a tuple; `UsageError` unless every part can be a name in every store."""
+    """Return `key` as a tuple, or raise UsageError unless every part can be a name in every
+    store."""
     parts = tuple(key)
     if isinstance(key, str) or not parts:
-        raise UsageError(f"{key!r} is not a key: use one or more names, as ('datasets', 'flights')")
+        raise UsageError(
+            f"{key!r} is not a key: use one or more names, such as ('datasets', 'flights')"
+        )
     for part in parts:
         _check_name(part)
     return parts
 
 
 def check_prefix(prefix: Sequence[str]) -> tuple[str, ...]:
-    """As `check_key`, but may be empty."""
+    """Return `prefix` as a tuple. Unlike a key, it may be empty."""
     return check_key(prefix) if isinstance(prefix, str) or len(prefix) > 0 else ()
 
 
@@ -97,30 +108,39 @@ def _check_name(name: str) -> None:
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(
             f"{name!r} cannot be part of a key",
-            remedy="Use printable names without '/', other than '.' and '..'",
+            remedy="Use printable characters other than '/', and not the names '.' and '..'",
         )
 
 
 def no_such_ledger(ledger_id: int) -> NoSuchLedgerError:
-    return NoSuchLedgerError(f"ledger {ledger_id} does not exist: never created, or deleted")
+    return NoSuchLedgerError(
+        f"ledger {ledger_id} does not exist: it was never created, or it was deleted"
+    )
 
 
 def ledger_exists(ledger_id: int) -> LedgerExistsError:
     return LedgerExistsError(
-        f"ledger {ledger_id} exists already", remedy="Choose another id, or let the store choose"
+        f"ledger {ledger_id} exists already",
+        remedy="Choose another id, or let the store generate one",
     )
 
 
 def conflict(
     what: str, version: int, found: int | None = None, *, unknown: bool = False
 ) -> VersionConflictError:
-    """`found` is the version stored, where the store tells. `unknown`: this write may have been
-    done before the others, whose changes hide it."""
+    """Return the error of a failed compare-and-swap.
+
+    Args:
+        what: The value that was to be changed.
+        version: The version that was expected.
+        found: The version in the store, if the store tells it.
+        unknown: Whether this write may have been done before others changed the value again.
+    """
     now = "" if found is None else f", now it is {found}"
-    before = " (perhaps after this very write, whose answer was lost)" if unknown else ""
+    before = ". This write may have been done before that: its response was lost" if unknown else ""
     error = VersionConflictError(
-        f"{what} was changed by someone else{before}: version {version} was expected{now}",
-        remedy="Read it again and decide again",
+        f"{what} was changed by someone else: version {version} was expected{now}{before}",
+        remedy="Read the new value, and decide on its basis",
     )
     error.outcome_known = not unknown
     return error
@@ -128,41 +148,47 @@ def conflict(
 
 def bookie_exists(bookie_id: str, waited_ms: int) -> KeyExistsError:
     return KeyExistsError(
-        f"bookie {bookie_id} is registered by another live process (waited {waited_ms} ms for it "
-        "to go)",
+        f"bookie {bookie_id} is registered by another live process, and still was after "
+        f"{waited_ms} ms",
         remedy="Stop the other process, or give this bookie an id of its own",
     )
 
 
 def registered_here(bookie_id: str) -> KeyExistsError:
     return KeyExistsError(
-        f"bookie {bookie_id} is registered by this process already",
-        remedy="Close the first registration",
+        f"bookie {bookie_id} is already registered by this process",
+        remedy="Close the first registration before you register the bookie again",
     )
 
 
 def no_ledger_manager(store: str, ledger_manager: str | None) -> None:
-    """`UsageError` if one is asked for where there is none."""
+    """Raise UsageError if a ledger manager is given for a store that has none."""
     if ledger_manager is not None:
         raise UsageError(
-            f"{store} has no ledger managers: {ledger_manager!r} cannot be chosen",
-            remedy="Only ZooKeeper arranges ledgers in different ways",
+            f"{store} has no ledger managers, so {ledger_manager!r} cannot be chosen",
+            remedy="Leave the ledger manager out; only ZooKeeper has several",
         )
 
 
 def new_instance_id(rng: random.Random) -> str:
+    """Return a random id for a new cluster."""
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 def stamped(metadata: LedgerMetadata, clock: Clock) -> LedgerMetadata:
-    """With a creation time, where it is to be stored and the caller left it to us."""
+    """Return the metadata with the present time as its creation time, if it stores one and has none
+    yet."""
     if metadata.ctime_stored and metadata.ctime_ms < 0:
         return replace(metadata, ctime_ms=clock.now_ms())
     return metadata
 
 
 def encode_address(address: BookieAddress) -> bytes:
-    """The registration's payload. `UsageError` if the address cannot be registered."""
+    """Return the payload of a registration.
+
+    Raises:
+        UsageError: The address cannot be registered.
+    """
     registration.check_bookie_id(address.bookie_id)
     if not address.host or not 0 < address.port < 65536:
         raise UsageError(
@@ -177,7 +203,7 @@ def encode_address(address: BookieAddress) -> bytes:
     if any(other.protocol == registration.RPC_PROTOCOL for other in address.others):
         raise UsageError(
             f"bookie {address.bookie_id} cannot register a second endpoint for clients",
-            remedy="Clients take any one of them; register one",
+            remedy="Register only one, because clients use any one of them",
         )
     info = registration.BookieServiceInfo((endpoint, *address.others), dict(address.properties))
     what = f"the registration of bookie {address.bookie_id}"
@@ -185,8 +211,10 @@ def encode_address(address: BookieAddress) -> bytes:
 
 
 def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
-    """None, with a word in the log, where the payload names nothing to connect to: one bookie that
-    registers nonsense must not hide the others."""
+    """Return the address in the payload of a registration, or None if there is none to connect to.
+
+    None is logged. One bookie that registers something malformed must not hide the others.
+    """
     try:
         info = registration.decode(payload, bookie_id)
     except MetadataError as error:
@@ -207,7 +235,7 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
 
 
 class WatchHandle:
-    """A watch as the caller holds it. Nothing is delivered once it is closed."""
+    """A watch as its owner holds it. Nothing is delivered after it is closed."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self._on_close = closed
@@ -228,41 +256,41 @@ class WatchHandle:
 ROOT = "/"
 
 _RESERVED = "zookeeper"
-"""The top node that ZooKeeper keeps for itself."""
+"""The top node that ZooKeeper reserves for itself."""
 
 _UNUSABLE = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""What ZooKeeper allows in no name."""
+"""The characters that ZooKeeper allows in no name."""
 
 
 def check_path(path: str) -> str:
-    """`path`; `UsageError` unless it can be a path in every store."""
+    """Return `path`, or raise UsageError unless it can be a path in every store."""
     if path == ROOT:
         return path
     slash, *names = path.split("/")
     if slash or not names or any(name in ("", ".", "..") for name in names):
         raise UsageError(
             f"{path!r} is not a path in the tree",
-            remedy="Begin it with '/', end it without, and use names other than '.' and '..'",
+            remedy="Begin it with '/', do not end it with '/', and do not use '.' and '..'",
         )
     if _UNUSABLE.search(path):
         raise UsageError(
             f"{path!r} cannot be a path in the tree: it has a character that ZooKeeper refuses",
-            remedy="Use no control or private characters, and none beyond U+FFEF",
+            remedy="Use no control characters, no private-use characters, and none after U+FFEF",
         )
     if names[0] == _RESERVED:
-        raise UsageError(f"{path!r} cannot be used: /{_RESERVED} is ZooKeeper's own")
+        raise UsageError(f"{path!r} cannot be used: ZooKeeper reserves /{_RESERVED} for itself")
     return path
 
 
 def check_path_below_root(path: str) -> str:
-    """As `check_path`, for what cannot be done to '/'."""
+    """Return `path` like `check_path`, but raise UsageError for '/' too."""
     if path == ROOT:
-        raise UsageError("the node / is always there: it is neither created nor deleted")
+        raise UsageError("the node / always exists; it cannot be created or deleted")
     return check_path(path)
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """`UsageError` unless every store could carry them out in one transaction."""
+    """Raise UsageError unless every store can carry out the operations in one transaction."""
     size = 0
     for operation in operations:
         match operation:
@@ -282,31 +310,31 @@ def check_operations(operations: Sequence[Operation]) -> None:
         size += len(operation.path.encode()) + OPERATION_BYTES
     if len(operations) > COMMIT_OPERATIONS_MAX or size > COMMIT_BYTES_MAX:
         raise UsageError(
-            f"a commit of {len(operations)} operations and {size} bytes is too large: "
-            f"{COMMIT_OPERATIONS_MAX} operations and {COMMIT_BYTES_MAX} bytes are allowed",
+            f"a commit of {len(operations):,} operations and {size:,} bytes is too large: the "
+            f"limits are {COMMIT_OPERATIONS_MAX:,} operations and {COMMIT_BYTES_MAX:,} bytes",
             remedy="Keep large data in a ledger, or use several commits",
         )
 
 
 def _check_node_version(version: int) -> None:
     if version < ANY_VERSION:
-        raise UsageError(f"{version} is no version of a node")
+        raise UsageError(f"{version} is not a version of a node")
 
 
 def parent_of(path: str) -> str:
-    """'' for '/'."""
+    """Return the path of the parent. The parent of '/' is ''."""
     if path == ROOT:
         return ""
     return path.rpartition("/")[0] or ROOT
 
 
 def prefix_of(parent: str) -> str:
-    """With what the paths of the nodes below `parent` begin."""
+    """Return the text with which the paths of all nodes below `parent` begin."""
     return parent if parent == ROOT else parent + "/"
 
 
 def ancestors_of(path: str) -> list[str]:
-    """From the top down, without '/', with `path` itself."""
+    """Return the paths from the top down to `path` itself, without '/'."""
     names = path.split("/")[1:]
     return ["/" + "/".join(names[:end]) for end in range(1, len(names) + 1)]
 
@@ -323,12 +351,12 @@ def no_such_node(path: str) -> NoSuchKeyError:
 
 
 def missing(operation: Operation) -> NoSuchKeyError:
-    """The node of the operation, or the parent of the one that it was to create."""
+    """Return the error for a node that does not exist, or for the missing parent of a new node."""
     if isinstance(operation, Create):
         return NoSuchKeyError(
             f"{_named(operation)}: the node {parent_of(operation.path)} does not exist"
         )
-    return NoSuchKeyError(f"{_named(operation)}: there is no such node")
+    return NoSuchKeyError(f"{_named(operation)}: the node does not exist")
 
 
 def exists_already(operation: Operation) -> KeyExistsError:
@@ -342,13 +370,13 @@ def version_conflict(operation: Operation, found: int | None = None) -> VersionC
 
 def not_empty(operation: Operation) -> NotEmptyError:
     return NotEmptyError(
-        f"{_named(operation)}: there are nodes below it", remedy="Delete those first"
+        f"{_named(operation)}: the node has children", remedy="Delete its children first"
     )
 
 
 def below_ephemeral(operation: Operation) -> UsageError:
     return UsageError(
-        f"{_named(operation)}: {parent_of(operation.path)} is ephemeral and has no children"
+        f"{_named(operation)}: {parent_of(operation.path)} is ephemeral and cannot have children"
     )
 
 
@@ -360,10 +388,10 @@ def _named(operation: Operation) -> str:
 
 
 class SessionWatches:
-    """Who is to be told when a new session has begun."""
+    """The callbacks that are called when a new session has begun."""
 
     def __init__(self) -> None:
-        # A dictionary as a set that keeps its order: the same seed, the same run.
+        # This dictionary is a set that keeps its order, so that a seed repeats a run exactly.
         self._watches: dict[_SessionWatch, None] = {}
 
     def add(self, lost: Callable[[], None]) -> WatchHandle:
@@ -391,7 +419,8 @@ class _SessionWatch(WatchHandle):
         self._context = copy_context()
 
     def notify(self) -> None:
-        """Deliver in a later event-loop iteration, so that a callback's error is not ours."""
+        """Schedule the callback on the event loop. An error in it then does not reach the
+        driver."""
         self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:

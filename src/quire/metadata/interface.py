@@ -1,12 +1,14 @@
-"""The one interface to metadata. The drivers `sqlite` and `zookeeper` implement it, and so does the
-store in memory of the package quire-simulator.
+"""The interface of a metadata store.
 
-Everything that several processes must agree on goes through here, by versioned compare-and-swap.
-One conformance suite (`tests/conformance`) runs against all drivers. All calls are coroutines,
-raise only errors of `quire.errors`, and may be cancelled: a cancelled write has an unknown outcome.
+The drivers `sqlite` and `zookeeper` implement it, and so does the store in memory of the package
+quire-simulator. One conformance suite (`tests/conformance`) runs against all of them.
 
-A driver is *connected* when `open_metadata` returns it. Calls before the cluster is initialised
-raise `ClusterNotInitialisedError` (all but `initialise` and `is_initialised`). The `tree` needs no
+Everything that several processes must agree on is stored here and changed by compare-and-swap on
+versions. All calls are coroutines that raise only errors of `quire.errors`. They may be cancelled;
+the outcome of a cancelled write is unknown.
+
+`open_metadata` returns a connected store. Until the cluster is initialised, every call except
+`initialise` and `is_initialised` raises ClusterNotInitialisedError. The `tree` does not need a
 cluster.
 """
 
@@ -31,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BookieAddress:
-    """Where a bookie listens, as it registered."""
+    """The addresses and properties of a bookie, as it registered them."""
 
     bookie_id: str
     host: str
@@ -40,24 +42,28 @@ class BookieAddress:
     tls: bool = False
     """Whether clients may begin TLS on their connections."""
     others: tuple[Endpoint, ...] = ()
-    """What it serves besides the protocol of clients, such as HTTP."""
+    """The endpoints that it serves besides the one for clients, such as HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bookies:
-    """The registered bookies at one moment. An id may briefly be in both."""
+    """The registered bookies at one moment. A bookie may briefly be in both mappings."""
 
     writable: Mapping[str, BookieAddress]
     readonly: Mapping[str, BookieAddress]
 
     def find(self, bookie_id: str) -> BookieAddress | None:
+        """Return the address of a bookie, or None if it is not registered."""
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
-    """All ledgers in [first, last] that exist. Ranges ascend and leave no gap: an id in a range but
-    not in `ledger_ids` does not exist."""
+    """The ledgers that exist with ids from `first` to `last`, both included.
+
+    Ranges ascend and leave no gap between them. An id of the range that is not in `ledger_ids` does
+    not exist.
+    """
 
     first: int
     last: int
@@ -65,62 +71,107 @@ class LedgerRange:
 
 
 class Registration(Protocol):
-    """A bookie's presence: ephemeral, kept alive in the background until `close`. A session that
-    was lost is followed by another, in which the bookie is registered again with the same data."""
+    """The registration of a bookie, which is kept alive in the background until `close`.
+
+    It is ephemeral: it disappears when the session of the process ends. If the session is lost, the
+    driver begins a new one and registers the bookie again with the same data.
+    """
 
     @property
     def lost(self) -> asyncio.Future[KeyExistsError]:
-        """Done when another process has the bookie's id, and has kept it for a session time-out
-        (ours must have lost its session first). The registration is over then: it is not tried
-        again, and the bookie should stop. Never done by `close`."""
+        """A future that is done when another process has taken over the bookie's id.
+
+        The other process has then kept the id for a whole session time-out, and the session of this
+        registration had ended before. The registration is over and is not tried again, so the
+        bookie should stop. `close` never completes this future.
+        """
         ...
 
     async def set_readonly(self, readonly: bool) -> None:
-        """Move between the lists, at once. After an error it is tried again in the background,
-        until the next call or `close`. `KeyExistsError` once `lost`."""
+        """Move the bookie to the read-only list or to the writable list.
+
+        If this fails, the driver tries again in the background until the next call or `close`.
+
+        Raises:
+            KeyExistsError: Another process has taken over the id (see `lost`).
+        """
         ...
 
     async def close(self) -> None:
-        """Withdraw at once. Safe to call twice."""
+        """Withdraw the registration at once. Repeated calls do nothing."""
         ...
 
 
 class MetadataStore(Protocol):
+    """A connection to a metadata store."""
+
     uri: str
+    """The URI with which the store was opened."""
 
     @property
     def tree(self) -> Tree:
-        """Nodes at paths of the caller's choice, changed in transactions: what streams keep."""
+        """The tree of nodes at paths that the caller chooses, changed in transactions. Streams use
+        it."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection and end its session. Watches and registrations end with it."""
+        ...
 
     # -- cluster ------------------------------------------------------------------------------
     async def initialise(self, ledger_manager: str | None = None) -> str:
-        """Make a new, empty cluster and return its instance id. `KeyExistsError` if one exists.
-        `ledger_manager` says how ZooKeeper arranges its ledgers: 'hierarchical' (also where neither
-        this nor the URI says anything), 'longhierarchical' or 'flat'."""
+        """Create a new, empty cluster and return its instance id.
+
+        Args:
+            ledger_manager: The arrangement of ledgers in ZooKeeper: 'hierarchical',
+                'longhierarchical' or 'flat'. By default it is the one in the URI, and otherwise
+                'hierarchical'. Other stores accept only None.
+
+        Raises:
+            KeyExistsError: The store has a cluster already.
+        """
         ...
 
-    async def is_initialised(self) -> bool: ...
+    async def is_initialised(self) -> bool:
+        """Return whether the store has a cluster."""
+        ...
 
     async def instance_id(self) -> str:
-        """The cluster's identity (a UUID as text), checked by every bookie against its cookie.
-        '' where the cluster has none (allowed in ZooKeeper)."""
+        """Return the id of the cluster, a UUID as text.
+
+        Every bookie compares it with its cookie. The id is empty if the cluster has none, which
+        ZooKeeper allows.
+        """
         ...
 
     # -- ledgers ------------------------------------------------------------------------------
     async def create_ledger(
         self, metadata: LedgerMetadata, ledger_id: int | None = None
     ) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Store `metadata` under a new id (or the given one: `LedgerExistsError` if taken), in
-        its `format_version`. Idempotent under lost answers by the metadata's ctoken. Formats 1 and
-        2 store none: there an answer that was lost may leave an empty ledger behind, and with an id
-        that was given it is MetadataUnavailableError. The value returned has its creation time."""
+        """Create a ledger and return its id with the stored metadata, whose creation time is set.
+
+        The metadata is stored in the format of its `format_version`. In format 3 it contains a
+        creation token, by which the driver recognises its own ledger if the store's response was
+        lost. Formats 1 and 2 store no token. A lost response may then leave behind an empty ledger
+        with a generated id.
+
+        Args:
+            metadata: The metadata of the new ledger.
+            ledger_id: The id of the ledger. By default the store generates one.
+
+        Raises:
+            LedgerExistsError: The given id is taken.
+            MetadataUnavailableError: The store did not respond, or the response was lost, the id
+                was given and the format stores no token. The outcome is unknown.
+        """
         ...
 
     async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """`NoSuchLedgerError` when there is none."""
+        """Return the metadata of a ledger.
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist.
+        """
         ...
 
     async def write_ledger(
@@ -130,34 +181,48 @@ class MetadataStore(Protocol):
         version: int,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Replace the metadata of a ledger if it still has this version (compare-and-swap).
+        """Replace the metadata of a ledger if its version is still `version`. Return the new value.
 
-        Raises VersionConflictError and NoSuchLedgerError. After a conflict whose `outcome_known` is
-        False, this write may have been done, and others after it: decide again by the content, as
-        `update.update_ledger` does.
+        Args:
+            ledger_id: The ledger.
+            metadata: The new metadata.
+            version: The version that the caller has read.
+            known: The value that the caller has read. With it, the call never changes another
+                ledger that was created with the same id in the meantime.
 
-        `known` is the value that the caller has read. If the store has another creation of the
-        ledger by now, LedgerRecreatedError is raised and nothing is written."""
+        Raises:
+            VersionConflictError: The version has changed. If the error's `outcome_known` is False,
+                this write may have been done before others changed the ledger again. Read the
+                metadata and decide by its content, as `update.update_ledger` does.
+            NoSuchLedgerError: The ledger does not exist.
+            LedgerRecreatedError: The id belongs to another ledger than `known`. Nothing was
+                written.
+        """
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Remove, whatever its version; a ledger that does not exist is success."""
+        """Delete the metadata of a ledger, whatever its version. Succeeds if the ledger does not
+        exist."""
         ...
 
     def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
-        """Yield all ledgers from `first` on in ascending ranges that cover [first, 2**63-1] without
-        a gap.
+        """Yield all ledgers from `first` on, in ascending ranges that cover [first, 2**63-1]
+        without a gap.
 
-        Any failure (root missing, layout missing, connection lost) raises an error: it never gives
-        an empty list (metadata spec, 3.2).
+        Every failure raises an error: a missing root, a missing LAYOUT, a lost connection. A
+        failure never yields a shorter list (metadata spec, 3.2).
 
-        With `complete`, an id that is in no range proves that the store has no such ledger. A name
-        in the ledger tree that cannot be decoded then raises an error, because it may be a
-        ledger's. Callers that delete by the list must set it."""
+        Args:
+            first: The first id of the first range.
+            complete: Whether an id that is in no range must prove that the store has no such
+                ledger. A name in the ledger tree that cannot be decoded then raises an error,
+                because it may be the name of a ledger. Callers that delete what the list does not
+                contain must set it.
+        """
         ...
 
     async def skip_ledger_ids(self, last: int) -> None:
-        """Give new ledgers no id up to `last` from now on.
+        """Generate only ids above `last` from now on.
 
         Ids that callers choose are not affected. The call may be repeated. It takes a while in
         ZooKeeper, which counts ids one by one.
@@ -167,59 +232,112 @@ class MetadataStore(Protocol):
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
-        """Call `changed` (on the event loop) with the value there is, with each newer one (some
-        may be skipped), and with None once deleted or if there is none; then the watch is over.
-        It outlives lost connections and sessions."""
+        """Watch the metadata of a ledger until the ledger is deleted.
+
+        `changed` is called on the event loop with the present value, then with newer ones; some may
+        be skipped. It is called with None when the ledger is deleted or does not exist, and then
+        the watch is over. The watch survives lost connections and sessions.
+        """
         ...
 
     # -- bookies ------------------------------------------------------------------------------
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        """Announce a bookie. If another live session holds the id: wait for it to go, for about
-        the session time-out, then `KeyExistsError`."""
+        """Register a bookie, in the writable list or in the read-only one.
+
+        If another live session holds the id, the call waits about a session time-out for it to end.
+
+        Raises:
+            KeyExistsError: The other session still holds the id after that time.
+        """
         ...
 
-    async def bookies(self) -> Bookies: ...
+    async def bookies(self) -> Bookies:
+        """Return the bookies that are registered now."""
+        ...
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
-        """Call `changed` (on the event loop) with the first view and after each change (changes
-        close together may come as one). It outlives lost connections and sessions."""
+        """Watch the registered bookies.
+
+        `changed` is called on the event loop with the present bookies, then after each change.
+        Several changes in quick succession may be reported as one. The watch survives lost
+        connections and sessions.
+        """
         ...
 
     # -- cookies ------------------------------------------------------------------------------
     async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
-        """`NoSuchKeyError` when there is none."""
+        """Return the cookie of a bookie.
+
+        Raises:
+            NoSuchKeyError: The bookie has no cookie.
+        """
         ...
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
-        """Create (version None: `KeyExistsError` if there) or compare-and-swap. Returns the new
-        version."""
+        """Write the cookie of a bookie and return its new version.
+
+        Args:
+            bookie_id: The bookie.
+            cookie: The bytes of the cookie.
+            version: The version to replace, or None to create the cookie.
+
+        Raises:
+            KeyExistsError: The version is None, and the bookie has a cookie.
+            VersionConflictError: The cookie has another version.
+            NoSuchKeyError: The bookie has no cookie to replace.
+        """
         ...
 
     async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
-        """`VersionConflictError`. A missing cookie is success."""
+        """Delete the cookie of a bookie. Succeeds if there is none.
+
+        Raises:
+            VersionConflictError: The cookie has another version.
+        """
         ...
 
-    async def list_cookies(self) -> list[str]: ...
+    async def list_cookies(self) -> list[str]:
+        """Return the ids of all bookies that have a cookie."""
+        ...
 
     # -- Quire's own values: datasets, jobs, subscriptions ------------------------------------
-    # Kept outside the ledgers root, so that Apache's tools are not disturbed. Keys are paths of
-    # names without '/', e.g. ("datasets", "flights").
+    # They are stored outside of the ledgers root, where they do not disturb Apache's tools. A key
+    # is a path of names without '/', such as ("datasets", "flights").
     async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
-        """`NoSuchKeyError` when there is none."""
+        """Return a value of Quire's own.
+
+        Raises:
+            NoSuchKeyError: The key has no value.
+        """
         ...
 
     async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
-        """Create (version None: `KeyExistsError` if there) or compare-and-swap
-        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version. A conflict whose
-        `outcome_known` is False may hide that this write was done, and others after it. Versions
-        begin anew when a value is deleted and created again: put a name of your own into a value
-        that may come back."""
+        """Write a value of Quire's own and return its new version.
+
+        Versions begin again when a value is deleted and created again. If that can happen to a key,
+        put a unique name into its value.
+
+        Args:
+            key: The key.
+            value: The new value.
+            version: The version to replace, or None to create the value.
+
+        Raises:
+            KeyExistsError: The version is None, and the key has a value.
+            VersionConflictError: The value has another version. If the error's `outcome_known` is
+                False, this write may have been done before others changed the value again.
+            NoSuchKeyError: The key has no value to replace.
+        """
         ...
 
     async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
-        """A missing value is success."""
+        """Delete a value of Quire's own. Succeeds if there is none.
+
+        Raises:
+            VersionConflictError: The value has another version.
+        """
         ...
 
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
-        """The names directly under `prefix`, sorted; empty when there are none."""
+        """Return the names directly below `prefix`, sorted. The list is empty if there are none."""
         ...

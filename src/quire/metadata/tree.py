@@ -1,16 +1,16 @@
 """A tree of nodes with data, versions and children, changed in transactions.
 
-What streams keep is there (Apache DistributedLog's layout needs no more): in ZooKeeper its nodes
-are znodes at the very paths, in SQLite they are rows of a table of their own. A tree
-belongs to the store, not to a cluster in it: it is there before `initialise`, and whoever chooses
-paths keeps away from ledgers roots and from `/quire`.
+Streams are stored here, in the layout of Apache DistributedLog. In ZooKeeper the nodes are znodes
+at the same paths, and in SQLite they are rows of a table. The tree belongs to the store and not to
+a cluster in it, so it can be used before `initialise`. Do not choose paths below a ledgers root or
+below `/quire`.
 
-- Paths are absolute. '/' is always there. A node can be created only below one that exists.
-- A node begins with version 0; each `Put` adds one. A node that is deleted and created again begins
-  anew: a version tells about changes of one node, not of one path.
-- An *ephemeral* node is deleted when the session that created it ends. It has no children.
-- A *sequential* name ends in ten digits: how many nodes were created below the parent before, of
-  whatever kind. A number is not used again below the same parent.
+- Paths are absolute. The node '/' always exists. Every other node needs an existing parent.
+- A new node has version 0, and each `Put` adds one. If a node is deleted and created again, its
+  versions begin again, so a version identifies a state of one node and not of its path.
+- An *ephemeral* node is deleted when the session that created it ends. It cannot have children.
+- A *sequential* name ends in ten digits: the number of nodes of any kind that were created below
+  the parent before. A number is not used again below the same parent.
 
 One conformance suite (`tests/conformance/test_tree.py`) runs against all drivers.
 """
@@ -24,33 +24,40 @@ from typing import Protocol
 from quire.metadata.values import ANY_VERSION, Versioned, Watch
 
 COMMIT_OPERATIONS_MAX = 1_000
-"""Of one commit."""
+"""The largest number of operations in one commit."""
 
 COMMIT_BYTES_MAX = 1_000_000
-"""Of one commit: its paths, its values, and `OPERATION_BYTES` for each operation. What ZooKeeper
-takes as one request at its default settings, less some room. A single value has the bound of all
-metadata, `NODE_BYTES_MAX`."""
+"""The largest size of one commit, in bytes: its paths, its values, and `OPERATION_BYTES` for each
+operation. ZooKeeper accepts a little more than that in one request at its default settings. A
+single value has the limit of all metadata, `NODE_BYTES_MAX`."""
 
 OPERATION_BYTES = 64
-"""What an operation takes in a request besides its path and value."""
+"""The bytes that an operation takes in a request besides its path and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node. `NoSuchKeyError` without its parent, `KeyExistsError` if it is there,
-    `UsageError` below an ephemeral node."""
+    """Create a node.
+
+    A commit raises NoSuchKeyError if the parent does not exist, KeyExistsError if the node exists,
+    and UsageError below an ephemeral node.
+    """
 
     path: str
     value: bytes = b""
     ephemeral: bool = False
-    """Deleted with the session."""
+    """Whether the node is deleted when the session ends."""
     sequential: bool = False
-    """`path` is the beginning of the name; ten digits are added."""
+    """Whether ten digits are appended to `path`. They make the name unique below its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace a node's value. `NoSuchKeyError`, `VersionConflictError`."""
+    """Replace the value of a node.
+
+    A commit raises NoSuchKeyError if the node does not exist, and VersionConflictError if it has
+    another version.
+    """
 
     path: str
     value: bytes
@@ -59,7 +66,11 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node. `NoSuchKeyError`, `VersionConflictError`, `NotEmptyError`."""
+    """Delete a node that has no children.
+
+    A commit raises NoSuchKeyError if the node does not exist, VersionConflictError if it has
+    another version, and NotEmptyError if it has children.
+    """
 
     path: str
     version: int = ANY_VERSION
@@ -67,8 +78,11 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Change nothing, but only if the node has this version (`ANY_VERSION`: if it is there).
-    `NoSuchKeyError`, `VersionConflictError`."""
+    """Change nothing, but let the commit fail unless the node exists and has this version.
+
+    `ANY_VERSION` checks only that the node exists. A commit raises NoSuchKeyError or
+    VersionConflictError.
+    """
 
     path: str
     version: int
@@ -77,68 +91,102 @@ class Check:
 Operation = Create | Put | Delete | Check
 
 Result = str | int | None
-"""Of one operation: `Create` gives its path (with its number, if sequential), `Put` the new
-version."""
+"""The result of one operation. A `Create` returns its path, with the number if it is sequential. A
+`Put` returns the new version. The other operations return None."""
 
 
 class Tree(Protocol):
-    """Calls raise only errors of `quire.errors`. `UsageError`: a path that not every store can
-    have, a value or a commit beyond the bounds. `MetadataUnavailableError`: the store does not
-    answer. Cancelling a read is safe; a change that was cancelled has an unknown outcome."""
+    """The tree of a metadata store.
+
+    Calls raise only errors of `quire.errors`. UsageError means that a path cannot be used in every
+    store, or that a value or a commit is too large. MetadataUnavailableError means that the store
+    does not answer. It is safe to cancel a read; the outcome of a cancelled change is unknown.
+    """
 
     @property
     def session_id(self) -> int:
-        """Of the session that ephemeral nodes hang on now; another one once it was lost."""
+        """The id of the session that holds the ephemeral nodes. It changes when the session is
+        lost."""
         ...
 
     async def read(self, path: str) -> Versioned[bytes]:
-        """`NoSuchKeyError`. A change that another process committed a moment ago may be missing:
-        see `sync`. The same is true of `exists` and `children`."""
+        """Return the value of a node.
+
+        A change that another process has just committed may not be visible yet (see `sync`). This
+        is also true of `exists` and `children`.
+
+        Raises:
+            NoSuchKeyError: The node does not exist.
+        """
         ...
 
-    async def exists(self, path: str) -> bool: ...
+    async def exists(self, path: str) -> bool:
+        """Return whether the node exists."""
+        ...
 
     async def children(self, path: str) -> list[str]:
-        """Their names, sorted. `NoSuchKeyError`."""
+        """Return the names of the children of a node, sorted.
+
+        Raises:
+            NoSuchKeyError: The node does not exist.
+        """
         ...
 
     async def commit(self, *operations: Operation) -> list[Result]:
-        """Carry out all of the operations or, if one cannot be, none; durable on return. They are
-        carried out in order, and each sees those before it. Errors name the operation and the path
-        (see the operations) and leave nothing changed. The one exception is
-        `MetadataUnavailableError`, whose outcome is unknown unless it says otherwise: look at the
-        nodes before trying again, and let something in a value say whose it is. It is raised when
-        the store could not be reached for long, or when the session was lost with an answer; a
-        connection that was lost is not enough."""
+        """Carry out all of the operations in order, or none of them. Return a result for each.
+
+        Each operation sees the effects of those before it. The changes are durable on return. If an
+        operation fails, its error names the operation and the path, and nothing was changed (see
+        the classes of the operations).
+
+        Raises:
+            MetadataUnavailableError: The store could not be reached for a long time, or the session
+                ended before the response came. A lost connection alone does not raise it. The
+                outcome is unknown unless the error says otherwise. Read the nodes before you try
+                again, and put something into a value that identifies its writer.
+        """
         ...
 
     async def make_path(self, path: str, value: bytes = b"") -> None:
-        """Create a node and the parents that are missing (without data). If it is there, that is
-        success, and its value stays. Parents may be there although this failed."""
+        """Create a node and its missing parents, which get no data.
+
+        If the node exists, the call succeeds and the value stays. After an error some of the
+        parents may exist.
+        """
         ...
 
     async def delete_tree(self, path: str) -> None:
-        """Delete a node with all below it. A missing one is success. In ZooKeeper not all at once:
-        after an error or a cancellation some is left; call it again."""
+        """Delete a node and everything below it. Succeeds if the node does not exist.
+
+        In ZooKeeper this takes several transactions. After an error or a cancellation a part may be
+        left; call it again.
+        """
         ...
 
     def watch_children(self, path: str, changed: Callable[[list[str] | None], None]) -> Watch:
-        """Call `changed` (on the event loop) with the sorted names that there are, then after each
-        change of them (changes close together may come as one), with None while there is no such
-        node. It goes on over deletion and creation, lost connections and sessions, until closed."""
+        """Watch the names of the children of a node, until the watch is closed.
+
+        `changed` is called on the event loop with the sorted names, first with the present ones and
+        then after each change, and with None while the node does not exist. Several changes in
+        quick succession may be reported as one. The watch continues when the node is deleted and
+        created again, and survives lost connections and sessions.
+        """
         ...
 
     def watch_value(self, path: str, changed: Callable[[Versioned[bytes] | None], None]) -> Watch:
-        """As `watch_children`, for the value and version of the node."""
+        """Watch the value and version of a node, like `watch_children`."""
         ...
 
     async def sync(self) -> None:
-        """Whatever was committed before this call is seen by reads after it."""
+        """Make everything that was committed before this call visible to reads after it."""
         ...
 
     def on_session_lost(self, lost: Callable[[], None]) -> Watch:
-        """Call `lost` (on the event loop) each time a new session has begun in the place of one
-        that ended: its ephemeral nodes are gone. By then others may have seen so for a while: what
-        must not be done without an ephemeral node is committed together with a `Check` of that
-        node, under a name that nobody else can have (a sequential one). Not called by `close`."""
+        """Call `lost` on the event loop whenever a new session has replaced one that ended.
+
+        The ephemeral nodes of the old session are gone, and other processes may have seen that for
+        a while. Therefore commit a change that needs an ephemeral node together with a `Check` of
+        the node. Give the node a sequential name, which no other process can have. `close` does not
+        call `lost`.
+        """
         ...

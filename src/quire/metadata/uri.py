@@ -1,13 +1,13 @@
-"""Metadata URIs: which store, and where (metadata spec, section 4).
+"""Metadata URIs, which name a store and its place (metadata spec, section 4).
 
-| URI                                             | store                                       |
-|-------------------------------------------------|---------------------------------------------|
-| `sqlite:////absolute/file.db`, `sqlite:///file` | one file, for the processes of one machine  |
-| `zk://HOST:PORT;HOST:PORT/ledgers`, `zk+null:`  | ZooKeeper; its LAYOUT says how ledgers lie  |
-| `zk+hierarchical://HOST:PORT,HOST:PORT/ledgers` | the same, and LAYOUT must name that manager |
-| `zk+longhierarchical:`, `zk+flat:`              | likewise                                    |
-| `memory://NAME`                                 | this process alone, for tests; its driver   |
-|                                                 | is in the package quire-simulator           |
+| URI                                             | store                                        |
+|-------------------------------------------------|----------------------------------------------|
+| `sqlite:////absolute/file.db`, `sqlite:///file` | one file, for the processes of one machine   |
+| `zk://HOST:PORT;HOST:PORT/ledgers`, `zk+null:`  | ZooKeeper; LAYOUT names the ledger manager   |
+| `zk+hierarchical://HOST:PORT,HOST:PORT/ledgers` | ZooKeeper; LAYOUT must name this manager     |
+| `zk+longhierarchical:`, `zk+flat:`              | likewise                                     |
+| `memory://NAME`                                 | this process alone, for tests; the driver is |
+|                                                 | in the package quire-simulator               |
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from quire.errors import MetadataURIError, check_type
 
 DEFAULT_ZOOKEEPER_PORT = 2181
 VALUES_ROOT = "/quire"
-"""Above what Quire keeps of its own in ZooKeeper; no ledgers root may lie there."""
+"""The node of ZooKeeper below which Quire keeps its own values. A ledgers root must not be below
+it."""
 
 _RESERVED_ROOTS = ("zookeeper", VALUES_ROOT[1:])
 _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:@\[\]]+)(?::(?P<port>\d{1,5}))?")
@@ -30,6 +31,8 @@ _MEMORY_REMEDY = "Use memory://NAME"
 
 
 class Driver(enum.Enum):
+    """The kind of a store."""
+
     MEMORY = "memory"
     SQLITE = "sqlite"
     ZOOKEEPER = "zookeeper"
@@ -37,23 +40,29 @@ class Driver(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataURI:
+    """The parts of a metadata URI. Which of them are set depends on the driver."""
+
     text: str
-    """As it was written, for messages."""
+    """The URI as it was written, for messages."""
     driver: Driver
     name: str = ""
-    """memory: of the cluster."""
+    """The name of the cluster in memory."""
     path: str = ""
-    """sqlite: of the file, perhaps relative to the working directory."""
+    """The path of the SQLite file. It may be relative to the working directory."""
     servers: tuple[str, ...] = ()
-    """zookeeper: HOST:PORT of each."""
+    """The ZooKeeper servers, each as HOST:PORT."""
     root: str = ""
-    """zookeeper: of the ledgers, as '/ledgers'."""
+    """The path of the ledgers root in ZooKeeper, such as '/ledgers'."""
     factory: str | None = None
-    """zookeeper: the ledger manager that LAYOUT must name; None: whichever it names."""
+    """The Java class of the ledger manager that LAYOUT must name, or None to accept any."""
 
 
 def parse_uri(uri: str) -> MetadataURI:
-    """`MetadataURIError` if there is no such store."""
+    """Parse a metadata URI.
+
+    Raises:
+        MetadataURIError: The URI is malformed or names no known store.
+    """
     check_type("a metadata URI", uri, str)
     scheme, separator, rest = uri.strip().partition("://")
     scheme = scheme.lower()
@@ -76,7 +85,7 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataURI:
     if not rest.startswith("/"):
         raise MetadataURIError(
             f"{uri!r} names a host, but a SQLite file is local",
-            remedy="Use three slashes before a relative path, four before an absolute one",
+            remedy="Write three slashes before a relative path, and four before an absolute one",
         )
     path = rest[1:]
     if not path or path.endswith("/") or "\0" in path:
@@ -89,7 +98,7 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
     if manager != "null" and manager not in layout.FACTORIES:
         raise MetadataURIError(
             f"{uri!r} names the unknown ledger manager {manager!r}",
-            remedy="Use zk:// for whichever the cluster has, or "
+            remedy="Use zk:// for the manager that the cluster has, or name one: "
             + ", ".join(f"zk+{name}://" for name in layout.FACTORIES),
         )
     authority, slash, path = rest.partition("/")
@@ -103,7 +112,7 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
     if not root or any(part in ("", ".", "..") for part in parts):
         raise MetadataURIError(
             f"{uri!r} has no usable ledgers root (its path is {root!r})",
-            remedy="End it in /ledgers, or in the cluster's own root, without a '/' behind",
+            remedy="End it with /ledgers, or with the root of the cluster, without a final '/'",
         )
     if parts[0] in _RESERVED_ROOTS:
         raise MetadataURIError(f"{uri!r} has a ledgers root below /{parts[0]}, which is reserved")
@@ -121,8 +130,11 @@ def _server(uri: str, text: str) -> str:
 
 
 def replication_root(uri: str) -> str:
-    """The node of a store's tree below which its under-replication tree lies: in ZooKeeper Apache's
-    own, below the ledgers root; the other stores have one of their own."""
+    """Return the path of a store's under-replication tree, which is a node of `store.tree`.
+
+    In ZooKeeper this is Apache's own tree, below the ledgers root. In the other stores it is below
+    `VALUES_ROOT`.
+    """
     where = parse_uri(uri)
     top = where.root if where.driver is Driver.ZOOKEEPER else VALUES_ROOT
     return f"{top}/underreplication"

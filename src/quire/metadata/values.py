@@ -1,4 +1,4 @@
-"""The values that ledgers, bookies and the tree of a metadata store have in common."""
+"""The types that ledgers, bookies and the tree of a metadata store have in common."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Generic, Protocol, TypeVar
 T = TypeVar("T")
 
 ANY_VERSION = -1
-"""The version that stands for any version in a compare-and-swap."""
+"""The version with which a compare-and-swap matches any version."""
 UNKNOWN_CREATION = -1
-"""The creation of a value whose creations the store does not tell apart."""
+"""The value of `Versioned.created` if the store cannot tell creations apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
-    """A value with the version that a compare-and-swap must name."""
+    """A value and its version, which a compare-and-swap of the value must name."""
 
     value: T
     version: int
     created: int = field(default=UNKNOWN_CREATION, compare=False)
-    """A number that identifies the creation of a ledger in this store: another number means another
-    creation (`quire.metadata.ledgers.creation`). `UNKNOWN_CREATION` for values that are not
-    ledgers."""
+    """A number that identifies the creation of a ledger in this store. Two creations with one id
+    have different numbers (see `quire.metadata.ledgers.creation`). Values that are not ledgers have
+    `UNKNOWN_CREATION`."""
 
 
 class Watch(Protocol):
-    """A watch as its owner holds it."""
+    """The handle of a watch, for its owner."""
 
     def close(self) -> None:
         """End the watch. Nothing is delivered afterwards."""

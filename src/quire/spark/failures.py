@@ -1,5 +1,7 @@
-"""What went wrong, out of what Spark says about it: one error, without the stacks of the JVM, of
-Spark's Python and of ours that Spark strings together."""
+"""The translation of Spark's errors into one error without stack traces.
+
+Spark's errors combine the stacks of the JVM, of its Python, and of Quire.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,24 @@ from quire import errors
 from quire.errors import JobError, QuireError, UsageError
 
 OURS = re.compile(r"^\s*(?:[\w.]+: )*quire\.errors\.(\w+): (.+)$", re.MULTILINE)
-"""How one of our errors stands in a traceback, also in one that the JVM repeats."""
+"""The form of one of Quire's errors in a traceback, also in one that the JVM repeats."""
 THROWN = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.MULTILINE)
-"""How an error of the JVM stands in one of the bridge to it."""
+"""The form of a JVM error in an error of the bridge to it."""
 STATE = re.compile(r"\s*SQLSTATE: \w+|\[USER_RAISED_EXCEPTION\] ")
 STACK = re.compile(r"^\s*(?:at [\w.$]+\(|JVM stacktrace|Traceback \()", re.MULTILINE)
 ENDED = "stopped SparkContext"
 TEXT_MAX = 500
-"""Characters of what Spark says that are repeated."""
+"""The number of characters of Spark's text that are repeated."""
 
 
 def one_error(
     error: Exception, doing: str, kept_log: Callable[[], Path | None] = lambda: None
 ) -> Exception:
-    """The error of ours behind what Spark raised, if there is one; else a JobError with what Spark
-    says first, and where the rest is. What does not come from Spark is given back as it is."""
+    """Return Quire's error behind an error that Spark raised.
+
+    If there is none, return a JobError with Spark's first line and the place of the rest. An error
+    that does not come from Spark is returned unchanged.
+    """
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "grpc"):
         return error
     text = str(error)
@@ -36,20 +41,20 @@ def one_error(
     thrown = THROWN.search(text)
     first = _first(thrown[1] if thrown else text) or type(error).__name__
     if ENDED in first:
-        first = "Spark's session ended, or could not begin: is the master reached at its URL?"
+        first = "Spark's session ended, or could not start: check that its master can be reached"
     log = kept_log()
-    remedy = f"What Spark said is in {log}" if log is not None else ""
+    remedy = f"Spark's complete output is in {log}" if log is not None else ""
     return JobError(f"{doing} failed: {first}", remedy=remedy)
 
 
 def ours(text: str) -> QuireError | None:
-    """The last error of ours in a traceback: Python tells causes first."""
+    """Return the last of Quire's errors in a traceback, because Python prints causes first."""
     found = OURS.findall(text)
     if not found:
         return None
     name, message = found[-1]
     kind: Any = getattr(errors, name, JobError)
-    # Causes and remedy are in the message already.
+    # The message already contains causes and remedy.
     return (UsageError if issubclass(kind, UsageError) else JobError)(message.strip(), remedy="")
 
 

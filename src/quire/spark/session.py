@@ -1,4 +1,4 @@
-"""Sessions that suit the data source. PySpark is imported when a call needs it."""
+"""Spark sessions for the data source. PySpark is imported only when a call needs it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,28 @@ OF_THIS_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""Nothing listens to the outside, nothing is shown."""
+"""The settings of a local session: it accepts no connections from outside, and shows nothing."""
 LOCAL = {
     **OF_THIS_MACHINE,
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-"""Of `local_session`: also small shuffles, and a JVM that starts quickly."""
+"""The settings of `local_session`, which also make shuffles small and let the JVM start quickly."""
 
 
 def configure(spark: S, *, pushdown: bool = True) -> S:
-    """Set what the data source profits from, on a builder (best) or on a session; returns it.
+    """Set what the data source needs on a session builder (best) or on a session.
 
-    On a builder: Unix-domain sockets between the JVM and Python (a Python task costs 9 ms instead
-    of 56), and leave for the option `pushdown`, which remains false by default (see "Limits of
-    Spark" in `quire.spark`). Sockets cannot be changed in a session that runs already.
+    On a builder this enables Unix-domain sockets between the JVM and Python, which reduces the cost
+    of a Python task from 56 ms to 9 ms. Sockets cannot be changed in a session that is running.
+
+    Args:
+        spark: The builder or the session.
+        pushdown: Whether to permit the option `pushdown`. The option itself remains false by
+            default (see "Limits of Spark" in `quire.spark`).
+
+    Returns:
+        The same builder or session.
     """
     target: Any = spark
     if hasattr(target, "getOrCreate"):
@@ -58,9 +65,21 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("quire")` known to this session; returns it. Spark also finds the format by
-    itself (package `pyspark_quire`), and then warns that it was replaced: call this only where
-    the Python of the driver's session is not the one that its JVM starts."""
+    """Make `format("quire")` known to a session.
+
+    Spark also finds the format by itself, through the package `pyspark_quire`, and then warns that
+    it was replaced. Call this only if the Python of the driver's session differs from the one that
+    its JVM starts.
+
+    Args:
+        spark: The session.
+
+    Returns:
+        The same session.
+
+    Raises:
+        UsageError: PySpark, or a package that it needs, is not installed.
+    """
     spark.dataSource.register(_import("source").QuireDataSource)
     return spark
 
@@ -71,12 +90,25 @@ def local_session(
     master: str = "local[2]",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A small, quiet session on this machine, configured and registered; its workers run this
-    Python, unless PYSPARK_PYTHON names another."""
+    """Start a small, quiet session on this machine, configured and registered.
+
+    Its workers run this Python, unless PYSPARK_PYTHON names another one.
+
+    Args:
+        name: The name of the application.
+        master: The master URL, which determines the number of cores.
+        settings: Further settings of Spark.
+
+    Returns:
+        The session. Stop it when it is no longer needed.
+
+    Raises:
+        UsageError: PySpark, or a package that it needs, is not installed.
+    """
     _import("source")
     from pyspark.sql import SparkSession
 
-    # Read when the JVM starts. Without the first, its workers are whatever `python3` is.
+    # The JVM reads these when it starts. Without the first, its workers run whatever `python3` is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
@@ -89,7 +121,7 @@ def local_session(
 
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit for the program that it starts: there is a JVM already."""
+"""The variable that spark-submit sets for its program, for which a JVM exists already."""
 
 
 @contextmanager
@@ -101,12 +133,15 @@ def job_session(
     scratch: str | None = None,
     starting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[SparkSession]:
-    """The session in which a program runs a job: the active one; that of the spark-submit which
-    started the program; one of Spark Connect, where `master` is sc://...; or a new one (`master`
-    None: all cores of this machine), stopped behind the job. `scratch` is a directory for its
-    files. `starting` is entered while a JVM starts.
+    """Yield the session in which a program runs a job.
 
-    UsageError: Spark, or Java, is not installed, or `master` contradicts what runs already.
+    It is the active session, or the session of the spark-submit that started the program. With a
+    `master` of sc://... it is a session of Spark Connect. Otherwise a new session is started and
+    stopped after the job. Without `master` it uses all cores of this machine, and `scratch` is the
+    directory for its files. `starting` is entered while a JVM starts.
+
+    Raises UsageError if Spark or Java is not installed, or if `master` contradicts an existing
+    session.
     """
     _import("source")
     from pyspark.sql import SparkSession
@@ -114,8 +149,8 @@ def job_session(
     active = None if (master or "").startswith("sc://") else SparkSession.getActiveSession()
     if (active is not None or SUBMITTED in os.environ) and master is not None:
         raise UsageError(
-            "a session of Spark is there already, and another master cannot be chosen in it",
-            remedy="Leave out the master, or give it to spark-submit",
+            "a Spark session exists already, and its master cannot be changed",
+            remedy="Leave out the master, or pass it to spark-submit",
         )
     if active is not None:
         for key, value in (settings or {}).items():
@@ -161,17 +196,17 @@ def _new_session(
 
 
 def need_spark() -> None:
-    """UsageError: something is not installed. Nothing is imported for this."""
+    """Raise UsageError if a package that Spark needs is not installed. Nothing is imported."""
     for module in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(module) is None:
             raise _without(f"No module named {module!r}")
 
 
 def need_java() -> None:
-    """UsageError: there is none."""
+    """Raise UsageError if there is no Java."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise UsageError(
-            "Spark needs Java 17 or later, and there is no java on the PATH",
+            "Spark needs Java 17 or later, but there is no java on the PATH",
             remedy="Install it, for example with: apt-get install openjdk-17-jre-headless",
         )
 
@@ -183,16 +218,30 @@ def sweep_orphans(
     dataset: str | None = None,
     stream: str | None = None,
 ) -> list[int]:
-    """Delete the ledgers that Spark tasks wrote for datasets and streams (for `dataset`, for the
-    stream with the path `stream`, such as "/team/orders", or for any), that are older than the
-    limit and not published; their ids.
+    """Delete the unpublished ledgers that Spark tasks wrote for datasets and streams.
 
-    Such ledgers are left by tasks and drivers that were killed. The limit must be longer than the
-    longest job: the ledgers of one that still runs are unpublished too, and it would fail. See
+    Tasks and drivers that were killed leave such ledgers. See
     `quire.client.datasets.datasets.Datasets.sweep_orphans` and `quire.streams.ownership.orphans`.
+    Calling this again is safe; if the call is interrupted, some ledgers may be left.
+
+    Args:
+        client: A blocking client of the cluster.
+        older_than_s: The age in seconds from which ledgers are deleted. It must exceed the duration
+            of the longest job: the ledgers of a job that is running are unpublished too, and the
+            job would fail.
+        dataset: Delete only ledgers that were written for this dataset.
+        stream: Delete only ledgers that were written for the stream with this path, such as
+            "/team/orders".
+
+    Returns:
+        The ids of the deleted ledgers.
+
+    Raises:
+        UsageError: Both a dataset and a stream were named.
+        MetadataUnavailableError: The metadata store does not answer.
     """
     if dataset is not None and stream is not None:
-        raise UsageError("a ledger is of a dataset or of a stream: name one of them")
+        raise UsageError("dataset and stream exclude each other: name one of them")
     deleted: list[int] = []
     if stream is None:
         deleted += client.datasets.sweep_orphans(older_than_s, name=dataset)
@@ -212,8 +261,18 @@ async def _sweep_streams(client: Client, older_than_s: float, stream: str | None
 
 
 def lag_listener(spark: SparkSession) -> LagListener:
-    """Attach a listener that keeps (`lags()`) and logs how far the session's streaming queries are
-    behind the streams they read, in records, bytes and seconds; returns it."""
+    """Attach a listener that observes how far streaming queries are behind their streams.
+
+    Args:
+        spark: The session whose queries are observed.
+
+    Returns:
+        The listener. Its `lags()` returns the newest lags in records, bytes and seconds, and it
+        logs them.
+
+    Raises:
+        UsageError: PySpark, or a package that it needs, is not installed.
+    """
     listener: LagListener = _import("streams.lag").lag_listener(spark)
     return listener
 

@@ -1,5 +1,8 @@
-"""Bringing this package to executors that do not have it installed. It is pure Python; what it
-needs besides (pyarrow, pandas, and the compiled crc32c, lz4 and protobuf) must be there."""
+"""Sending this package to executors on which it is not installed.
+
+The package is pure Python. Its dependencies (pyarrow, pandas, and the compiled crc32c, lz4 and
+protobuf) must be installed on the executors.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,25 @@ if TYPE_CHECKING:
 
 PACKAGES = ("quire", "pyspark_quire")
 NOT_SHIPPED = frozenset(("__pycache__", "cli", "testing"))
-"""Directories that no task needs."""
+"""The directories that no task needs."""
 STAMP = (2013, 1, 1, 0, 0, 0)
-"""Of all files: the same sources make the same archive, which Spark then sends once."""
+"""The time stamp of all files.
+
+The same sources then make the same archive, which Spark sends only once.
+"""
 
 
 def package_zip(path: str | Path) -> Path:
-    """Write the package as it is installed here into a zip, for `spark-submit --py-files` or
-    `spark.addArtifacts(..., pyfile=True)`; its path."""
+    """Write this package, as it is installed here, to a zip file.
+
+    Pass the file to `spark-submit --py-files`, or to `spark.addArtifacts(..., pyfile=True)`.
+
+    Args:
+        path: The path of the file.
+
+    Returns:
+        The same path.
+    """
     target, here = Path(path), Path(__file__).parents[2]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
@@ -37,10 +51,19 @@ def package_zip(path: str | Path) -> Path:
 
 
 def ship(spark: SparkSession) -> SparkSession:
-    """Send the package to the executors of this session, in which it then is as if it were
-    installed there; returns the session. The driver (of Spark Connect: the server) must have it
-    installed: Spark 4.3 does not give the drivers' part of streaming queries what was sent."""
-    # Executors that come later fetch the file from this process: it stays until the end of it.
+    """Send this package to the executors of a session, as if it were installed there.
+
+    The driver (or the server of Spark Connect) must have the package installed, because Spark 4.3
+    does not pass sent files to the driver's part of streaming queries.
+
+    Args:
+        spark: The session.
+
+    Returns:
+        The same session.
+    """
+    # Executors that join later fetch the file from this process, so it is kept until the process
+    # ends.
     directory = tempfile.mkdtemp(prefix="quire-ship-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     spark.addArtifacts(str(package_zip(Path(directory, "quire.zip"))), pyfile=True)

@@ -20,14 +20,19 @@ from quire.spark.worker import plainly
 
 
 class QuireDataSource(DataSource):  # type: ignore[misc]
-    """Ledgers and datasets as DataFrames; see `quire.spark`."""
+    """The data source `quire`, which provides streams, ledgers, datasets and tables of metadata.
+
+    See `quire.spark` for the options.
+    """
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "quire"
 
     @plainly
     def schema(self) -> StructType:
+        """Return the columns that the options select."""
         match reading_kind(self.options):
             case "table":
                 return table_schema(TableOptions.parse(self.options).table)
@@ -37,6 +42,7 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader for a batch query."""
         match reading_kind(self.options):
             case "table":
                 return TableReader(TableOptions.parse(self.options), schema)
@@ -51,10 +57,11 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader for a streaming query."""
         try:
             if reading_kind(self.options) != "streams":
                 raise UsageError(
-                    "only streams can be read by a streaming query",
+                    "a streaming query can read only streams",
                     remedy="Set one of the options 'stream', 'streams' and 'streamPattern'",
                 )
             return QuireStreamSource(StreamReadOptions.parse(self.options, streaming=True), schema)
@@ -63,6 +70,7 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> QuireWriter | StreamBatchWriter:
+        """Return the writer for a batch job."""
         if writes_streams(self.options):
             streams = StreamWriteOptions.parse(self.options, streaming=False)
             return StreamBatchWriter(streams, schema, overwrite)
@@ -70,5 +78,6 @@ class QuireDataSource(DataSource):  # type: ignore[misc]
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamQueryWriter:
+        """Return the writer for a streaming query."""
         options = StreamWriteOptions.parse(self.options, streaming=True)
         return StreamQueryWriter(options, schema, overwrite)

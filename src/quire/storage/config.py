@@ -1,4 +1,4 @@
-"""Every limit of storage, with its unit."""
+"""The limits of a store, with their units and defaults."""
 
 from __future__ import annotations
 
@@ -12,75 +12,88 @@ MIB = 1024 * 1024
 SEGMENT_BYTES_LEAST = 64 * MIB
 SEGMENT_BYTES_MOST = 256 * MIB
 SEGMENTS_OF_DISK = 1024
-"""As many as fill a disk, if that is between these two."""
+"""The number of segments that would fill a disk, if their size is between the two limits above."""
 
 
 def segment_bytes_of(disk_bytes: int) -> int:
-    """The size of segments on a disk of this size, where nobody has said it. What a ledger costs,
-    it costs in each segment that has entries of it: in memory, in the index, at each seal. Three
-    are preallocated. By the size of the disk, not by what is free: it stays what it is."""
+    """Return the size of segments on a disk of this size, if none is configured.
+
+    A ledger costs something in each segment that has entries of it: memory, space in the index, and
+    work for each seal. So segments should be large. But three of them are preallocated, so they
+    must be small compared with the disk. The result does not depend on the free space, so it does
+    not change over time.
+    """
     share = disk_bytes // SEGMENTS_OF_DISK // MIB * MIB
     return min(max(share, SEGMENT_BYTES_LEAST), SEGMENT_BYTES_MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
+    """The limits of one store."""
+
     segment_bytes: int = SEGMENT_BYTES_LEAST
-    """A segment is rolled when it would grow beyond. Preallocated, so that a sync needs not write
-    the file's metadata."""
+    """The size of a segment. When it is full, the log continues in another one. The file is
+    preallocated, so that a sync need not write the file's metadata."""
     reserve_bytes: int = 8 * MIB
-    """What is kept preallocated beyond the next segment, for fences and recovery adds on a full
-    disk; at most `segment_bytes`. At least one frame of the greatest size should fit."""
+    """The space after the next segment that is kept preallocated for fences and the adds of
+    recoveries on a full disk. It is at most `segment_bytes`, and at least one entry of the largest
+    size should fit."""
     max_runs_per_segment: int = 262_144
-    """Bounds the memory that a segment's index takes until it is sealed: 170 B a run, 8 where
-    entries come in turn. As many entries of 1 KB fill the largest segment."""
+    """The most runs in a segment before it is sealed. This bounds the memory for its index: 170 B
+    for a run, or 8 B for an entry that was interleaved with those of other ledgers. The default is
+    the number of entries of 1 KB in the largest segment."""
     max_group_bytes: int = 4 * MIB
-    """Written and synced at once; one batch may be larger."""
+    """The most bytes that are written and synced at once. A single batch may be larger."""
     max_queued_bytes: int = 64 * MIB
-    """Appended and not yet synced; above it `queue_full` is set."""
+    """The bytes of adds that may wait for their sync. Above this, `queue_full` is set."""
     min_free_bytes: int = 256 * MIB
-    """The low-water mark, in bytes: with less free space the store takes no more adds."""
+    """The low-water mark: with less free space than this, the store takes no more adds."""
     writable_free_bytes: int = 0
-    """The high-water mark, in bytes: a store that was short of space takes adds again only once
-    this much is free. 0: `min_free_bytes` and a quarter more."""
+    """The high-water mark: after a lack of space, the store takes adds again when this much is
+    free. 0 means `min_free_bytes` and a quarter more."""
     read_only_dwell_s: float = 30.0
-    """The shortest time, in seconds, for which a store that was short of space takes no adds."""
+    """The shortest time for which a store takes no adds after a lack of space."""
     seal_idle_s: float = 0.2
-    """After so long without adds, an empty group marks the end as synced."""
+    """After this time without adds, an empty group proves that the end of the log is synced."""
     log_cache_bytes: int = 128 * MIB
-    """Of the log's newest bytes: what is older is given back by the system's cache; 0: no bound."""
+    """How much of the newest part of the log stays in the system's cache. Older parts are released.
+    0 means no limit."""
     catch_up_bytes_per_s: int = 64 * MIB
-    """Read in large pieces while entries are taken; twice what is taken, where that is more. 0: no
-    bound."""
+    """The rate that large reads share while entries are being added. They get twice the rate of the
+    adds if that is more. 0 means no limit."""
     footer_cache_bytes: int = 64 * MIB
-    """For the parts of footers that reads need."""
+    """The memory for the parts of footers that reads need."""
     index_cache_interval_s: float = 300.0
-    """So often at most the index is written beside the log, for the start behind a crash."""
+    """The shortest time between two writes of the index cache, which makes a start after a crash
+    faster."""
     index_cache_segments: int = 16
-    """And not before so many segments are newer, unless one that it covers has changed."""
+    """The number of newer segments that must exist before the index cache is written again. It is
+    also written if a segment that it covers has changed."""
     max_open_files: int = 256
-    """Sealed segments whose files are kept open."""
+    """The most files of sealed segments that are kept open."""
     compact_minor_ratio: float = 0.2
-    """Segments of which less is alive are compacted at each minor interval; 0: never."""
+    """Segments with a smaller share of live data are compacted at each minor interval. 0 switches
+    this off."""
     compact_minor_interval_s: float = 3_600.0
     compact_major_ratio: float = 0.8
-    """The same at each major interval, and whenever the disk is short of space; 0: never."""
+    """Segments with a smaller share of live data are compacted at each major interval, and when the
+    disk is full. 0 switches this off."""
     compact_major_interval_s: float = 86_400.0
     compact_bytes_per_s: int = 16 * MIB
-    """Written by compaction while adds are taken; 0: no bound. On a full disk there is none."""
+    """The rate at which compaction writes. It has no limit on a full disk, or if this is 0."""
     compact_reserve_bytes: int = SEGMENT_BYTES_MOST
-    """Kept preallocated for the output of a compaction, so that one can run on a full disk; at most
-    `segment_bytes`; 0: none."""
+    """The space that is kept preallocated for the output of a compaction, so that one can run on a
+    full disk. It is at most `segment_bytes`. 0 reserves none."""
     scrub_interval_s: float = 604_800.0
-    """Every segment is checked so often, in the background; 0: only where reads met damage."""
+    """The time in which the scrub checks every segment once. With 0, only segments in which reads
+    have found damage are checked."""
     scrub_bytes_per_s: int = 4 * MIB
-    """Read by the scrub: 2.4 TB in its interval, at the price of a few percent of one disk. Where
-    there is more a round takes longer. 0: no bound."""
+    """The rate at which the scrub reads. The default allows 2.4 TB in its interval, and costs a few
+    percent of one disk. With more data, a round takes longer. 0 means no limit."""
 
     @property
     def free_bytes_to_resume(self) -> int:
-        """Return the free space, in bytes, at which a store that was short of space takes adds
-        again."""
+        """The free space at which a store takes adds again after a lack of space."""
         return self.writable_free_bytes or self.min_free_bytes + self.min_free_bytes // 4
 
     def __post_init__(self) -> None:
@@ -88,8 +101,13 @@ class StorageConfig:
         if self.segment_bytes < smallest or self.reserve_bytes < smallest:
             raise ValueError(f"segment_bytes and reserve_bytes must be {smallest} or more")
         if min(self.max_runs_per_segment, self.max_group_bytes, self.max_queued_bytes) < 1:
-            raise ValueError("limits must be positive")
+            raise ValueError(
+                "max_runs_per_segment, max_group_bytes and max_queued_bytes must be positive"
+            )
         if self.free_bytes_to_resume < self.min_free_bytes:
             raise ValueError("writable_free_bytes must not be less than min_free_bytes")
         if self.max_open_files < 1 or self.seal_idle_s <= 0 or self.footer_cache_bytes < 0:
-            raise ValueError("limits must be positive")
+            raise ValueError(
+                "max_open_files and seal_idle_s must be positive, and footer_cache_bytes must not "
+                "be negative"
+            )

@@ -1,14 +1,15 @@
 """Several data directories of one bookie: a store in each, with its own log, threads and space.
 
-Used like a `LedgerStore`. A ledger lives in one directory, with its entries, key, fence and
-explicit LAC: where it was first, for as long as it is here. No list says which: each store knows
-what it has. A new ledger goes to a directory that takes adds, in turn, by the room that each has.
+`LedgerDirectories` is used like a `LedgerStore`. A ledger lives in one directory, with its entries,
+key, fence and explicit LAC. It stays in the directory where it was first added. There is no list of
+ledgers and directories, because each store knows what it has. A new ledger goes to a directory that
+takes adds. They take turns, weighted by their free space.
 
-What was in a directory that failed is *lost* until it is back: not absent. A directory that failed
-while this process ran is known: what it did not hold goes on, and new ledgers are taken. Of one
-that could not be read at the start nobody knows what it holds, so every ledger that is not in the
-others may be lost. A lost ledger is never made anew in another directory: its fence may be where
-nobody can read it.
+The ledgers of a directory that failed are *lost* until it is back, not absent. If it failed while
+this process was running, its ledgers are known. All others continue, and new ledgers are accepted.
+If it could not be read at the start, nobody knows its ledgers, so every ledger that is not in the
+other directories may be lost. A lost ledger is never created again in another directory, because
+its fence may be in the one that cannot be read.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, tota
 from quire.storage.store import LedgerStore, StoreEvents
 
 MAX_DIRECTORIES = 64
-"""Of one bookie: what is asked of each in turn must stay short."""
+"""The most directories of one bookie. Some calls ask each of them in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """What a store needs of its own."""
+    """The parts of a store that each data directory has for itself."""
 
     disk: Disk
     log_worker: Worker
@@ -48,12 +49,12 @@ class DataDirectory:
 
 
 class LedgersOfAll(Mapping[int, LedgerInfo]):
-    """The ledgers of all directories that serve, by id. Never a copy: there may be a million."""
+    """The ledgers of all serving directories, by id. It is never copied: there may be a million."""
 
     def __init__(self) -> None:
         self.of: list[Mapping[int, LedgerInfo]] = []
         self.disputed: set[int] = set()
-        """Found in two directories: nobody can tell which of them is right."""
+        """The ledgers that were found in two directories. Nobody can tell which copy is right."""
 
     def get(self, ledger_id: int, default: object = None) -> LedgerInfo | None:  # type: ignore[override]
         if ledger_id not in self.disputed:
@@ -83,40 +84,47 @@ class LedgersOfAll(Mapping[int, LedgerInfo]):
 
 
 class ServedDirectory:
-    """One directory."""
+    """One data directory, and whether it can be used."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.store = store
         self.error: StorageError | None = None
-        """Why it does not serve any more."""
+        """Why the directory no longer serves, or None."""
         self.read = False
-        """Whether this process has read what it holds."""
+        """Whether this process has read the directory."""
         self.writable = True
-        """As its store said last."""
+        """The last value of `writable` that its store has reported."""
         self.turn_bytes = 0
-        """The higher, the sooner it gets a new ledger."""
+        """The directory with the highest value gets the next new ledger."""
         self._leaving: set[int] = set()
 
     def leave(self, ledger_ids: Iterable[int]) -> None:
-        """These are dropped. Until that is durable a crash would bring them back here, so a ledger
-        that is brought here again meanwhile must come to this directory."""
+        """Note that these ledgers are being dropped.
+
+        Until that is durable, a crash would bring them back here. So if such a ledger is added
+        again in the meantime, it must go to this directory.
+        """
         if self.store.deletions_logged:
             self._leaving.clear()
         self._leaving.update(one for one in ledger_ids if one in self.store.ledgers)
 
     def is_leaving(self, ledger_id: int) -> bool:
+        """Return whether the ledger was dropped here and its deletion may not be durable yet."""
         if self._leaving and self.store.deletions_logged:
             self._leaving.clear()
         return ledger_id in self._leaving
 
     @property
     def lossy(self) -> bool:
-        """Something was lost here, while it was read: any ledger may have been there. (Such a store
-        is not writable; to ask it is to look at all its segments.)"""
+        """Whether a part of the directory's log is lost. Any ledger may have been in that part.
+
+        A store that lost something is not writable. That is checked first, because asking a store
+        for its losses means looking at all of its segments.
+        """
         return not self.writable and self.store.negatives_unknown
 
     def may_hold(self, ledger_id: int) -> bool:
-        """Whether anything of the ledger may be on its disk."""
+        """Return whether anything of the ledger may be on the disk of this directory."""
         store = self.store
         return (
             not self.read
@@ -128,8 +136,10 @@ class ServedDirectory:
 
 
 class LedgerDirectories(StoreEvents):
-    """See the module. Used from the event loop's thread only. The calls of a `LedgerStore` mean
-    here what they mean there."""
+    """All data directories of a bookie; see the module's docstring. It belongs to the event loop.
+
+    `LedgerStore` documents the calls that both classes have.
+    """
 
     def __init__(self, stores: Sequence[LedgerStore]) -> None:
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
@@ -141,8 +151,8 @@ class LedgerDirectories(StoreEvents):
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
-        """The ledgers to drop from each directory at its start. It has lost their deletion, because
-        another directory has them as well."""
+        """The ledgers to drop from each directory at its start. Another directory has them as well,
+        so this one has lost their deletion."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
@@ -151,13 +161,13 @@ class LedgerDirectories(StoreEvents):
             store.on_damage = lambda *damage: self.on_damage(*damage)
             store.on_drained = self._drained
         self.on_directory_changed: Callable[[DirectoryState], None] = lambda one: None
-        """Called with what has become of a directory, ahead of `on_writable_changed` and
+        """Called with the new state of a directory, before `on_writable_changed` and
         `on_failure`."""
 
     # -- life -------------------------------------------------------------------------------------
 
     def refuse(self, path: str, error: StorageError) -> None:
-        """Before `recover`: this directory cannot be used."""
+        """Do not use this directory, because of `error`. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
                 self._put_aside(place, error)
@@ -177,8 +187,12 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def recover(self) -> RecoveryReport:
-        """Each directory; one that cannot be read is put aside. `StorageError`: none is left.
-        `LoadStopped`: see `stop_loading`."""
+        """Recover each directory. One that cannot be read is put aside.
+
+        Raises:
+            StorageError: No directory can be read.
+            LoadStopped: `stop_loading` was called.
+        """
         reports = []
         for place in list(self._serving):
             try:
@@ -212,7 +226,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def loading_percent(self) -> int:
-        """The mean of the directories, which are read one after the other."""
+        """The mean progress of the directories in percent. They are read one after the other."""
         serving = self._serving
         return sum(place.store.loading_percent for place in serving) // max(1, len(serving))
 
@@ -223,6 +237,7 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def _look_for_disputes(self) -> None:
+        """Find the ledgers that two directories have, and decide which directory is right."""
         of = self._ledgers.of
         twice: set[int] = set()
         for number, ledgers in enumerate(of):
@@ -247,7 +262,7 @@ class LedgerDirectories(StoreEvents):
         self._outdated.clear()
 
     async def close(self) -> None:
-        """Each, though another one fails: the first error is raised in the end."""
+        """Close all directories, even if some fail. The first error is raised at the end."""
         errors: list[Exception] = []
         for place in self._places:
             if place.read:
@@ -300,7 +315,7 @@ class LedgerDirectories(StoreEvents):
             self.on_drained()
 
     def directories(self) -> list[DirectoryState]:
-        """Each, in the order in which they were named."""
+        """Return the state of each directory, in the order in which they were named."""
         return [state_of(place) for place in self._places]
 
     # -- where a ledger lives ---------------------------------------------------------------------
@@ -320,7 +335,7 @@ class LedgerDirectories(StoreEvents):
         return home
 
     def is_lost(self, ledger_id: int) -> bool:
-        """Whether the ledger may be where it cannot be read now: in a directory that failed."""
+        """Return whether the ledger may be in a directory that has failed, or is disputed."""
         if self._home(ledger_id) is not None:
             return False
         if ledger_id in self._ledgers.disputed:
@@ -328,7 +343,7 @@ class LedgerDirectories(StoreEvents):
         return any(place.may_hold(ledger_id) for place in self._aside())
 
     def absence_unknown(self, ledger_id: int) -> bool:
-        """Whether it is not known what there was of this ledger: not even that it is absent."""
+        """Return whether it is unknown which entries this ledger had, or if it existed."""
         home = self._home(ledger_id)
         if home is not None:
             return home.negatives_unknown
@@ -336,7 +351,7 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def negatives_unknown(self) -> bool:
-        """Something was lost, or a directory does not serve, or a ledger is disputed."""
+        """Whether something was lost, a directory does not serve, or a ledger is disputed."""
         return (
             bool(self._ledgers.disputed)
             or len(self._serving) < len(self._places)
@@ -345,12 +360,11 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether something of the log of a directory that serves is lost, and `mark_repaired`
-        would end that."""
+        """Whether a part of a serving directory's log is lost, which `mark_repaired` would end."""
         return any(place.store.log_lossy for place in self._serving)
 
     def takes(self, ledger_id: int) -> bool:
-        """Whether plain adds to this ledger should be taken."""
+        """Return whether plain adds to this ledger should be accepted."""
         if ledger_id not in self._ledgers.disputed:
             for place in self._serving:
                 if ledger_id in place.store.ledgers:
@@ -358,19 +372,19 @@ class LedgerDirectories(StoreEvents):
         return self.writable and not self.is_lost(ledger_id)
 
     def _place_for(self, ledger_id: int) -> ServedDirectory:
-        """For a ledger that is in no directory."""
+        """Return the directory for a ledger that is in none of them."""
         serving = self._serving
         for place in serving:
             if place.is_leaving(ledger_id) or place.store.is_refused(ledger_id):
-                return place  # what is still known of it there must not be forgotten
+                return place  # What this directory still knows of it must not be forgotten.
         for place in serving:
             if place.lossy:
-                return place  # where it may have been
+                return place  # It may have been here.
         candidates = [place for place in serving if place.writable] or serving
         total_bytes = 0
         for place in candidates:
-            # In turn, and the more often the more room there is: disks that are equally empty work
-            # equally, and one that was added fills faster. It needs no draw, and no memory.
+            # Let the directories take turns, weighted by their free space. So equal disks get equal
+            # work, and a new disk fills faster. This needs no random numbers and no memory.
             free = max(1, place.store.available_bytes)
             place.turn_bytes += free
             total_bytes += free
@@ -383,7 +397,7 @@ class LedgerDirectories(StoreEvents):
     def create_ledger(
         self, ledger_id: int, master_key: bytes, *, again: bool = False
     ) -> LedgerInfo:
-        """`StorageError` where it is lost."""
+        """Create a ledger in one of the directories. `StorageError` if it is lost."""
         if ledger_id in self.ledgers:
             raise UsageError(f"ledger {ledger_id} is in the store already")
         if not self._serving:
@@ -391,7 +405,8 @@ class LedgerDirectories(StoreEvents):
         if self.is_lost(ledger_id):
             raise StorageError(
                 f"ledger {ledger_id} may be in a data directory that failed",
-                remedy="Bring the directory back, or replace it",
+                remedy="Repair or mount the directory and restart the bookie, or replace it with "
+                "`quire bookie disk replace`",
             )
         return self._place_for(ledger_id).store.create_ledger(ledger_id, master_key, again=again)
 
@@ -408,7 +423,7 @@ class LedgerDirectories(StoreEvents):
         self._home_of(ledger_id).write_explicit_lac(ledger_id, packet, done)
 
     def force(self, ledger_id: int, done: Done) -> None:
-        """`done(error)` when all that was appended so far to this ledger is durable."""
+        """Call `done(error)` when everything appended so far to this ledger is durable."""
         home = self._home(ledger_id)
         if home is not None:
             home.force(ledger_id, done)
@@ -418,8 +433,7 @@ class LedgerDirectories(StoreEvents):
             done(None)
 
     def barrier(self, done: Done) -> None:
-        """`done(error)` when everything appended so far is durable, in every directory that
-        serves."""
+        """Call `done(error)` when everything appended so far is durable, in all directories."""
         stores = [place.store for place in self._serving]
         last = last_of(len(stores), done)
         for store in stores:
@@ -431,7 +445,10 @@ class LedgerDirectories(StoreEvents):
         return sorted({*self.ledgers, *self._ledgers.disputed})
 
     def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """A lost ledger is not dropped: its directory, once it is back, finds out by itself."""
+        """Drop these ledgers in the directories that serve.
+
+        A directory that does not serve drops its ledgers by itself when it is back.
+        """
         ids = list(ledger_ids)
         for place in self._serving:
             here = [one for one in ids if one in place.store.ledgers]
@@ -449,8 +466,11 @@ class LedgerDirectories(StoreEvents):
         *,
         reserve: bool = False,
     ) -> None:
-        """A batch for several directories is cut: `done` is called with each part, which says so
-        (`LogBatch.partial`), once that is durable or has failed."""
+        """Index and queue a batch, as `LedgerStore.append` does.
+
+        A batch for several directories is divided. `done` is called with each part
+        (`LogBatch.partial`) after it was synced or has failed.
+        """
         parts: dict[LedgerStore, list[Run]] = {}
         for run in batch.runs:
             home = self._home(run.ledger_id)
@@ -470,7 +490,7 @@ class LedgerDirectories(StoreEvents):
                 store.append(part, done, reserve=reserve)
             except StorageError as error:
                 done(part, error)
-            except UsageError as error:  # larger than a segment
+            except UsageError as error:  # The part is larger than a segment.
                 done(part, StorageError(str(error)))
 
     @property
@@ -479,29 +499,29 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def queue_full(self) -> bool:
-        """Of any directory: a connection waits for the slowest disk that it writes to."""
+        """Whether any directory's queue is full. A connection waits for its slowest disk."""
         return any(place.store.queue_full for place in self._serving)
 
     @property
     def failed(self) -> StorageError | None:
-        """Every directory has failed."""
+        """The error of the first directory, if all directories have failed, or None."""
         return None if self._serving else self._first_error()
 
     @property
     def writable(self) -> bool:
-        """Whether adds to new ledgers should be taken."""
+        """Whether adds to new ledgers should be accepted."""
         return all(place.read and not place.lossy for place in self._places) and any(
             place.writable for place in self._serving
         )
 
     @property
     def all_writable(self) -> bool:
-        """Whether adds to every ledger that is here should be taken."""
+        """Whether adds to all ledgers that are here should be accepted."""
         return all(place.writable for place in self._serving)
 
     @property
     def disk_full(self) -> bool:
-        """Of any directory."""
+        """Whether any directory has too little space for adds."""
         return any(place.store.disk_full for place in self._serving)
 
     def check_space(self) -> None:
@@ -550,7 +570,7 @@ class LedgerDirectories(StoreEvents):
         return sum(place.store.free_bytes() for place in self._serving)
 
     def mark_repaired(self, done: Done) -> None:
-        """Of the directories that serve."""
+        """Note that all losses in the serving directories are repaired."""
         lossy = [p.store for p in self._serving if p.store.negatives_unknown]
         last = last_of(len(lossy), done)
         for store in lossy:
@@ -569,7 +589,10 @@ class LedgerDirectories(StoreEvents):
         return found
 
     def stats(self) -> StorageStats:
-        """Sums over the directories that serve; over all that were read where none is left."""
+        """Return the sums over the serving directories.
+
+        If none serves, they are over all directories that were read.
+        """
         places = self._serving or [place for place in self._places if place.read]
         total = total_stats([place.store.stats() for place in places])
         return replace(total, writable=self.writable, negatives_unknown=self.negatives_unknown)
@@ -589,16 +612,19 @@ class LedgerDirectories(StoreEvents):
 
     @property
     def compaction_suspended(self) -> Suspension | None:
-        """The same in all that serve."""
+        """The kinds of compaction that are suspended, which are the same in all directories."""
         return next((place.store.compaction_suspended for place in self._serving), None)
 
 
 Store = LedgerStore | LedgerDirectories
-"""What a bookie has."""
+"""The store that a bookie uses."""
 
 
 def last_of(count: int, done: Done) -> Done:
-    """Calls `done` with the first error, or None, when it was called `count` times itself."""
+    """Return a callback that calls `done` once it was called `count` times itself.
+
+    `done` gets the first error, or None.
+    """
     errors: list[StorageError | None] = []
 
     def one(error: StorageError | None) -> None:
@@ -610,7 +636,7 @@ def last_of(count: int, done: Done) -> Done:
 
 
 def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
-    """A batch of just these runs. Frames that lie back to back stay one buffer."""
+    """Return a batch of only these runs. Adjacent frames stay in one buffer."""
     spans: list[tuple[int, int]] = []
     size = 0
     for run in runs:
@@ -629,6 +655,7 @@ def cut(whole: memoryview, runs: list[Run], received_s: float) -> LogBatch:
 
 
 def state_of(place: ServedDirectory) -> DirectoryState:
+    """Return the state of a directory, as its store or the error describes it."""
     if place.error is not None:
         ledgers = len(place.store.ledgers) if place.read else None
         return DirectoryState(place.store.path, "failed", str(place.error), 0, ledgers)
@@ -636,6 +663,7 @@ def state_of(place: ServedDirectory) -> DirectoryState:
 
 
 def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> RecoveryReport:
+    """Combine the reports of several directories into one."""
     return RecoveryReport(
         all(one.clean for one in reports),
         sum(one.segments for one in reports),

@@ -1,9 +1,9 @@
 """The identity of a data directory, and small files that are replaced as a whole.
 
-`current/DIRECTORY` holds lines `name: value`: the format, the directory's id (which every block of
-the log repeats, so that files of two directories cannot be mixed up) and whether a log was ever
-begun in it (a log that is then missing is a loss, not a new directory). The bookie's cookie,
-`current/VERSION`, is written by the bookie with `write_small_file`.
+`current/DIRECTORY` has lines `name: value` with the format, the directory's id, and whether a log
+was ever begun. Every block of the log repeats the id, so that files of two directories cannot be
+mixed up. If a log was begun and is missing, it is lost, and the directory is not a new one. The
+bookie writes its cookie, `current/VERSION`, with `write_small_file`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ IDENTITY_NAME = f"{CURRENT_DIRECTORY}/DIRECTORY"
 IDENTITY_FORMAT = "1"
 MAX_SMALL_FILE_BYTES = 1024 * 1024
 IGNORED_NAMES = {LOCK_NAME, "lost+found"}
-"""What an empty directory may hold."""
+"""The names that an empty directory may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """The identity of a data directory."""
+
     directory_id: bytes
     log_begun: bool = False
 
     @property
     def name(self) -> str:
-        """The directory's id, for people and for text."""
+        """The directory's id as text."""
         return self.directory_id.hex()
 
     def encode(self) -> bytes:
@@ -52,14 +54,15 @@ class Identity:
             directory_id = b""
         if fields.get("format") != IDENTITY_FORMAT or len(directory_id) != ID_BYTES:
             raise StorageError(
-                f"{path}/{IDENTITY_NAME} cannot be understood",
-                remedy="Do not start a bookie on it: restore the file, or replace the bookie",
+                f"{path}/{IDENTITY_NAME} is damaged, or its format is unknown",
+                remedy="Do not start a bookie on this directory. Restore the file, or replace the "
+                "bookie",
             )
         return cls(directory_id, fields.get("log") == "begun")
 
 
 def read_small_file(disk: Disk, name: str) -> bytes | None:
-    """The whole file; None where it does not exist. `OSError` as the disk raises it."""
+    """Return the content of a file, or None if it does not exist. `OSError` if that fails."""
     try:
         file = disk.open(name)
     except FileNotFoundError:
@@ -67,15 +70,19 @@ def read_small_file(disk: Disk, name: str) -> bytes | None:
     try:
         size = file.size()
         if size > MAX_SMALL_FILE_BYTES:
-            raise StorageError(f"{disk.path}/{name} has {size} bytes: not a file of ours")
+            raise StorageError(
+                f"{disk.path}/{name} has {size} bytes, which is too large for a bookie's file"
+            )
         return bytes(file.read(0, size) or b"")
     finally:
         file.close()
 
 
 def write_small_file(disk: Disk, name: str, data: bytes) -> None:
-    """Replace the file as a whole: after a crash it holds the old or the new contents. Durable on
-    return. `OSError` as the disk raises it; the file is then the old one or the new one."""
+    """Replace a file as a whole. The change is durable on return.
+
+    After a crash or an `OSError`, the file has either the old or the new content.
+    """
     directory = name.rpartition("/")[0]
     temporary = f"{name}.new"
     if directory:
@@ -93,36 +100,45 @@ def write_small_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def remove_small_file(disk: Disk, name: str) -> None:
-    """Durable on return; success where there is none."""
+    """Remove a file if it exists. The change is durable on return."""
     if disk.exists(name):
         disk.remove(name)
         disk.sync_directory(name.rpartition("/")[0])
 
 
 def settle_names(disk: Disk) -> None:
-    """Make durable which small files and directories there are. An earlier process may have died
-    between a rename and its sync: what it left can be read, and may still vanish with the power.
-    `OSError`."""
+    """Make the names of small files and directories durable.
+
+    An earlier process may have died between a rename and the sync after it. What it left can be
+    read, but a power loss could still undo it. `OSError` if that fails.
+    """
     disk.sync_directory()
     if disk.exists(CURRENT_DIRECTORY):
         disk.sync_directory(CURRENT_DIRECTORY)
 
 
 def read_identity(disk: Disk) -> Identity | None:
-    """None where the directory was never formatted. `StorageError` where it cannot be
-    understood."""
+    """Return the directory's identity, or None if it was never formatted.
+
+    Raises:
+        StorageError: The identity cannot be decoded.
+    """
     data = read_small_file(disk, IDENTITY_NAME)
     return None if data is None else Identity.decode(data, disk.path)
 
 
 def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
-    """The directory's identity; an empty directory is formatted first.
+    """Return the directory's identity. An empty directory is formatted first.
 
-    `StorageError` where it holds something else. Hold the disk's lock."""
+    The caller must hold the disk's lock.
+
+    Raises:
+        StorageError: The directory contains something else.
+    """
     identity = read_identity(disk)
     if identity is not None:
         return identity
-    # A crash of an earlier format may have left the directory and a temporary file; erasing a
+    # A crash during an earlier format may have left the directory and a temporary file. Erasing a
     # bookie leaves directories.
     strange = set(disk.list()) - IGNORED_NAMES - {CURRENT_DIRECTORY}
     strange = {name for name in strange if not _is_empty_directory(disk, name)}
@@ -145,6 +161,7 @@ def _is_empty_directory(disk: Disk, name: str) -> bool:
 
 
 def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
+    """Record in the directory's identity that its log was begun, and return the identity."""
     if identity.log_begun:
         return identity
     identity = replace(identity, log_begun=True)
@@ -153,8 +170,12 @@ def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
 
 
 def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
-    """Format an empty directory in the place of one that is lost: as one whose log is gone. What
-    reads its log says of all that it does not have that it may be lost, until that is repaired.
+    """Format an empty directory that replaces a lost one.
 
-    `StorageError` where it holds something else. Hold the disk's lock."""
+    It counts as a directory whose log is gone. Everything that it does not have may be lost, until
+    that is repaired. The caller must hold the disk's lock.
+
+    Raises:
+        StorageError: The directory contains something else.
+    """
     return mark_log_begun(disk, ensure_directory(disk, random_bytes))

@@ -1,4 +1,4 @@
-"""The real disk. The only module of storage that touches the operating system's files."""
+"""The real disk. This is the only module of storage that uses the files of the operating system."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class RealFile:
         offset += written
         if written == size:
             return offset
-        # A short write (a signal, a limit of the system): the rest buffer by buffer.
+        # A short write, because of a signal or a limit of the system. Write the rest buffer by
+        # buffer.
         for buffer in buffers:
             view = memoryview(buffer)
             if written >= len(view):
@@ -115,7 +116,7 @@ class RealFile:
         return self._nowait != 0 and self._fill(offset, into) == len(into)
 
     def _fill(self, offset: int, into: bytearray | memoryview) -> int | None:
-        """How many bytes were cached, from the first on; None: not that one."""
+        """Return how many bytes from `offset` on were cached, or None if not even the first was."""
         try:
             return os.preadv(self._fd, [into], offset, self._nowait)
         except BlockingIOError:
@@ -123,7 +124,8 @@ class RealFile:
         except OSError as error:
             if error.errno not in _NO_NOWAIT:
                 raise
-            # This file system cannot tell: read, and maybe wait, from now on.
+            # This file system cannot tell what is cached. From now on, read normally, which may
+            # wait.
             self._nowait = 0
             return None
 
@@ -166,13 +168,19 @@ class RealFile:
 
 
 class RealDisk:
-    """`interfaces.Disk` over one directory of the file system; made if it does not exist."""
+    """`interfaces.Disk` for a directory of the file system."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, read_only: bool = False, make: bool = True
     ) -> None:
-        """`read_only`: nothing is made, and files are opened for reading alone. `make`: it is made
-        at once; else by `make_directory("")`."""
+        """Open a directory.
+
+        Args:
+            path: The directory.
+            read_only: Create nothing, and open files only for reading.
+            make: Create the directory now if it does not exist. Otherwise `make_directory("")`
+                does.
+        """
         self.path = os.path.abspath(path)
         self._open_flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self._lock_fd = -1
@@ -204,8 +212,11 @@ class RealDisk:
             return []
 
     def make_directory(self, name: str) -> None:
-        """Each new level is synced into its parent, so that files synced in it cannot vanish
-        with it."""
+        """Create a directory and its parents, unless they exist.
+
+        Each new directory is synced into its parent. Otherwise files that are synced in it could
+        disappear together with it.
+        """
         if not name:
             os.makedirs(self.path, exist_ok=True)
             return
@@ -228,7 +239,7 @@ class RealDisk:
         _sync_directory(self._full(directory))
 
     def free_bytes(self) -> int:
-        """What an ordinary user may still take."""
+        """Return the space that an ordinary user can still use."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
@@ -249,7 +260,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def close(self) -> None:
-        """Gives the lock back. Open files stay open."""
+        """Release the lock. Open files stay open."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

@@ -1,7 +1,8 @@
-"""The interfaces that storage is handed: a disk, workers, and threads for reads that wait.
+"""The interfaces that storage needs from outside: a disk, workers, and threads for reads.
 
-Production: `quire.storage.disk.RealDisk`, `quire.storage.worker.ThreadWorker`.
-Simulation: `quire_simulator.machine.disk.SimDisk`, `quire_simulator.machine.worker.SimWorker`.
+In production they are `quire.storage.disk.RealDisk`, `quire.storage.worker.ThreadWorker` and
+`ThreadReader`. In the simulator they are `quire_simulator.machine.disk.SimDisk` and
+`quire_simulator.machine.worker.SimWorker`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class Readable(Protocol):
-    """As much of a `File` as reading it takes."""
+    """The part of `File` that is needed for reading."""
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None: ...
 
@@ -22,41 +23,58 @@ class Readable(Protocol):
 
 
 class File(Protocol):
-    """One open file. All calls block; only `sync` makes anything durable. I/O errors are `OSError`
-    as the operating system raises them (ENOSPC, EIO, ...): storage translates them."""
+    """An open file.
+
+    All calls block. Only `sync` makes anything durable. I/O errors are raised as the `OSError` of
+    the operating system (ENOSPC, EIO, ...), which storage translates.
+    """
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """All of the buffers, one behind the other, from `offset` on."""
+        """Write all of the buffers, one after the other, at `offset`."""
         ...
 
     def sync(self) -> None:
-        """fdatasync: contents and what is needed to read them back. A failure is final: the file
-        must not be trusted to hold anything that was not synced before."""
+        """Make the contents durable, and what is needed to read them back, as `fdatasync` does.
+
+        A failure is final. What was not synced before may be lost, even if a later sync succeeds.
+        """
         ...
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
-        """Up to `size` bytes (fewer at the end of the file). With wait=False: None where the
-        device would have to be waited for."""
+        """Read up to `size` bytes, fewer at the end of the file.
+
+        With `wait=False`, return None if this would have to wait for the device.
+        """
         ...
 
     def read_into(self, offset: int, into: memoryview) -> bool:
-        """Fills all of it, from `offset` on, without waiting for the device. False: that cannot be,
-        and what it holds is anything."""
+        """Fill `into` from `offset` on, without waiting for the device.
+
+        Return False if that is not possible. The content of `into` is then undefined.
+        """
         ...
 
     def prefetch(self, offset: int, size: int) -> None:
-        """This is read soon: the system may begin to bring it into its cache. A hint: it may do
-        nothing, or wait for a while."""
+        """Tell the system that this range will be read soon.
+
+        The system may begin to read it into its cache. It may also do nothing, and the call may
+        take a while.
+        """
         ...
 
     def uncache(self, offset: int, size: int) -> None:
-        """The next read of this is to come from the device, where the system has it cached and the
-        device, too. A hint: it may do nothing."""
+        """Remove this range from the caches, so that the next read comes from the device.
+
+        This is a hint, which may do nothing.
+        """
         ...
 
     def preallocate(self, size: int) -> None:
-        """Reserve blocks so that writes up to `size` cannot fail for space; the file's size
-        becomes `size`, unwritten parts read as zeros. OSError(ENOSPC) where there is no room."""
+        """Reserve space, so that writes up to `size` cannot fail for lack of it.
+
+        The size of the file becomes `size`, and parts that were never written read as zeros.
+        `OSError` with ENOSPC if there is not enough space.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -67,34 +85,42 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One data directory. Names are relative paths with '/'."""
+    """A data directory. Names are relative paths with '/'."""
 
     path: str
-    """For messages."""
+    """The path, for messages."""
 
     def create(self, name: str) -> File:
-        """A new file, for reading and writing; `FileExistsError` if there. Its directory entry is
-        durable only after `sync_directory`."""
+        """Create a file, for reading and writing. `FileExistsError` if it exists.
+
+        Its directory entry is durable only after `sync_directory`.
+        """
         ...
 
     def open(self, name: str) -> File:
-        """For reading and writing; `FileNotFoundError`."""
+        """Open a file, for reading and writing. `FileNotFoundError` if it does not exist."""
         ...
 
     def exists(self, name: str) -> bool: ...
 
     def list(self, directory: str = "") -> list[str]:
-        """Names of the files and directories in it, sorted; empty where it does not exist."""
+        """Return the names in a directory, sorted. There are none if it does not exist."""
         ...
 
     def make_directory(self, name: str) -> None:
-        """With parents; success if there. "" is the data directory itself."""
+        """Create a directory and its parents, unless they exist.
+
+        "" is the data directory itself.
+        """
         ...
 
     def remove(self, name: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically, over an existing `new`; durable after `sync_directory`."""
+        """Rename a file atomically, and replace `new` if it exists.
+
+        This is durable after `sync_directory`.
+        """
         ...
 
     def sync_directory(self, directory: str = "") -> None: ...
@@ -104,45 +130,57 @@ class Disk(Protocol):
     def total_bytes(self) -> int: ...
 
     def lock(self) -> None:
-        """Hold the directory for this process until `close`; `BlockingIOError` if another has
-        it."""
+        """Lock the directory for this process until `close`.
+
+        `BlockingIOError` if another process has locked it.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class Worker(Protocol):
-    """Runs one blocking `step` off the event loop, again and again, once after each wake (several
-    wakes during one step become one more step)."""
+    """Runs a blocking function, `step`, off the event loop.
+
+    Each wake is followed by one more step. Several wakes during one step are followed by one step.
+    """
 
     def start(self, step: Callable[[], None]) -> None: ...
 
     def wake(self) -> None:
-        """From the event loop or from the step itself."""
+        """Run `step` once more. The event loop may call this, and so may `step` itself."""
         ...
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From the step: run `callback` on the event loop soon, in order."""
+        """Run `callback` on the event loop soon, in the order of the calls. `step` calls this."""
         ...
 
     async def stop(self) -> None:
-        """After the running step, and one more where a wake is pending. Posted callbacks have run
-        when this returns."""
+        """Stop after the current step, and one more if a wake is pending.
+
+        When this returns, all posted callbacks have run.
+        """
         ...
 
 
 class BlockingReader(Protocol):
-    """Where reads that wait for the device run: `worker.ThreadReader`. What goes ahead of a reader
-    has threads of its own: nobody waits behind it."""
+    """Runs reads that wait for the device, off the event loop; see `worker.ThreadReader`.
+
+    Reading ahead has separate threads, so that no read waits for it.
+    """
 
     def run(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
     def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        """Run it soon; then `done` on the event loop with what it returned, or None where it was
-        not run: this is being closed."""
+        """Run `call` soon. Then call `done` on the event loop with its result.
+
+        The result is None if the call was not run, because the reader is being closed.
+        """
         ...
 
     def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run it soon, for what it leaves in the system's cache; then `done`, on the event loop. It
-        may also not be run. An `OSError` is nobody's."""
+        """Run `call` soon, for its effect on the system's cache, and then `done` on the event loop.
+
+        The call may be skipped, and its `OSError` is ignored.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Numbers about a store, for metrics and for decisions about space."""
+"""Statistics of a store, for metrics and for decisions about space."""
 
 from __future__ import annotations
 
@@ -19,84 +19,89 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 @dataclass(frozen=True, slots=True)
 class SegmentUsage:
+    """The space of one segment, and why it is not given back."""
+
     number: int
     state: str
     file_bytes: int
     end_bytes: int
-    """Where the next group goes, or would."""
+    """The offset at which the next group would be written."""
     live_bytes: int
-    """Frames of ledgers that are not deleted, copies of entries included."""
+    """The bytes of frames of ledgers that are not deleted, including copies of entries."""
     live_ledgers: int
     runs_in_memory: int
     reclaimable: bool
-    """Removing or compacting it is worth it, and will be done."""
+    """Whether the segment is worth removing or compacting, so that it will be."""
     why: str
-    """Why what is dead in it does not come back."""
+    """Why the space that is not alive is not given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """Of one data directory."""
+    """The state of one data directory."""
 
     path: str
     state: str
-    """writable, read-only, or failed."""
+    """The state: writable, read-only, or failed."""
     reason: str
-    """Why it is not writable."""
+    """Why it is not writable, or ""."""
     free_bytes: int
-    """When it was last looked at; 0 where it failed."""
+    """The free space when it was last checked, or 0 if the directory has failed."""
     ledgers: int | None
-    """None: it could not be read."""
+    """The number of ledgers, or None if the directory could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageStats:
+    """The statistics of a store. Counters begin at 0 with each start."""
+
     ledgers: int
     segments: int
     sealed_segments: int
     segment_bytes: int
-    """Of all segment files, preallocated parts included."""
+    """The size of all segment files, including preallocated space."""
     sealed_bytes: int
-    """Of the files of sealed segments."""
+    """The size of the files of sealed segments."""
     live_bytes: int
     runs_in_memory: int
     queued_bytes: int
     groups: int
-    """Written since the start; each was synced once."""
+    """The number of groups written. Each was synced once."""
     batches: int
     bytes_written: int
-    """Frames, since the start."""
+    """The bytes of frames written."""
     log_given_back_bytes: int
-    """Which the system's cache need not keep, since the start."""
+    """The bytes of the log that were released from the system's cache."""
     segments_removed: int
     segments_to_seal: int
     compactions: int
-    """Since the start, and the next four."""
+    """The number of completed compactions."""
     compactions_major: int
-    """Of these, those that looked for segments below the major ratio."""
+    """The number of these that looked for segments below the major ratio."""
     compaction_copied_bytes: int
-    """Frames."""
+    """The bytes of frames that compactions have copied."""
     compaction_written_bytes: int
     compaction_freed_bytes: int
     compaction_reserve_bytes: int
-    """Preallocated for the next one."""
+    """The space that is preallocated for the next compaction."""
     last_error: str
-    """Why the last removal, sealing or compaction that failed did; "" where none has since."""
+    """The error of the last removal, seal or compaction that failed, or "" if one has succeeded
+    since."""
     damaged_reads: int
-    """Copies of entries found damaged by reads, since the start."""
+    """The number of copies of entries that reads have found damaged."""
     damaged_segments: int
     damaged_ledgers: int
-    """Of which this bookie lacks entries because of that."""
+    """The number of ledgers with damaged entries of which this bookie has no other copy."""
     scrubbed_bytes: int
-    """Since the start, and the next two."""
+    """The bytes that the scrub has read."""
     scrubbed_segments: int
     scrub_rounds: int
     catch_up_waited_seconds: float
-    """By large reads, for adds, since the start."""
+    """The time that large reads have waited because entries were being added."""
     footer_cache_bytes: int
     open_files: int
     index_caches_written: int
-    """Since the start."""
+    """The number of index caches written."""
     tombstones: int
     negatives_unknown: bool
     writable: bool
@@ -155,8 +160,11 @@ def collect_stats(
 
 
 def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
-    """Of several stores (one at least): numbers are added, of texts the first that says something
-    counts, and what holds of one holds."""
+    """Combine the statistics of one or more stores.
+
+    Numbers are added. A text is the first one that is not empty. A flag is True if any store has
+    it.
+    """
     total: dict[str, Any] = {}
     for field in fields(StorageStats):
         values = [getattr(part, field.name) for part in parts]
@@ -168,6 +176,7 @@ def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
 
 
 def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsage]:
+    """Return the space of each segment, oldest first."""
     vouchers = catalogue.vouchers()
     return [
         SegmentUsage(
@@ -188,6 +197,7 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
 
 
 def _why(segment: LogSegment, compactor: Compactor, vouchers: Set[int]) -> str:
+    """Return why the free space of a segment is not given back."""
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.loss:

@@ -1,11 +1,11 @@
-"""The store of a bookie: a write-once log with an index in memory and at rest.
+"""The store of one data directory: a write-once log, with its index in memory and on disk.
 
-Order of visibility: what `append` and `fence` say is in force, and readable, when they return; it
-is durable when `done` is called. Callbacks come on the event loop, in the order of the calls.
+What `append` and `fence` do is in force, and can be read, when they return. It is durable when
+`done` is called. Callbacks run on the event loop, in the order of the calls.
 
-An entry id that the store has already is accepted again. Of several copies the newest is served
-first, an older one where it is damaged; the payloads are equal, for an entry id is written with one
-payload only.
+An entry id that the store already has is accepted again. If there are several copies, the newest is
+served, or an older one if the newest is damaged. All copies have the same payload, because a writer
+never reuses an entry id for another one.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ from quire.storage.worker import InlineReader
 
 
 def _ignore(*_: object) -> None:
-    """Nobody has asked to be called."""
+    """Do nothing: the default of all callbacks."""
 
 
 class StoreEvents:
-    """The callbacks of a store, all of them on the event loop. Set those that you need."""
+    """The callbacks of a store, all called on the event loop. Set those that you need."""
 
     def __init__(self) -> None:
         self.on_writable_changed: Callable[[bool], None] = _ignore
         """Called with the new value of `writable`, and by `start` if that is False. With several
-        directories: when any of them begins or ceases to take adds."""
+        directories, it is called when any of them begins or ceases to take adds."""
         self.on_failure: Callable[[StorageError], None] = _ignore
-        """Called once, when a write or a sync has failed in every directory that there is."""
+        """Called once, after a write or a sync has failed in every directory."""
         self.on_compaction: Callable[[Compaction], None] = _ignore
-        """Called when a compaction has ended, or failed."""
+        """Called when a compaction has succeeded or failed."""
         self.on_damage: Callable[[str, SegmentDamage, bool], None] = _ignore
-        """Called with the directory's path when a segment is found damaged, and with True once it
-        is repaired."""
+        """Called with the directory's path when a segment is found to be damaged, and with True
+        once it is repaired."""
         self.on_drained: Callable[[], None] = _ignore
-        """Called when the queue, having been full, is half empty."""
+        """Called when the queue was full and is now half empty."""
 
 
 class LedgerStore(StoreEvents):
-    """See the module. Used from the event loop's thread only.
+    """The store of one data directory; see the module's docstring. It belongs to the event loop.
 
     The directory must be formatted (`directory.ensure_directory`) and locked. Call `recover`, then
     `start`, and `close` at the end.
@@ -95,8 +95,18 @@ class LedgerStore(StoreEvents):
         reader: BlockingReader | None = None,
         times: StorageTimes | None = None,
     ) -> None:
-        """`schedule` is the loop's `call_later`; `reader` runs cold reads off the loop. `times` is
-        told how long the steps of the log take."""
+        """Create a store that is not started.
+
+        Args:
+            disk: The data directory.
+            log_worker: Writes the log.
+            maintenance_worker: Runs the background jobs.
+            config: The limits.
+            clock: The clock.
+            schedule: The event loop's `call_later`.
+            reader: Runs cold reads off the event loop.
+            times: Observes the latencies of the log.
+        """
         super().__init__()
         self._times = times or StorageTimes(clock.monotonic)
         self._disk = disk
@@ -108,7 +118,7 @@ class LedgerStore(StoreEvents):
         self._blocking: BlockingReader = reader or InlineReader()
         self._catalogue = Catalogue()
         self.ledgers: dict[int, LedgerInfo] = self._catalogue.ledgers
-        """All ledgers, by id. To be looked at, and `last_add_confirmed` to be raised."""
+        """All ledgers, by id. Callers may read them and raise `last_add_confirmed`."""
         self._jobs = JobQueue(maintenance_worker)
         self._cache = ByteCache(config.footer_cache_bytes)
         self._page_cache = LogPageCache(disk, config.log_cache_bytes)
@@ -132,7 +142,8 @@ class LedgerStore(StoreEvents):
         self._was_writable = True
         self._loading = LoadProgress()
         self.early = [EarlyReads(disk, config, self._blocking, self.ledgers, self._loading)]
-        """Reads while `recover` runs on another thread; none after `end_early`."""
+        """The readers to use while `recover` runs on another thread. There are none after
+        `end_early`."""
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -149,18 +160,23 @@ class LedgerStore(StoreEvents):
         return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def recover(self) -> RecoveryReport:
-        """Read the log, decide what is torn or damaged, make all that counts durable. Blocks; call
-        it once, on any thread, before anything is served. On return the log has a fresh segment.
+        """Read the log, decide what is torn or damaged, and make everything that counts durable.
 
-        `StorageError`: not formatted, or the disk fails. `DiskFullError`: no room to begin.
-        `LoadStopped`: see `stop_loading`."""
+        This blocks. Call it once, on any thread, before anything is served. When it returns, the
+        log has a new segment.
+
+        Raises:
+            StorageError: The directory is not formatted, or the disk fails.
+            DiskFullError: There is no space for a new segment.
+            LoadStopped: `stop_loading` was called.
+        """
         try:
             identity = read_identity(self._disk)
             if identity is None:
                 raise StorageError(
                     f"{self._disk.path} holds no data of a bookie",
                     remedy="Start a bookie on it, which prepares an empty directory. If it should "
-                    "hold data, the wrong disk may be mounted",
+                    "have data, check whether the right disk is mounted",
                 )
             self._directory_id = identity.directory_id
             writer = LogWriter(
@@ -186,8 +202,8 @@ class LedgerStore(StoreEvents):
             maintenance.load(damaged=started.report.damaged_blocks > 0)
         except OSError as error:
             raise StorageError(
-                f"the start of the log in {self._disk.path} failed: {error}",
-                remedy="Check the disk; nothing that was stored was changed",
+                f"reading the log in {self._disk.path} failed: {error}",
+                remedy="No stored entry was changed. Check the disk and start the bookie again",
             ) from error
         self._writer = writer
         self._appender = Appender(
@@ -208,7 +224,7 @@ class LedgerStore(StoreEvents):
         return started.report
 
     def _find_keys(self, keyless: Iterable[LedgerInfo]) -> list[StateRecord]:
-        """The records of the master keys that were lost and can be had from entries."""
+        """Return records of master keys that were lost but can be found in entries."""
         found = []
         for info in keyless:
             key = find_master_key(self._reader, self._files, info)
@@ -218,23 +234,25 @@ class LedgerStore(StoreEvents):
         return found
 
     def stop_loading(self) -> None:
-        """From any thread: `recover` ends with the segment that it is at, by `LoadStopped`. One
-        that has loaded all comes to its end."""
+        """Ask `recover` to end with `LoadStopped` after the current segment.
+
+        This may be called from any thread. If everything is loaded already, `recover` succeeds.
+        """
         self._loading.stop()
 
     def end_early(self) -> None:
-        """`early` is not used any more."""
+        """Close the readers in `early`."""
         for one in self.early:
             one.close()
         self.early = []
         self._loading.sealed = {}
 
     def give_up(self) -> None:
-        """One that was recovered is not to be started: its files are closed."""
+        """Close the files of a store that was recovered but will not be started."""
         self._close_files()
 
     def start(self) -> None:
-        """Start the workers: from here on what is appended becomes durable."""
+        """Start the workers. From now on, what is appended becomes durable."""
         self._writer.start()
         self._jobs.start()
         self._started = True
@@ -246,9 +264,12 @@ class LedgerStore(StoreEvents):
         self._maintenance.collector.collect()
 
     async def close(self) -> None:
-        """Clean stop: all that was appended is durable or has failed, the last segment is sealed,
-        and a mark says so. Where there is no room for footer or mark the next start just looks
-        closer. Not to be cancelled; a store that is not closed recovers."""
+        """Stop the store: finish all adds, seal the last segment, and note the clean stop.
+
+        When this returns, everything that was appended is durable or has failed. If there is no
+        space for the footer or the note, the next start reads more of the log. Do not cancel this.
+        A store that was not closed recovers at its next start.
+        """
         if not self._started:
             self._close_files()
             return
@@ -273,7 +294,7 @@ class LedgerStore(StoreEvents):
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
                 write_small_file(self._disk, CLEAN_NAME, mark)
         except OSError:
-            pass  # All is durable nevertheless.
+            pass  # Everything is durable anyway.
         finally:
             self._close_files()
 
@@ -288,11 +309,15 @@ class LedgerStore(StoreEvents):
     def create_ledger(
         self, ledger_id: int, master_key: bytes, *, again: bool = False
     ) -> LedgerInfo:
-        """A new ledger, in memory at once. Its key is logged ahead of the next batch or record, so
-        that no entry and no fence of it is durable without it. `again`: one that was fenced and
-        dropped (`is_refused`) comes back, as fenced as it was.
+        """Create a ledger. It exists in memory at once.
 
-        `UsageError` where it exists, or is refused."""
+        Its key is logged before the next batch or record, so that no entry or fence of it becomes
+        durable without the key. With `again`, a ledger that was fenced and dropped (`is_refused`)
+        is created again, and is still fenced.
+
+        Raises:
+            UsageError: The ledger exists, or is refused.
+        """
         if ledger_id in self.ledgers:
             raise UsageError(f"ledger {ledger_id} is in the store already")
         refused = self.is_refused(ledger_id)
@@ -308,13 +333,15 @@ class LedgerStore(StoreEvents):
         return info
 
     def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
-        """Of a ledger whose key was lost. `NoLedger`."""
+        """Set the key of a ledger whose key was lost. `NoLedger` if the ledger does not exist."""
         self._info(ledger_id).master_key = master_key
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
 
     def is_refused(self, ledger_id: int) -> bool:
-        """Whether the ledger was fenced and then deleted, less than `TOMBSTONE_TTL_MS` ago: adds
-        to it must be refused as fenced."""
+        """Return whether the ledger was fenced and then deleted within `TOMBSTONE_TTL_MS`.
+
+        Adds to such a ledger must be refused, as if it were still fenced.
+        """
         expires = self._catalogue.tombstones.get(ledger_id)
         if expires is None:
             return False
@@ -324,10 +351,11 @@ class LedgerStore(StoreEvents):
         return True
 
     def fence(self, ledger_id: int, done: Done) -> None:
-        """Refusing plain adds is the caller's part: `fenced` is set on return. `done(error)` when
-        the fence is durable; at once, before this returns, where it is so already.
+        """Fence a ledger. `fenced` is set when this returns, and the caller must refuse plain adds.
 
-        `NoLedger`: create it first."""
+        `done(error)` is called when the fence is durable. If it already is, `done` is called before
+        this returns. Create the ledger first; otherwise this raises `NoLedger`.
+        """
         info = self._info(ledger_id)
         if info.fence_durable:
             done(None)
@@ -338,36 +366,40 @@ class LedgerStore(StoreEvents):
         info.fenced = info.fence_queued = True
 
         def durable(error: StorageError | None) -> None:
-            # Where there was no room for it, it stays in force, and the next call tries again.
+            # If there was no space for the record, the fence stays in force, and the next call
+            # tries again.
             info.fence_durable = info.fence_queued = error is None
             done(error)
 
         self._appender.note([StateRecord(RecordKind.FENCE, ledger_id)], durable)
 
     def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
-        """Keep the packet of an explicit LAC; readable at once. `done(error)` when durable: with
-        the next add, or soon.
+        """Store the packet of an explicit LAC. It can be read at once.
 
-        `NoLedger`: create it first."""
+        `done(error)` is called when it is durable, with the next add or soon after. Create the
+        ledger first; otherwise this raises `NoLedger`.
+        """
         self._info(ledger_id).explicit_lac = packet
         record = StateRecord(RecordKind.EXPLICIT_LAC, ledger_id, packet)
         self._appender.note([record], done, patient=True)
 
     def barrier(self, done: Done) -> None:
-        """`done(error)` when everything appended so far is durable; at once where it is."""
+        """Call `done(error)` when everything appended so far is durable, possibly at once."""
         self._appender.barrier(done)
 
     def force(self, ledger_id: int, done: Done) -> None:
-        """The same, for what was appended to this ledger."""
+        """Call `done(error)` when everything appended so far to this ledger is durable."""
         self._appender.barrier(done)
 
     def ledger_ids(self) -> list[int]:
         return sorted(self.ledgers)
 
     def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """The ledgers are deleted in the metadata store: forget them. One that was fenced stays
-        refused for `TOMBSTONE_TTL_MS`. Segments in which nothing lives any more are removed in the
-        background. Ids that are not here are ignored."""
+        """Drop ledgers that were deleted in the metadata store. Unknown ids are ignored.
+
+        A ledger that was fenced stays refused for `TOMBSTONE_TTL_MS`. Segments without live ledgers
+        are removed in the background.
+        """
         self._maintenance.collector.drop(ledger_ids)
 
     # -- appending --------------------------------------------------------------------------------
@@ -379,12 +411,18 @@ class LedgerStore(StoreEvents):
         *,
         reserve: bool = False,
     ) -> None:
-        """Index the batch's runs and queue it. The ledgers must exist and its entries have 16
-        bytes at least. `done(batch, error)` after the sync, or the failure, of its group.
+        """Index the runs of a batch, and queue it to be written.
 
-        `DiskFullError`: no room (with `reserve`, for recovery adds: not even the reserve);
-        `UsageError`: larger than a segment, or of an unknown ledger. Nothing has then happened.
-        On a store that has failed `done` is called at once with the error."""
+        The ledgers must exist, and each entry must have at least 16 bytes. `done(batch, error)` is
+        called after the batch was synced or has failed. If the store has failed, it is called at
+        once with the error. With `reserve`, the batch may use the reserve, as the adds of
+        recoveries may.
+
+        Raises:
+            DiskFullError: There is no space. Nothing has changed.
+            UsageError: The batch is larger than a segment, or a ledger is unknown. Nothing has
+                changed.
+        """
         appender = self._appender
         if appender.failed is not None:
             done(batch, appender.failed)
@@ -399,8 +437,11 @@ class LedgerStore(StoreEvents):
         appender.submit(batch, segment)
 
     def _take_back(self, batch: LogBatch, segment: LogSegment) -> None:
-        """Of a batch that names an unknown ledger: what has been indexed of it. It is written all
-        the same, without runs, for it has its place in the order and may carry records."""
+        """Remove a batch with an unknown ledger from the index.
+
+        The batch is still written, without its runs, because it has its place in the order and may
+        have state records.
+        """
         for run in batch.runs:
             info = self.ledgers.get(run.ledger_id)
             if info is None:
@@ -413,56 +454,60 @@ class LedgerStore(StoreEvents):
 
     @property
     def queued_bytes(self) -> int:
-        """Appended and not yet durable."""
+        """The bytes that are appended but not durable yet."""
         return self._appender.queued_bytes
 
     @property
     def queue_full(self) -> bool:
-        """Stop reading from sockets until `on_drained`."""
+        """Whether to stop reading from connections until `on_drained` is called."""
         return self._appender.full
 
     @property
     def failed(self) -> StorageError | None:
-        """A write or a sync failed, which is final: nothing becomes durable any more."""
+        """The error of a failed write or sync, or None. After one, nothing becomes durable."""
         return self._appender.failed
 
     @property
     def all_writable(self) -> bool:
-        """The same: this is the only directory (see `LedgerDirectories`)."""
+        """Whether adds to every ledger are accepted: `writable`, since there is one directory."""
         return self.writable
 
     def takes(self, ledger_id: int) -> bool:
-        """Whether plain adds to this ledger should be taken."""
+        """Return whether plain adds to this ledger should be accepted."""
         return self.writable
 
     def check_space(self) -> None:
-        """Look at the free space, in the background, and begin a compaction where one is due; call
-        it every few seconds."""
+        """Check the free space in the background, and begin a compaction if one is due.
+
+        Call this every few seconds.
+        """
         if self._started and self.failed is None:
             self._preallocated.check()
             self._maintenance.tick()
 
     def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
-        """Begin none of these kinds until `resume_compaction` or the next start: space of deleted
-        ledgers comes back as whole segments only, on a full disk too. One that is under way goes
-        on to its end."""
+        """Begin no compactions of these kinds until `resume_compaction` or the next start.
+
+        Until then, only segments without live ledgers are removed, even on a full disk. A running
+        compaction is completed.
+        """
         self._maintenance.compactor.suspend(minor=minor, major=major, by=by)
 
     def resume_compaction(self, *, minor: bool, major: bool) -> None:
-        """One that is due begins at once."""
+        """Allow compactions of these kinds again. One that is due begins at once."""
         self._maintenance.compactor.resume(minor=minor, major=major)
 
     def _disk_failed(self, error: Exception) -> None:
-        """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
+        """Stop the log, because the disk has failed in another place and cannot be trusted."""
         self._writer.halt(
             StorageError(
-                f"the disk under {self._disk.path} failed: {error}",
+                f"the disk of {self._disk.path} failed: {error}",
                 remedy="Check the disk and restart the bookie",
             )
         )
 
     def _log_failed(self, error: StorageError) -> None:
-        """Nothing more is begun there: see `docs/explanation/storage.md` on a sync that fails."""
+        """Begin nothing more; `docs/explanation/storage.md` explains why a failed sync is final."""
         self._preallocated.closed = True
         self._maintenance.cancel()
         self.on_failure(error)
@@ -478,19 +523,23 @@ class LedgerStore(StoreEvents):
 
     @property
     def negatives_unknown(self) -> bool:
-        """Something was lost: "no such entry" and "no such ledger" must be answered as unknown."""
+        """Whether something was lost, so that an entry or ledger not found may have existed."""
         return self._catalogue.negatives_unknown
 
     def is_lost(self, ledger_id: int) -> bool:
-        """Whether it may be in another directory, which failed: there is none."""
+        """Return whether the ledger may be in another directory that has failed: there is none."""
         return False
 
     def absence_unknown(self, ledger_id: int) -> bool:
-        """`negatives_unknown`, for this ledger."""
+        """Return whether it is unknown which entries this ledger had here."""
         return self._catalogue.negatives_unknown
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id appended, -1 where there is none. `NoLedger`."""
+        """Return the highest entry id, or -1 if there is none.
+
+        Raises:
+            NoLedger: The ledger is unknown.
+        """
         return self._info(ledger_id).last_entry_id
 
     def read(
@@ -501,12 +550,17 @@ class LedgerStore(StoreEvents):
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
     ) -> Entries:
-        """Consecutive entries from `first` on, without frame headers: up to the first that is
-        missing, to `max_count`, or before the one with which entries and `overhead_bytes` for each
-        pass `max_bytes`. The first is returned whatever its size.
+        """Return consecutive entries from `first` on, without frame headers.
 
-        `NoLedger`; `NoEntry` (see `negatives_unknown`); `DamagedError`: no copy of the first entry
-        checks; `WouldBlock`: use `read_blocking`."""
+        The result ends at the first missing entry, at `max_count`, or before the entries and
+        `overhead_bytes` for each exceed `max_bytes`. The first entry is returned whatever its size.
+
+        Raises:
+            NoLedger: The ledger is unknown.
+            NoEntry: The first entry is unknown; see `negatives_unknown`.
+            DamagedError: All copies of the first entry are damaged.
+            WouldBlock: The entries are not cached. Use `read_blocking`.
+        """
         info = self._info(ledger_id)
         return self._reader.read(info, first, max_count, max_bytes, overhead_bytes)
 
@@ -518,22 +572,32 @@ class LedgerStore(StoreEvents):
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
     ) -> Entries:
-        """Like `read`, but what is not cached threads read, and the loop takes a turn for each
-        megabyte. More than one entry comes packed (`FrameRun.pack`). May be cancelled."""
+        """Read entries as `read` does, but wait for the device if necessary.
+
+        Threads read what is not cached. The event loop handles one megabyte in each iteration. If
+        there is more than one entry, the entries are packed (`FrameRun.pack`). This may be
+        cancelled.
+        """
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
     def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
         """Return the size of an entry in bytes, according to the index.
 
-        The size is 0 if the entry is not here, or if `read` need not wait for it. Returns None if
-        finding out would mean waiting for the device. Raises NoLedger.
+        The size is 0 if the entry is not here, or if `read` need not wait for it. Return None if
+        the index would have to be read from the device.
+
+        Raises:
+            NoLedger: The ledger is unknown.
         """
         return self._reader.entry_size(self._info(ledger_id), entry_id)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Ascending ranges (first, last) of the entries that the index names, damaged or not.
+        """Return ascending ranges (first, last) of all entries in the index, damaged or not.
 
-        `NoLedger`; `DamagedError` where a part of the index cannot be read."""
+        Raises:
+            NoLedger: The ledger is unknown.
+            DamagedError: A part of the index cannot be read.
+        """
         return await self._cold.ranges(ledger_id)
 
     def _info(self, ledger_id: int) -> LedgerInfo:
@@ -546,9 +610,11 @@ class LedgerStore(StoreEvents):
 
     @property
     def writable(self) -> bool:
-        """Whether plain adds should be taken. Not on a full disk, where fences and recovery adds
-        are taken as long as the reserve lasts. Not where something was lost either, for fences may
-        be among it; that is for the caller to refuse, `append` does not look at it."""
+        """Whether plain adds should be accepted. `append` does not check this; the caller must.
+
+        It is False on a full disk, where fences and the adds of recoveries are accepted while the
+        reserve lasts. It is also False if something was lost, because fences may be lost too.
+        """
         return (
             self._preallocated.space
             and self._appender.failed is None
@@ -557,7 +623,7 @@ class LedgerStore(StoreEvents):
 
     @property
     def log_lossy(self) -> bool:
-        """Whether something of the log is lost, and `mark_repaired` would end that."""
+        """Whether a part of the log is lost, which `mark_repaired` would end."""
         return self._catalogue.negatives_unknown
 
     @property
@@ -566,39 +632,42 @@ class LedgerStore(StoreEvents):
 
     @property
     def loading_percent(self) -> int:
-        """How far `recover` is with the segments."""
+        """The progress of `recover`, in percent."""
         return self._loading.percent
 
     @property
     def disk_full(self) -> bool:
-        """Whether there is too little room to take adds."""
+        """Whether there is too little space for adds."""
         return not self._preallocated.space
 
     def total_bytes(self) -> int:
-        """Of the file system under the directory. `OSError`."""
+        """Return the size of the file system. `OSError` if it cannot be determined."""
         return self._disk.total_bytes()
 
     def free_bytes(self) -> int:
-        """Not used on that file system. `OSError`."""
+        """Return the free space of the file system. `OSError` if it cannot be determined."""
         return self._disk.free_bytes()
 
     @property
     def available_bytes(self) -> int:
-        """Free when it was last looked at, but for what is kept for a compaction."""
+        """The free space at the last check, without the space set aside for a compaction."""
         return max(0, self._preallocated.free_bytes - self._preallocated.held_bytes)
 
     @property
     def deletions_logged(self) -> bool:
-        """Whether all that was dropped stays dropped after a crash."""
+        """Whether everything that was dropped will stay dropped after a crash."""
         return self._maintenance.collector.deletions_logged
 
     def lacking_ledgers(self) -> Set[int]:
-        """Ledgers of which entries were damaged here and have no other copy: another bookie's must
-        be brought back. Adding them again heals. Some may be deleted."""
+        """Return ledgers with damaged entries that have no other copy here.
+
+        Another bookie's copies must be added here again, which repairs the ledgers. Some may be
+        deleted.
+        """
         return self._maintenance.quarantine.lacking_ledgers()
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-        """Of those of these ledgers that lack any, the ranges (first, last) of the entries."""
+        """Return the ranges (first, last) of entries that these ledgers lack, by ledger."""
         return self._maintenance.quarantine.lacking(ledger_ids)
 
     def stats(self) -> StorageStats:
@@ -608,32 +677,35 @@ class LedgerStore(StoreEvents):
         )  # fmt: skip
 
     def directories(self) -> list[DirectoryState]:
-        """What has become of the data directory."""
+        """Return the state of the data directory."""
         state, reason = "writable", ""
         if self._appender.failed is not None:
             state, reason = "failed", str(self._appender.failed)
         elif self._catalogue.negatives_unknown:
-            state, reason = "read-only", "something that was in it is lost"
+            state, reason = "read-only", "a part of its data is lost"
         elif not self._preallocated.space:
             state, reason = "read-only", self._preallocated.error
         return [DirectoryState(self.path, state, reason, self.available_bytes, len(self.ledgers))]
 
     @property
     def compaction_suspended(self) -> Suspension | None:
-        """By an operator."""
+        """The kinds of compaction that an operator has suspended, or None."""
         return self._maintenance.compactor.suspended
 
     def usage(self) -> list[SegmentUsage]:
-        """Each segment, oldest first."""
+        """Return the space of each segment, oldest first."""
         return collect_usage(self._catalogue, self._maintenance.compactor)
 
     # -- repair ------------------------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:
-        """What the start found lost has been replicated again from elsewhere: absence counts from
-        now on. Fences may have been lost as well: the caller has closed every ledger that was open
-        with this bookie in it, and fenced here those that name it. `done(error)` when that is
-        durable; `negatives_unknown` falls at once."""
+        """Note that everything that the start found lost is restored.
+
+        From now on, an entry that is not found certainly does not exist. Fences may have been lost
+        as well. So the caller must have closed every ledger that was open on this bookie, and
+        fenced here those that name it. `negatives_unknown` becomes False at once, and `done(error)`
+        is called when that is durable.
+        """
         self._catalogue.repaired_before = self._first_number
 
         def durable(error: StorageError | None) -> None:

@@ -1,4 +1,4 @@
-"""Threads below the interfaces of storage: for the log, for maintenance, and for cold reads."""
+"""Threads for the interfaces of storage: for the log, for maintenance, and for cold reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ T = TypeVar("T")
 _Ended = Callable[[Any, Exception | None], object]
 
 READER_THREADS = 4
-"""Cold reads at the same time."""
+"""The number of cold reads that can run at the same time."""
 AHEAD_THREADS = 1
-"""It only tells the system what will be read: the waiting is the device's."""
+"""The number of threads for reading ahead. One is enough, because it only tells the system what
+will be read."""
 
 
 class ThreadWorker:
@@ -42,7 +43,8 @@ class ThreadWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        # Two threads may both find it asleep: the second token costs one step that finds nothing.
+        # Two threads may both find it asleep. The second token then costs one step that finds
+        # nothing.
         if not self._awake:
             self._awake = True
             self._tokens.put(True)
@@ -59,7 +61,7 @@ class ThreadWorker:
 
     def _run(self, step: Callable[[], None]) -> None:
         while self._tokens.get():
-            # Before the step: what is queued behind this line wakes it again.
+            # Reset this before the step. Work that is queued from here on sends another token.
             self._awake = False
             self._step(step)
         if self._awake:
@@ -69,7 +71,7 @@ class ThreadWorker:
     def _step(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - the border of the thread: told to the loop
+        except Exception as error:  # noqa: BLE001 - errors of the thread are reported to the loop
             context = {"message": f"{self._name} failed", "exception": error}
             self.post(lambda: self._loop.call_exception_handler(context))
 
@@ -79,12 +81,14 @@ class ThreadWorker:
 
 
 class _NotRunError(Exception):
-    """Whoever was to run it is being closed."""
+    """The call was not run, because the reader is being closed."""
 
 
 class _Threads:
-    """A few that run calls in the order in which they came, begun when they are needed. An executor
-    makes eight objects and takes five locks for each call; here it is one queue, and one callback.
+    """A few threads that run calls in the order of their arrival. They are started when needed.
+
+    An executor creates eight objects and takes five locks for each call. This takes one queue and
+    one callback.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, most: int) -> None:
@@ -97,7 +101,10 @@ class _Threads:
         self._closed = False
 
     def run(self, call: Callable[[], Any], ended: _Ended) -> None:
-        """`ended(result, error)` on the event loop; `_NotRunError`: this was closed before."""
+        """Run `call` on a thread, and then `ended(result, error)` on the event loop.
+
+        The error is `_NotRunError` if this was closed before.
+        """
         if self._closed:
             self._loop.call_soon(ended, None, _NotRunError())
             return
@@ -110,7 +117,7 @@ class _Threads:
         self._calls.put((call, ended))
 
     def close(self) -> None:
-        """Waits for calls that run; what is queued is not run."""
+        """Wait for the calls that are running. Queued calls are not run."""
         self._closed = True
         with suppress(Empty):
             while (queued := self._calls.get_nowait()) is not None:
@@ -125,14 +132,15 @@ class _Threads:
             call, ended = queued
             try:
                 result, error = call(), None
-            except Exception as raised:  # noqa: BLE001 - the border of the thread: told to the loop
+            except Exception as raised:  # noqa: BLE001 - errors are passed to the event loop
                 result, error = None, raised
             self._tell(ended, result, error)
-            # Until the next one comes: what was read may be large.
+            # Release these now, because the next call may come late, and what was read may be
+            # large.
             del queued, call, ended, result, error
 
     def _tell(self, ended: _Ended, result: object, error: Exception | None) -> None:
-        with suppress(RuntimeError):  # The loop is closed: nobody is there any more.
+        with suppress(RuntimeError):  # The loop is closed, so nobody waits for the result.
             self._loop.call_soon_threadsafe(self._end, ended, result, error)
 
     def _end(self, ended: _Ended, result: object, error: Exception | None) -> None:
@@ -149,7 +157,7 @@ class ThreadReader:
         self._ahead = _Threads(loop, "quire-ahead", AHEAD_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Cancelling leaves it to finish unseen."""
+        """Run `call` and return its result. A cancelled call still runs to its end."""
         found: asyncio.Future[T] = self._loop.create_future()
         self._readers.run(call, partial(_settle, found))
         return await found
@@ -166,11 +174,11 @@ class ThreadReader:
         done(result)
 
     def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
-        # An error is told to whoever reads it for its own sake.
+        # If a later read meets the same error, that read reports it.
         self._ahead.run(call, lambda result, error: done())
 
     def close(self) -> None:
-        """Waits for reads that run."""
+        """Wait for the reads that are running."""
         for threads in (self._readers, self._ahead):
             threads.close()
 
@@ -187,7 +195,7 @@ def _settle(found: asyncio.Future[T], result: T, error: Exception | None) -> Non
 
 
 class InlineReader:
-    """Waits on the event loop: for disks that never make one wait, as the simulator's."""
+    """Reads on the event loop, for disks that never make it wait, such as the simulator's."""
 
     async def run(self, call: Callable[[], T]) -> T:
         return call()

@@ -1,4 +1,4 @@
-"""What is built on ledgers: streams and their namespaces, objects, the replicated state machine.
+"""Streams and their namespaces, objects, and replicated state machines, built on ledgers.
 
     async with client.namespace("/streams", create=True) as streams:
         async with streams.open_writer("orders", create=True) as writer:
@@ -6,7 +6,7 @@
         async for record in streams.open_reader("orders"):
             print(record.sequence, record.payload)
 
-The same names without `await` are in `quire.blocking`.
+The package `quire.blocking` has the same names without `await`.
 """
 
 from quire.codec.distributedlog.dlsn import DLSN

@@ -323,7 +323,7 @@ def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
     lost="A read that ends during a clean stop loses queued entries.",
     invariants=("the_run_comes_to_its_end",),
     workload="rolling",
-    seeds=40,
+    seeds=1170,
     rule="ours: seeds 5268, 5684",
 )
 def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:

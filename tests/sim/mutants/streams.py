@@ -371,7 +371,7 @@ def control_records_are_shown(patch: pytest.MonkeyPatch) -> None:
     lost="A read that ends at the beginning of an entry misses the entry before it.",
     invariants=("a_read_comes_to_the_end",),
     workload="streams",
-    seeds=1_000,
+    seeds=990_000,
 )
 def an_end_between_entries_cuts_the_last(patch: pytest.MonkeyPatch) -> None:
     edit(

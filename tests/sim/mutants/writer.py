@@ -293,7 +293,7 @@ def what_is_accepted_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
     lost="A force counts a bookie that had lost the entries before.",
     invariants=("acknowledged_is_on_a_quorum",),
     workload="deferred",
-    seeds=70,
+    seeds=2280,
 )
 def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> None:
     edit(patch, DeferredPipeline, "forced", (" or generation != self.generation", ""))

@@ -38,7 +38,9 @@ def test_the_source_of_an_object_is_checked(client: blocking.Client) -> None:
     for wrong in ("text", 5, None):
         with pytest.raises(ArgumentTypeError, match="the source of an object"):
             client.objects().put("o", wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="a piece of an object is a buffer, not str"):
+    with pytest.raises(
+        ArgumentTypeError, match="the source of an object yielded str instead of a buffer"
+    ):
         client.objects().put("o", ["text"])  # type: ignore[list-item]
 
 

@@ -138,7 +138,7 @@ def test_settings_and_names(client: blocking.Client, streams: blocking.Namespace
     assert streams.own_stream_settings("a") == {"entry_bytes": 2_000}
     found = streams.stream_settings("a")
     assert (found.compression, found.roll_bytes, found.entry_bytes) == ("none", 1_000, 2_000)
-    with pytest.raises(UsageError, match="write_quorum 9"):
+    with pytest.raises(UsageError, match="write_quorum is 9"):
         streams.configure_stream("a", {"write_quorum": 9})
     streams.configure({"roll_bytes": None})
     assert streams.settings.roll_bytes != 1_000

@@ -100,7 +100,7 @@ def test_what_a_bookie_says_of_it(place: Place) -> None:
     numbers, state = place.serve(["one", "two"], look)
     assert numbers["quire_bookie_directories_went_back"] == 1
     assert numbers["quire_bookie_log_position_unreported_seconds"] < 60
-    assert state == "read-only: something that was in it is lost"
+    assert state == "read-only: a part of its data is lost"
 
 
 def test_an_add_after_the_copy(place: Place) -> None:

@@ -47,7 +47,7 @@ def test_lost_bookies() -> None:
 
 def test_a_lost_rack_is_one_thing() -> None:
     bookies = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2")]
-    assert said(bookies) == [("bad", "All of /r2 is gone: b, c")]
+    assert said(bookies) == [("bad", "All bookies of /r2 are gone: b, c")]
     half = [bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", rack="/r2")]
     ((_, what),) = said(half)
     assert what.startswith("b is not registered")
@@ -55,7 +55,7 @@ def test_a_lost_rack_is_one_thing() -> None:
 
 def test_nobody_takes_entries() -> None:
     first = said([bookie("a", "gone")])[0]
-    assert first == ("bad", "No bookie takes entries: nothing can be written")
+    assert first == ("bad", "No bookie accepts entries: nothing can be written")
 
 
 def test_disks() -> None:
@@ -65,10 +65,10 @@ def test_disks() -> None:
     ((severity, what),) = said([bookie("z"), bookie("a", "read-only", free=1)])
     assert (severity, what) == (
         "warn",
-        "a is read-only (its disk is full); 1% of its disk is free",
+        "a is read-only because its disk is full; 1% of its disk is free",
     )
     ((_, what),) = said([bookie("z"), bookie("a", "read-only")])
-    assert "an operator's wish" in what
+    assert "an operator's order" in what
 
 
 def test_the_directory_that_is_full_is_named() -> None:
@@ -77,7 +77,7 @@ def test_the_directory_that_is_full_is_named() -> None:
     (found,) = problems([bookie("z"), one], WELL)
     assert "its disk is full (/data/2)" in found.what
     assert found.next == "quire bookie explain space /data/2"
-    assert "new entries go to the 1 that are writable" in found.risk
+    assert "New entries go to the 1 writable bookie" in found.risk
     (found,) = problems([{**one, "state": "writable"}], WELL)
     assert "nearly full (/data/2)" in found.what
     (found,) = problems([bookie("z"), {**one, "free_shares": {"/a; reboot": 0.01}}], WELL)
@@ -86,7 +86,7 @@ def test_the_directory_that_is_full_is_named() -> None:
 
 def test_one_that_does_not_answer() -> None:
     assert said([bookie("z"), bookie("a", free=None)]) == [
-        ("bad", "a is registered, and does not answer")
+        ("bad", "a is registered but does not answer")
     ]
 
 
@@ -102,7 +102,7 @@ def test_autorecovery() -> None:
     failure = {"ledger": 7, "failure": {"reason": "no bookie has room"}}
     (one,) = problems(well, {**WELL, "marked": 1, "failing": 1, "failures": [failure]})
     assert one.severity == "bad"
-    assert "7: no bookie has room" in one.what
+    assert one.what == "1 ledger could not be repaired, such as ledger 7: no bookie has room"
     assert one.next == "quire explain ledger 7"
 
 
@@ -121,44 +121,45 @@ RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4}
 
 
 def test_what_is_at_risk() -> None:
-    assert of_lost(None).risk == "The ledgers with copies there are being counted"
+    assert of_lost(None).risk == "Quire is still counting the ledgers with copies there"
     assert of_lost(RISK).risk == (
-        "4 ledgers of 9 lack copies that are there, and 1 has entries with one copy left"
+        "4 of 9 ledgers lack the copies there, and 1 has entries with only one copy left"
     )
     part = AtRisk(ledgers=9, lacking=4, by_group={ALONE: 4})
-    assert of_lost(part).risk == "at least 4 ledgers of 9 lack copies that are there"
+    assert of_lost(part).risk == "at least 4 of 9 ledgers lack the copies there"
     one = AtRisk(ledgers=1, whole=True, lacking=1, by_group={ALONE: 1})
-    assert of_lost(one).risk == "1 ledger of 1 lacks copies that are there"
+    assert of_lost(one).risk == "1 of 1 ledger lacks the copies there"
     none = of_lost(AtRisk(ledgers=9, whole=True, by_group={ALONE: 0}))
     assert none.risk == "No ledger has a copy there"
-    assert none.doing == "Nothing has to be copied"
+    assert none.doing == "Nothing needs to be copied"
     nothing_yet = AtRisk(ledgers=9, by_group={ALONE: 0})
-    assert of_lost(nothing_yet).doing != "Nothing has to be copied", "there may be others"
+    assert of_lost(nothing_yet).doing != "Nothing needs to be copied", "there may be others"
 
 
 def test_what_cannot_be_read_comes_first() -> None:
     risk = AtRisk(ledgers=9, whole=True, lacking=4, unreadable=2, by_group={ALONE: 4})
     first = problems([bookie("a"), bookie("b", "gone")], WELL, risk)[0]
     assert first.severity == "bad"
-    assert first.what.startswith("Of 2 ledgers no bookie that is registered")
+    assert first.what.startswith("Some entries of 2 ledgers cannot be read")
 
 
 def test_what_is_being_done() -> None:
     waiting = {"bookie": "b", "since_ms": 0, "until_ms": 30_000}
     assert of_lost(RISK, 10_000, waiting=waiting).doing.startswith(
-        "The auditor a waits 20 s more for b to come back; then its ledgers are copied"
+        "The auditor a waits 20 s more for b to return before its ledgers are copied"
     )
     over = of_lost(RISK, 30_000, waiting=waiting)
-    assert over.doing == "The auditor a has marked none of its ledgers yet"
+    assert over.doing == "The auditor a has not marked its ledgers for repair yet"
     other = of_lost(RISK, 10_000, waiting={**waiting, "bookie": "c"})
     assert other.doing == over.doing
     assert "switched off (quire autorecovery enable)" in of_lost(RISK, enabled=False).doing
-    assert "no autorecovery runs (quire autorecovery start)" in of_lost(RISK, auditor=None).doing
+    off = of_lost(RISK, auditor=None).doing
+    assert "no autorecovery process is running (quire autorecovery start)" in off
     assert of_lost(RISK, marked=4, locked=2).doing == (
-        "4 ledgers are marked for repair, 2 are worked on"
+        "4 ledgers are marked for repair, 2 are being repaired"
     )
     assert of_lost(RISK, marked=4, failing=1).doing == (
-        "4 ledgers are marked for repair; it failed with 1"
+        "4 ledgers are marked for repair; the repair of 1 failed"
     )
 
 

@@ -471,7 +471,7 @@ async def test_answers_that_are_not_taken_have_a_bound() -> None:
         server.connections[transport] = stuck
         answer = await ask(server, "GET", "/look")
         assert answer.status == 503
-        assert "have not taken 10 bytes" in answer.json["error"]["what"]
+        assert "have not received 10 bytes" in answer.json["error"]["what"]
         del server.connections[transport]
 
 
@@ -522,7 +522,7 @@ def test_what_is_loopback() -> None:
 def test_a_token_is_no_short_word() -> None:
     assert check_token(f"{TOKEN}\n", "f") == TOKEN
     for text in ("", "short", "x" * (TOKEN_MIN - 1), "with spaces in the middle", "é" * 20):
-        with pytest.raises(UsageError, match="holds no token"):
+        with pytest.raises(UsageError, match="does not contain a token"):
             check_token(text, "f")
 
 

@@ -86,7 +86,7 @@ def assigned(function: ast.FunctionDef) -> Names:
 
 
 def sentences() -> Iterator[tuple[str, str]]:
-    """Where a sentence is made, and its text."""
+    """Yield the place where a sentence is made, and its text."""
     for name, kind, argument in CALLS:
         for function in functions(name):
             for node in ast.walk(function):
@@ -162,7 +162,9 @@ ERROR_ROW = re.compile(r"^\| `(\w+)` \| (known|unknown) \|", re.MULTILINE)
 
 
 def test_the_page_explains_each_error_and_whether_its_outcome_is_known() -> None:
-    shown = dict(ERROR_ROW.findall(section("## Errors")))
+    rows = ERROR_ROW.findall(section("## Errors"))
+    shown = dict(rows)
+    assert len(rows) == len(shown)
     assert shown == {
         name: "known" if kind.outcome_known else "unknown" for name, kind in KINDS.items()
     }

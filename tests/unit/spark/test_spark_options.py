@@ -107,7 +107,7 @@ def test_placement_of_writers() -> None:
     assert parsed.placement == "zone-aware,min_zones=3"
     with pytest.raises(UsageError, match="min_rack"):
         write(placement="rack-aware,min_rack=2")
-    with pytest.raises(UsageError, match="'placement' is of no use for reading"):
+    with pytest.raises(UsageError, match="'placement' cannot be used for reading"):
         read(dataset="d", placement="any")
 
 
@@ -158,17 +158,17 @@ def test_the_default_of_pushdown() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "nothing says what to read"),
+        ({}, "no option selects what to read"),
         ({"ledger": "1", "dataset": "d"}, "exclude each other"),
         ({"ledger": "1", "ledgers": "2"}, "exclude each other"),
-        ({"ledger": "1", "metadata": " "}, "nothing says which cluster"),
-        ({"ledger": "seven"}, "option 'ledger': 'seven' is no whole number"),
+        ({"ledger": "1", "metadata": " "}, "no option selects the cluster"),
+        ({"ledger": "seven"}, "option 'ledger': 'seven' is not a whole number"),
         ({"ledger": "-1"}, "-1 is not a ledger id"),
         ({"ledger": str(2**63)}, "not a ledger id"),
-        ({"ledgers": "1,,2"}, "option 'ledgers': '' is no whole number"),
+        ({"ledgers": "1,,2"}, "option 'ledgers': '' is not a whole number"),
         ({"ledgers": ""}, "option 'ledgers'"),
         ({"ledgers": "1,2,1"}, "given twice"),
-        ({"dataset": ""}, "option 'dataset': it is empty"),
+        ({"dataset": ""}, "option 'dataset': the value is empty"),
         ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
         ({"ledger": "1", "recover": "yes"}, "option 'recover': 'yes' is neither true nor false"),
         ({"ledger": "1", "columns": "value,size"}, "there is no column 'size'"),
@@ -181,8 +181,8 @@ def test_the_default_of_pushdown() -> None:
         ({"ledger": "1", "minPartitions": "1000000"}, "more than 10000"),
         ({"ledger": "1", "dateset": "d"}, "unknown option 'dateset'.*Did you mean 'dataset'"),
         ({"ledger": "1", "partitionentry": "d"}, "Did you mean 'partitionEntries'"),
-        ({"ledger": "1", "zzz": "d"}, "unknown option 'zzz'.*Known are: metadata, "),
-        ({"ledger": "1", "txnid": "d"}, "option 'txnId' is of no use for reading"),
+        ({"ledger": "1", "zzz": "d"}, "unknown option 'zzz'.*The options are: metadata, "),
+        ({"ledger": "1", "txnid": "d"}, "option 'txnId' cannot be used for reading"),
         ({"path": "/tmp/x"}, "no paths.*dataset"),
         ({"provider": "quire"}, "CREATE TEMPORARY VIEW"),
     ],
@@ -195,17 +195,17 @@ def test_bad_reading(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": ""}, "it is empty"),
+        ({"dataset": ""}, "the value is empty"),
         ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
         ({"dataset": ".."}, "option 'dataset': '..' cannot be the name of a dataset"),
         ({"dataset": "a\nb"}, "cannot be the name of a dataset"),
         ({"dataset": "x" * 5_000}, "at most 4096 bytes, not 5000"),
         ({"txnId": "x" * 300}, "option 'txnId': a transaction key has 1 to 256 bytes, not 300"),
-        ({"ensemble": "2"}, "ensemble 2 >= writeQuorum 3 >= ackQuorum 2 does not hold"),
+        ({"ensemble": "2"}, "ensemble is 2, writeQuorum is 3 and ackQuorum is 2"),
         ({"ackQuorum": "0"}, "less than 1"),
         ({"digest": "md5"}, "option 'digest'"),
         ({"ackqourum": "2"}, "Did you mean 'ackQuorum'"),
-        ({"ledger": "2"}, "option 'ledger' is of no use for writing"),
+        ({"ledger": "2"}, "option 'ledger' cannot be used for writing"),
     ],
 )
 def test_bad_writing(options: dict[str, str], message: str) -> None:
@@ -237,7 +237,7 @@ def test_bad_writers_of_streams(name: str) -> None:
 
 
 def test_writing_needs_a_dataset() -> None:
-    with pytest.raises(UsageError, match="nothing says where to write"):
+    with pytest.raises(UsageError, match="no option selects where to write"):
         WriteOptions.parse({"metadata": URI}, environ={})
 
 
@@ -457,8 +457,8 @@ def test_a_schema_of_the_user() -> None:
     ("field", "message"),
     [
         (StructField("size", LongType()), "there is no column 'size'"),
-        (StructField("value", StringType()), "'value' is binary, the schema says string"),
-        (StructField("length", IntegerType()), "'length' is bigint, the schema says int"),
+        (StructField("value", StringType()), "'value' is binary, but the schema says string"),
+        (StructField("length", IntegerType()), "'length' is bigint, but the schema says int"),
     ],
 )
 def test_a_schema_that_cannot_be(field: StructField, message: str) -> None:

@@ -122,7 +122,7 @@ def test_another_directory_s_is_left_alone() -> None:
     fill(other, 2, 7)
     other.close()
     assert with_cache(other, cache_of(box)).report.index_cache == (
-        "not used: it is another directory's"
+        "not used: it belongs to another directory"
     )
 
 

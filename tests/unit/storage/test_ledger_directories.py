@@ -99,7 +99,7 @@ def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:
     assert list(box.stores[0].ledgers) == [full]
     state, good = box.store.directories()
     assert (state.state, good.state) == ("read-only", "writable")
-    assert "no room" in state.reason
+    assert "no space" in state.reason
     # One chunk for both: each part has its own answer.
     answers: list[tuple[int, bool]] = []
 

@@ -151,7 +151,7 @@ def test_the_command(tmp_path: Path) -> None:
         "log/CLEAN": "mark of a clean stop",
         "log/INDEX": "index cache",
         "log/compaction.spare": "room for a compaction",
-        "log/0000000000000001.damaged": "what is known of damage",
+        "log/0000000000000001.damaged": "record of damage",
         "lost+found/deep/piece": "other",
     }
     prepared = {one.file_bytes: one.why for one in report.segments if one.state == "prepared"}

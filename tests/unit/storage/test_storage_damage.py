@@ -251,7 +251,7 @@ def test_a_sync_that_fails_is_fatal(name: str) -> None:
         box.disk.fail_sync_once(f"{SCRUB_NAME}.new")
     box.later()
     assert len(box.failures) == 1
-    assert "the disk under" in str(box.failures[0])
+    assert "the disk of" in str(box.failures[0])
     assert box.store.failed is box.failures[0]
 
 
@@ -351,7 +351,7 @@ def test_the_report_of_a_directory_agrees_with_its_bookie() -> None:
     found = {one.number: one for one in DirectoryScrub(box.disk).segments(sizes.append)}
     assert sum(sizes) >= 0.9 * DirectoryScrub(box.disk).total_bytes - SMALL.segment_bytes
     assert [one.clean for one in found.values()] == [False, False, False, True]
-    assert "footer does not check" in found[numbers[1]].index
+    assert "footer is damaged" in found[numbers[1]].index
     assert found[numbers[1]].lacking == {}
     box.store._cache._values.clear()
     lacking: dict[int, list[tuple[int, int]]] = {}

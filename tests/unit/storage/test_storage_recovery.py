@@ -84,8 +84,8 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
         report = box.open()
         assert report.negatives_unknown
         assert any("1 group of" in problem for problem in report.problems)
-        assert "damaged: 1 group of it is lost" in [one.why for one in box.store.usage()]
-        assert ("damaged", "1 group of it is lost") in [
+        assert "damaged: 1 group is lost" in [one.why for one in box.store.usage()]
+        assert ("damaged", "1 group is lost") in [
             (one.state, one.why) for one in look(disk_of(box), SMALL).segments
         ]
         found = 0

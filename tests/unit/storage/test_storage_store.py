@@ -344,7 +344,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
 def test_a_start_without_any_room_says_so() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no room to begin a segment of 20480 bytes"):
+    with pytest.raises(DiskFullError, match="no space for a new segment of 20480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()
@@ -460,7 +460,7 @@ def test_a_disk_that_fails_at_sealing_is_not_trusted_either() -> None:
     disk_of(box).fail_sync_once(segment_name(box.store.usage()[-2].number))
     box.pump()
     assert len(failures) == 1
-    assert "the disk under" in str(failures[0])
+    assert "the disk of" in str(failures[0])
     for key, entry in box.acknowledged.items():
         assert box.read(*key) == [entry]
 

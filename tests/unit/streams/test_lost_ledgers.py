@@ -136,7 +136,7 @@ async def test_explain_and_the_metrics_tell(client: Client) -> None:
     seen = await view.look(client)
     [problem] = [one for one in seen.problems if "not exist" in one.what]
     assert problem.severity == "bad"
-    assert problem.what.startswith("Stream Orders in namespace /streams names a ledger that")
+    assert problem.what.startswith("Stream Orders in namespace /streams needs a ledger that")
     assert f"ledger {segment.ledger_id} (segment 2, 1 record" in problem.what
     assert problem.next == "quire stream show Orders --namespace /streams"
     text = exposition(cluster_metrics(seen))

@@ -147,7 +147,7 @@ async def test_a_range_reads_its_chunks_only(objects: Objects) -> None:
 
 async def test_a_name_that_is_taken(bench: Bench, objects: Objects) -> None:
     first = await objects.put("o", b"one")
-    with pytest.raises(ObjectExistsError, match="object 'o' exists already"):
+    with pytest.raises(ObjectExistsError, match="object 'o' already exists"):
         await objects.put("o", b"two")
     assert bench.ledgers() == [first.ledger_id]  # it was not even begun
     assert await content(objects, "o") == b"one"
@@ -227,7 +227,7 @@ async def test_a_reader_of_an_old_version_never_sees_the_new_one(
             yield
 
         old._ledger._engine.runs = gone  # type: ignore[method-assign]
-        with pytest.raises(NoSuchObjectError, match=f"ledger {first.ledger_id} was deleted or re"):
+        with pytest.raises(NoSuchObjectError, match=f"ledger {first.ledger_id} was read"):
             await old.read_all()
 
 
@@ -349,8 +349,8 @@ async def test_chunks_of_a_wrong_size(bench: Bench, objects: Objects, entries: l
 @pytest.mark.parametrize(
     ("entries", "sealed", "why"),
     [
-        (GOOD[:2], True, "closed and has 2 entries, 3 were put"),
-        ([*GOOD, b"x"], True, "closed and has 4 entries, 3 were put"),
+        (GOOD[:2], True, "closed and has 2 entries, but 3 were put"),
+        ([*GOOD, b"x"], True, "closed and has 4 entries, but 3 were put"),
         (GOOD, False, "not closed"),
     ],
 )
@@ -377,14 +377,14 @@ def test_the_head_is_what_the_format_says() -> None:
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        (b"\xff", "cannot be understood"),
-        (b"[]", "no JSON object"),
+        (b"\xff", "cannot be decoded"),
+        (b"[]", "not a JSON object"),
         (b'{"format":2}', "format 2"),
-        (b'{"format":1}', "cannot be understood"),
-        (GOOD_HEAD.replace(b":7", b":-7"), "cannot be negative"),
-        (GOOD_HEAD.replace(b":10", b":0"), "a chunk has"),
-        (GOOD_HEAD.replace(b'"0000', b'"000X'), "is no SHA-256"),
-        (GOOD_HEAD.replace(b"{}", b"[]"), "cannot be understood"),
+        (b'{"format":1}', "cannot be decoded"),
+        (GOOD_HEAD.replace(b":7", b":-7"), "a negative ledger id"),
+        (GOOD_HEAD.replace(b":10", b":0"), "chunk_bytes must be"),
+        (GOOD_HEAD.replace(b'"0000', b'"000X'), "is not a SHA-256"),
+        (GOOD_HEAD.replace(b"{}", b"[]"), "cannot be decoded"),
     ],
 )
 async def test_bad_heads_give_one_clear_error(

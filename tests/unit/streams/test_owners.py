@@ -81,7 +81,7 @@ async def test_the_ledger_of_an_open_segment_and_the_one_made_ahead(client: Clie
     assert "in progress" in await told(client, segments[-1].ledger_id)
     known = {one.ledger_id for one in segments}
     [ahead] = [one async for one in client.list_ledgers() if one not in known]
-    assert "made ahead for its next segment" in await told(client, ahead)
+    assert "created ahead for its next segment" in await told(client, ahead)
     await writer.close()
 
 
@@ -103,7 +103,7 @@ async def test_an_orphan_may_be_deleted(client: Client) -> None:
     written = await client.create_ledger(
         custom={"application": b"quire", "component": b"stream", "stream": b"/streams/orders"}
     )
-    assert "somebody may be writing it" in await told(client, written.ledger_id)
+    assert "so it may be in use" in await told(client, written.ledger_id)
     written.abandon()
 
 

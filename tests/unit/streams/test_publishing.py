@@ -299,7 +299,7 @@ def test_a_query_that_is_not_known_before_it_publishes() -> None:
         await published(b, KEY, [b"a"])
         planned = await take(b.streams, "s", BatchKey("job", "", 0))
         batch = replace(planned, key=replace(KEY, query="query-2", number=0))
-        with pytest.raises(UsageError, match="give takeover"):
+        with pytest.raises(UsageError, match="set takeover"):
             await publish(b.streams, "s", batch, [await build(b, batch, [b"x"])])
         batch = replace(planned, key=replace(KEY, number=1))
         await publish(b.streams, "s", batch, [await build(b, batch, [b"b"])])
@@ -431,7 +431,7 @@ def test_a_batch_keeps_the_order_of_txids() -> None:
         assert await payloads(b) == [b"1", b"1", b"6", b"7", b"8"]
         batch = await begin(b.streams, "s", replace(KEY, number=1))
         assert batch is not None
-        with pytest.raises(TxidOrderError, match="txid 7 behind 8"):
+        with pytest.raises(TxidOrderError, match="txid 7 after txid 8"):
             await publish(b.streams, "s", batch, [await numbered(7)])
 
     run(scene)

@@ -71,7 +71,7 @@ def test_a_stream_of_other_records_is_refused_and_stays_whole() -> None:
         async with await b.streams.open_writer("orders", create=True) as writer:
             for number in range(50):
                 await writer.append(b'{"order": %d}' % number)
-        with pytest.raises(UsageError, match="no command of a dictionary"):
+        with pytest.raises(UsageError, match="not a change of a dictionary"):
             await open_dict(b.streams, "orders", snapshot_every=20)
         async with b.streams.open_reader("orders") as reader:
             assert len([record async for record in reader]) == 50

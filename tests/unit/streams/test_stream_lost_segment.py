@@ -16,7 +16,7 @@ from quire.streams.read.statistics import segment_statistics
 from quire.streams.write.writer import StreamWriter
 from tests.support.streams import Bench, run
 
-LOST = "records from 2:0:0 to before 3:0:0 are lost"
+LOST = "records from 2:0:0 to just before 3:0:0 are lost"
 
 
 async def fill(b: Bench, *numbers: int, leave_open: bool = False) -> StreamWriter:
@@ -95,7 +95,7 @@ def test_the_first_segment() -> None:
         await lose(b, 1)
         await fill(b, 3)
         assert await b.numbers("s") == [1, 2]
-        with pytest.raises(StreamGapError, match="from 1:0:0 to before 2:0:0 are lost"):
+        with pytest.raises(StreamGapError, match="from 1:0:0 to just before 2:0:0 are lost"):
             await b.read("s")
         assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"3"]
 
@@ -106,7 +106,7 @@ def test_a_reader_within_the_segment_is_told() -> None:
     async def scene(b: Bench) -> None:
         await scene_lost(b)
         await fill(b, 5)
-        with pytest.raises(StreamGapError, match="from 2:0:1 to before 3:0:0 are lost"):
+        with pytest.raises(StreamGapError, match="from 2:0:1 to just before 3:0:0 are lost"):
             await b.read("s", start=DLSN(2, 0, 1))
         assert [r.payload for r in await b.read("s", start=DLSN(3, 0, 0))] == [b"5"]
 

@@ -1,5 +1,5 @@
-"""The routes: which request gets which answer.
+"""The handlers of all routes.
 
 `bookie` and `cluster` have the routes of Apache's HTTP server, `quire_api` has Quire's own under
-`/api/v1/quire`, `dashboard` has those that only the pages use, and `jobs` runs what takes long.
+`/api/v1/quire`, `dashboard` has those that only the pages use, and `jobs` runs long jobs.
 """

@@ -1,4 +1,4 @@
-"""Routes about the one bookie whose process serves them, as Apache has them."""
+"""The routes of Apache's HTTP server about the bookie whose process serves them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ NOT_OFFERED = {
 
 
 class BookieRoutes:
+    """The routes about one bookie."""
+
     def __init__(self, bookie: Bookie, connect: Connect, tasks: TaskSet) -> None:
         self._bookie = bookie
         self._connect = connect
@@ -81,7 +83,7 @@ class BookieRoutes:
                   self.sanity,
                   example={"passed": True, "readOnly": False}),
             Route("GET", f"{PREFIX}/last_log_mark",
-                  "Return the newest segment of its log and the end of that segment",
+                  "Return the current segment of its log and where that segment ends",
                   self.last_log_mark, example={"LastLogMark: Journal Id - 7(7.txn)": "Pos - 4096"}),
             Route("GET", f"{PREFIX}/list_disk_file",
                   "List the segments of its log", self.list_disk_file,
@@ -149,7 +151,7 @@ class BookieRoutes:
 
     @property
     def _store(self) -> Store:
-        """503 before it was read."""
+        """The store of the bookie. Raises BookieUnavailableError while it is still loading."""
         if not self._bookie.recovered:
             raise BookieUnavailableError(f"the bookie is not fully started yet{self._how_far()}")
         return self._bookie.store
@@ -190,7 +192,7 @@ class BookieRoutes:
             self._collecting = True
             self._tasks.start(self._collect(store))
         if self._bookie.collection is not None:
-            # Compaction still frees what was deleted before; nothing else is deleted.
+            # Fail if nothing may be deleted. The compaction that was started goes on all the same.
             await self._bookie.collection.check()
         return f"Triggered GC on BookieServer: {self._bookie.bookie_id}"
 
@@ -240,11 +242,14 @@ class BookieRoutes:
 
 
 def _kinds(call: Call, verb: str) -> tuple[bool, bool]:
-    """Major and minor, one at least. UsageError."""
+    """Return whether the request names major and minor compaction.
+
+    Raises UsageError if it names neither.
+    """
     major, minor = (call.body.get(f"{verb}{kind}", False) for kind in ("Major", "Minor"))
     if not major and not minor:
         raise UsageError(
-            f"nothing is named to {verb}",
+            f"the request does not say which compaction to {verb}",
             remedy=f"Give {verb}Major, {verb}Minor, or both, as true",
         )
     return major, minor
@@ -258,7 +263,7 @@ def _refuser(what: str, remedy: str) -> Any:
 
 
 async def _durable(bookie: Bookie) -> bool:
-    """Whether all that was appended so far becomes durable."""
+    """Wait until everything that was appended so far is durable. Return False if that fails."""
     done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def tell(error: QuireError | None) -> None:
@@ -270,7 +275,7 @@ async def _durable(bookie: Bookie) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON. Files are named; what is in them is not shown."""
+    """Return a setting as JSON. It contains the names of files, but never their contents."""
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return list(value) if isinstance(value, tuple) else value

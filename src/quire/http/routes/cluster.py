@@ -1,5 +1,7 @@
-"""Routes about the cluster, which need its metadata and its bookies, as Apache has them: `ledger`,
-`autorecovery`, and the part of `bookie` that is not about one."""
+"""The routes of Apache's HTTP server about the whole cluster.
+
+These are `ledger`, `autorecovery`, and those routes of `bookie` that are not about a single bookie.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,19 @@ from quire.replication.moves.recover import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
-"""The client that all routes share, connected when it is first asked for."""
+"""A function that returns the client that all routes share. It connects at the first call."""
 
 LISTED_MAX = 100_000
-"""Ids in one answer of Apache's list, which has no pages without metadata."""
+"""The number of ids in one answer of Apache's list, which has no pages without metadata."""
 METADATA_PAGE = 100
-"""Ledgers of a page with metadata, as in Java."""
+"""The number of ledgers on a page with metadata, as in Java."""
 ENTRIES_PAGE = 1_000
-"""Entries of a page, as in Java; no answer has more."""
+"""The number of entries on a page, as in Java. No answer has more."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""Of payload in one answer."""
+"""The bytes of payload in one answer."""
 DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
-"""In each list of a job's result; all of them are counted."""
+"""The number of ledgers in each list of a job's result. The counts include all ledgers."""
 
 OWNERS_LIMIT_S = 20.0
 """Seconds to search for the owner of a ledger to delete. After that the deletion is refused."""
@@ -51,8 +53,10 @@ FORCE = Field(
 
 
 class ClusterRoutes:
+    """The routes about the cluster."""
+
     def __init__(self, connect: Connect, jobs: Jobs, owner: str) -> None:
-        """`owner`: how locks and orders name this process."""
+        """Create the routes. `owner` is the name of this process in locks and orders."""
         self._connect = connect
         self._jobs = jobs
         self._owner = owner
@@ -65,7 +69,9 @@ class ClusterRoutes:
         entries = (
             LEDGER_ID,
             Field("start_entry_id", "integer", "the first entry (default 0)"),
-            Field("end_entry_id", "integer", "the last entry; -1: the ledger's last", minimum=-1),
+            Field(
+                "end_entry_id", "integer", "the last entry (-1: the last of the ledger)", minimum=-1
+            ),
             Field("page", "integer", f"the page, from 1; it has {ENTRIES_PAGE} entries", minimum=1),
         )
         listed = (
@@ -118,7 +124,9 @@ class ClusterRoutes:
             Field("printmissingreplica", "boolean", "include the bookies that lack a replica"),
         )
         source = Field("bookie_src", "strings", "the lost bookie; exactly one", required=True)
-        dest = Field("bookie_dest", "strings", "accepted without effect: placement chooses")
+        dest = Field(
+            "bookie_dest", "strings", "accepted without effect: placement chooses the bookies"
+        )
         cookie = Field("delete_cookie", "boolean", "remove its cookie when no ledger names it")
         bookie = Field("bookie_src", "string", "the bookie", required=True)
         job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
@@ -157,7 +165,7 @@ class ClusterRoutes:
         client = await self._connect()
         force: bool = call.query.get("force", False)
         try:
-            await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+            await client.ledger_metadata(ledger_id)  # fails if the ledger does not exist
         except UnreadableMetadataError:
             if not force:
                 raise
@@ -181,7 +189,7 @@ class ClusterRoutes:
             if len(found) > LISTED_MAX:
                 raise UsageError(
                     f"there are more than {LISTED_MAX} ledgers",
-                    remedy="Take them page by page from /api/v1/quire/ledgers",
+                    remedy="List them page by page with /api/v1/quire/ledgers",
                 )
             return dict.fromkeys(map(str, found))
         store, page_ids = client.metadata, found[skipped:]
@@ -210,8 +218,9 @@ class ClusterRoutes:
             last = confirmed if last == -1 or (page is not None and last > confirmed) else last
             if last - first >= ENTRIES_PAGE:
                 raise UsageError(
-                    f"entries {first} to {last} are more than {ENTRIES_PAGE}",
-                    remedy="Name fewer, or a page",
+                    f"entries {first} to {last} are more than the {ENTRIES_PAGE} that one answer "
+                    "may have",
+                    remedy="Ask for fewer entries, or for a page",
                 )
             found: dict[str, str] = {}
             size = 0
@@ -220,8 +229,9 @@ class ClusterRoutes:
                     size += len(entry.payload)
                     if size > ENTRIES_BYTES_MAX:
                         raise UsageError(
-                            f"these entries have more than {ENTRIES_BYTES_MAX} bytes",
-                            remedy="Name fewer, or use quire ledger read",
+                            f"these entries have more than the {ENTRIES_BYTES_MAX} bytes that one "
+                            "answer may have",
+                            remedy="Ask for fewer entries, or use quire ledger read",
                         )
                     found[str(entry.entry_id)] = bytes(entry.payload).decode("ascii", "replace")
         return found
@@ -300,7 +310,9 @@ class ClusterRoutes:
 
     async def recover(self, call: Call) -> Reply:
         if len(call.body["bookie_src"]) != 1:
-            raise UsageError("name one bookie in bookie_src", remedy="Ask once for each")
+            raise UsageError(
+                "bookie_src must name exactly one bookie", remedy="Send one request for each bookie"
+            )
         (bookie,) = call.body["bookie_src"]
         check_bookie_id(bookie)
         client = await self._connect()
@@ -342,7 +354,7 @@ class ClusterRoutes:
 
 
 async def cluster_facts(client: Client) -> dict[str, Any]:
-    """How many bookies there are, who is the auditor, and whether replicas are missing."""
+    """Return the number of bookies, the auditor, and whether any ledger is under-replicated."""
     store = client.metadata
     marks, bookies = ReplicationMarks(store), await client.bookies()
     auditor = await auditor_of(store)
@@ -365,7 +377,7 @@ async def cluster_facts(client: Client) -> dict[str, Any]:
 
 
 async def spaces_of(client: Client) -> dict[str, tuple[int, int] | None]:
-    """Free and total bytes of each registered bookie; None: it did not answer in time."""
+    """Return the free and total bytes of each registered bookie, or None if it did not answer."""
     found = await client.bookies()
     names = sorted({**found.writable, **found.readonly})
 

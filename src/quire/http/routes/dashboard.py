@@ -1,4 +1,4 @@
-"""What the pages of the dashboard show, one answer for each view of a page."""
+"""The routes that only the dashboard uses. Each returns everything that one page shows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from quire.streams.namespace.walk import namespaces
 
 PREFIX = "/api/v1/quire"
 ANSWER_TIMEOUT_S = 5.0
-"""Somebody looks at a page: a metadata store that takes longer is told of as what is wrong."""
+"""Seconds to answer a page. If the metadata store takes longer, the page reports that instead."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
 
 
 class DashboardRoutes:
+    """The routes of the dashboard."""
+
     def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
-        """`owner`: how this process is named."""
+        """Create the routes. `owner` is the name of this process in the announcements of jobs."""
         self._owner = owner
         self._connect = connect
         self._jobs = jobs
@@ -40,7 +42,7 @@ class DashboardRoutes:
         problem = {"severity": "bad", "what": "…", "risk": "…", "doing": "…", "next": "quire …"}
         return [
             Route("GET", f"{PREFIX}/overview",
-                  "Return what is wrong, what to do, and what is being done",
+                  "Return what is wrong, what to do, and what Quire does about it",
                   self.overview, example={"problems": [problem], "rates": {"adds_per_s": 7.0}}),
             Route("GET", f"{PREFIX}/work",
                   "Return the work of autorecovery and the jobs of this process",
@@ -84,7 +86,10 @@ class DashboardRoutes:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[Client]:
-        """The client, within `ANSWER_TIMEOUT_S`. MetadataUnavailableError."""
+        """Yield the client, and limit the time to `ANSWER_TIMEOUT_S`.
+
+        Raises MetadataUnavailableError.
+        """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 yield await self._connect()
@@ -93,6 +98,6 @@ class DashboardRoutes:
         except TimeoutError:
             raise MetadataUnavailableError(
                 f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
-                remedy="Look at ZooKeeper. Open ledgers are written and read meanwhile, as long "
-                "as their bookies live",
+                remedy="Check ZooKeeper. Open ledgers can still be written and read while their "
+                "bookies run",
             ) from None

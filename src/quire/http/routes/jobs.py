@@ -1,5 +1,8 @@
-"""Long work that a request begins and later requests look at. It lives in this process: what a job
-has done is in the cluster, and the same request again goes on where it was."""
+"""Jobs: long work that one request begins and later requests look at.
+
+A job lives in this process. Its results are in the cluster, so after a restart the same request
+continues where the job ended.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from quire.replication.marks.job_announcements import JobStatus, announced
 from quire.replication.marks.pauses import Pause, PauseGate
 
 RUNNING_MAX = 4
-"""At once; each copies entries."""
+"""The number of jobs that may run at once. Each of them copies entries."""
 KEPT_MAX = 100
-"""That have come to their end, and are still told of."""
+"""The number of ended jobs that are still listed."""
 
 
 class HttpJob:
-    """Also the progress that the work reports to (`replication.move.JobProgress`)."""
+    """A job. The work reports its progress to it (see `replication.move.JobProgress`)."""
 
     def __init__(self, job_id: int, kind: str, target: str, now_ms: int) -> None:
         self.id = job_id
@@ -39,9 +42,9 @@ class HttpJob:
         self.error: dict[str, Any] | None = None
         self.task: asyncio.Task[None] | None = None
         self.gate: PauseGate | None = None
-        """Where it waits while it is paused."""
+        """The gate at which the job waits while it is paused."""
         self.paused: Pause | None = None
-        """Then it comes to a stop at the next ledger."""
+        """The pause that applies to the job, or None. The job stops before its next ledger."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
         self.step, self.ledgers, self.size_bytes = what, ledgers, size_bytes
@@ -85,7 +88,7 @@ class HttpJob:
 
 @asynccontextmanager
 async def attended(client: Client, job: HttpJob, owner: str) -> AsyncIterator[None]:
-    """While the job works in this cluster: it can be paused, and others see that it runs."""
+    """Make a job pausable, and announce it to other processes while it runs."""
     store = client.metadata
     job.gate = PauseGate(store, job.kind, job.target, job.on_pause)
     async with announced(store, job.kind, job.target, owner, client.clock.now_ms, job.far):
@@ -96,7 +99,10 @@ Work = Callable[[HttpJob], Awaitable[dict[str, Any]]]
 
 
 class Jobs:
-    """`running`, `done` (`result` says what), `failed` (`error` says why) or `cancelled`."""
+    """The jobs of this process.
+
+    A job is `running`, `done` (see its `result`), `failed` (see its `error`) or `cancelled`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -104,15 +110,18 @@ class Jobs:
         self._last_id = 0
 
     def start(self, kind: str, target: str, work: Work) -> HttpJob:
-        """The same work on the same target is not begun twice: then the job that runs. JobError
-        where too many run."""
+        """Start a job, or return the running job with the same kind and target.
+
+        Raises JobError if too many jobs run.
+        """
         running = [job for job in self._jobs.values() if job.state == "running"]
         for job in running:
             if (job.kind, job.target) == (kind, target):
                 return job
         if len(running) >= RUNNING_MAX:
             raise JobError(
-                f"{RUNNING_MAX} jobs run already", remedy="Wait for one to end, or cancel one"
+                f"{RUNNING_MAX} jobs are running already, and no more may run at once",
+                remedy="Wait for one to end, or cancel one",
             )
         self._last_id += 1
         job = HttpJob(self._last_id, kind, target, self._clock.now_ms())
@@ -122,23 +131,26 @@ class Jobs:
         return job
 
     def all(self) -> list[HttpJob]:
-        """The newest first."""
+        """Return all jobs, the newest first."""
         return list(self._jobs.values())[::-1]
 
     def pausing(self, kind: str, target: str, pause: Pause | None) -> None:
-        """So that it is told of before the job comes to its next ledger."""
+        """Show a pause, or its end, at once, before the job reaches its next ledger."""
         for job in self._jobs.values():
             if job.state == "running" and (job.kind, job.target) == (kind, target):
                 job.paused = pause
 
     def get(self, job_id: int) -> HttpJob:
+        """Return a job. Raises NotFoundError if it does not exist, or is no longer listed."""
         job = self._jobs.get(job_id)
         if job is None:
-            raise NotFoundError(f"there is no job {job_id} (any more)")
+            raise NotFoundError(
+                f"job {job_id} does not exist in this process, or ended too long ago"
+            )
         return job
 
     async def cancel(self, job_id: int) -> HttpJob:
-        """What it has done stays done."""
+        """Cancel a job, and wait until it has ended. Its results so far remain."""
         job = self.get(job_id)
         if job.task is not None and not job.task.done():
             job.task.cancel()
@@ -157,7 +169,7 @@ class Jobs:
             job.state = "cancelled"
         except QuireError as error:
             job.state, job.error = "failed", error_body(error)["error"]
-        except Exception as error:  # noqa: BLE001 - it is told as what it is
+        except Exception as error:  # noqa: BLE001 - the job shows every error
             unexpected = JobError(f"unexpected {type(error).__name__}: {error}")
             job.state, job.error = "failed", error_body(unexpected)["error"]
         finally:

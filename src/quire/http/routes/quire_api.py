@@ -1,4 +1,7 @@
-"""Routes of our own: what Apache has no route for, in pages, with the words of the command line."""
+"""Quire's own routes, for what Apache's HTTP server has no route.
+
+Lists come in pages, and the answers use the same words as the command line.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +38,27 @@ DEFAULT_NAMESPACE = "/streams"
 
 LEDGER_ID = Field("ledger_id", "integer", "the id of the ledger")
 JOB_ID = Field("job_id", "integer", "the id of the job")
-LIMIT = Field("limit", "integer", f"items of a page ({PAGE})", minimum=1, maximum=PAGE_MAX)
+LIMIT = Field(
+    "limit", "integer", f"the number of items on a page (default {PAGE})",
+    minimum=1, maximum=PAGE_MAX,
+)  # fmt: skip
 AFTER_LEDGER = Field(
-    "after", "integer", "begin after this id: `next` of the page before", maximum=INT64_MAX
+    "after", "integer", "begin after this id: `next` of the previous page", maximum=INT64_MAX
 )
-AFTER_NAME = Field("after", "string", "begin after this name: `next` of the page before")
+AFTER_NAME = Field("after", "string", "begin after this name: `next` of the previous page")
 KIND = Field("kind", "string", "the kind of job", required=True, choices=KINDS)
 TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
 MAX_BYTES = Field("max_bytes", "bytes", "the most to copy (default: no limit)", minimum=1)
-NAMESPACE = Field("namespace", "string", f"the namespace of the streams ({DEFAULT_NAMESPACE})")
+NAMESPACE = Field(
+    "namespace", "string", f"the namespace of the streams (default {DEFAULT_NAMESPACE})"
+)
 
 
 class QuireRoutes:
+    """The routes under `/api/v1/quire`, except for those that only the dashboard uses."""
+
     def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
-        """`owner`: how locks and pauses name this process."""
+        """Create the routes. `owner` is the name of this process in locks and pauses."""
         self._connect = connect
         self._jobs = jobs
         self._view = view
@@ -258,7 +268,7 @@ class QuireRoutes:
 
 
 def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
-    """Those of the page that is asked for, and where the next one begins."""
+    """Return the names on the requested page, and the `after` of the next page if there is one."""
     limit, after = call.query.get("limit", PAGE), call.query.get("after", "")
     rest = [name for name in names if name > after]
     return rest[:limit], rest[limit - 1] if len(rest) > limit else None
@@ -270,5 +280,5 @@ def _paused(call: Call) -> tuple[str, str]:
     if kind != "rebalance":
         check_bookie_id(target)
     elif target != CLUSTER:
-        raise UsageError(f"the target of rebalance is {CLUSTER!r}, not {target!r}")
+        raise UsageError(f"the target of a rebalance must be {CLUSTER!r}, not {target!r}")
     return kind, target

@@ -1,5 +1,7 @@
-"""What a route is: its method, path, fields, and who answers. Checking and documenting follow from
-that, so that neither can be forgotten."""
+"""The definition of a route: its method, path, fields and handler.
+
+The checks of requests and the OpenAPI document are derived from it, so no route lacks them.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,18 @@ from quire._runtime.units import parse_duration, parse_size
 from quire.errors import UsageError
 
 FieldType = Literal["integer", "bytes", "seconds", "boolean", "string", "strings", "object"]
-"""`bytes` and `seconds` are integers that may be given as text with a unit: "64MiB", "15m"."""
+"""The type of a field. `bytes` and `seconds` are integers, which a request may also give as text
+with a unit: "64MiB", "15m"."""
 INT64_MAX = 2**63 - 1
 TEXT_MAX = 1_024
-"""Characters of a text that is handed in."""
+"""The number of characters that a text in a request may have."""
 TEXTS_MAX = 100
-"""Of a list."""
+"""The number of texts that a list in a request may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Something that a request may say: in the path, behind `?`, or in its body."""
+    """A named value in a request: in the path, in the query, or in the JSON body."""
 
     name: str
     type: FieldType
@@ -34,8 +37,12 @@ class Field:
     choices: tuple[str, ...] = ()
 
     def parse(self, value: Any) -> Any:
-        """`UsageError` for what it cannot be. Texts are taken for what they say: in a query there
-        is nothing else, and Apache's bodies have "true"."""
+        """Return the value as the field's type.
+
+        A text such as "7" or "true" is accepted for every type, because a query contains only
+        texts, and Apache's clients send "true" in bodies. Raises UsageError for a value that the
+        field does not allow.
+        """
         parsers: dict[FieldType, Callable[[Any], Any]] = {
             "integer": self._integer,
             "bytes": self._quantity,
@@ -99,7 +106,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request whose fields are checked; those that were not given are missing."""
+    """A request with checked fields. A field that the request does not give is missing."""
 
     path: Mapping[str, Any]
     query: Mapping[str, Any]
@@ -108,44 +115,47 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An answer that is no JSON."""
+    """An answer that is not JSON."""
 
     text: str
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
-    """Further ones, or others in the place of those that every answer has."""
+    """Headers that are added to those of every answer, or replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer with another status than 200."""
+    """An answer with a status other than 200."""
 
     status: int
     value: Any
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Gives a JSON value, a `Text`, or a `Reply` with either."""
+"""A function that answers a request with a JSON value, a `Text`, or a `Reply` that contains one of
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """A method and a path of the API, with its fields and its handler."""
+
     method: Literal["GET", "PUT", "POST", "DELETE"]
     path: str
-    """With the names of its fields in braces."""
+    """The path, with the names of its fields in braces."""
     summary: str
     handler: Handler
     fields: tuple[Field, ...] = ()
-    """In the path."""
+    """The fields in the path."""
     query: tuple[Field, ...] = ()
     body: tuple[Field, ...] = ()
     example: Any = None
-    """An answer."""
+    """An example of an answer, for the documentation."""
     open: bool = False
-    """Answered without the token: for probes, and the dashboard's files. It says nothing of the
-    cluster, and of the process nothing but whether it is well."""
+    """Whether the route answers without the token. Only health checks and the dashboard's files do:
+    they reveal nothing about the cluster, and only the health of the process."""
     documented: bool = True
-    """In the OpenAPI document."""
+    """Whether the OpenAPI document contains the route."""
 
     @property
     def changes(self) -> bool:
@@ -154,7 +164,10 @@ class Route:
     def check(
         self, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Mapping[str, Any]
     ) -> Call:
-        """`UsageError` names what is wrong."""
+        """Return the request with its fields parsed.
+
+        Raises UsageError for a field that is unknown, missing, given twice or not allowed.
+        """
         names = [name for name, _ in query]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -168,7 +181,7 @@ def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]
     known = {one.name: one for one in fields}
     for name in given:
         if name not in known:
-            there = f"There is {', '.join(known) or 'none'}"
+            there = f"The fields are: {', '.join(known) or 'none'}"
             raise UsageError(
                 f"there is no field {name[:80]!r} here", remedy=did_you_mean(name, known, there)
             )
@@ -180,7 +193,7 @@ def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]
 
 @dataclass(slots=True)
 class Api:
-    """The routes of one server. Two of the same method and path are a mistake of ours."""
+    """The routes of one server. No two of them may have the same method and path."""
 
     title: str
     routes: list[Route] = field(default_factory=list)

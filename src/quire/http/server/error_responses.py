@@ -1,4 +1,4 @@
-"""What an error looks like over HTTP."""
+"""The HTTP status and the JSON body of each error."""
 
 from __future__ import annotations
 
@@ -67,14 +67,15 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
 
 
 class NotFoundError(UsageError):
-    """What was asked for by name is not there."""
+    """The named object does not exist."""
 
 
 class NotOfferedError(UsageError):
-    """A route of Apache's that has no meaning here."""
+    """The route exists in Apache BookKeeper, but has no meaning in Quire."""
 
 
 def status_of(error: QuireError) -> int:
+    """Return the HTTP status of an error."""
     if isinstance(error, NotFoundError):
         return 404
     if isinstance(error, NotOfferedError):
@@ -83,6 +84,7 @@ def status_of(error: QuireError) -> int:
 
 
 def error_body(error: QuireError | RefusedRequest, *, outcome_known: bool = True) -> dict[str, Any]:
+    """Return the JSON body of an error. `outcome_known` applies to refused requests only."""
     if isinstance(error, RefusedRequest):
         said: dict[str, Any] = {
             "status": error.status,

@@ -1,4 +1,4 @@
-"""Reading the metrics of other servers."""
+"""An HTTP client that reads the metrics of other servers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ from quire.http.watch.rates import METRICS_BYTES_MAX, Fetch
 async def fetcher(
     token: str = "", context: Callable[[], SSLContext] | None = None, *, proven: bool = False
 ) -> AsyncIterator[Fetch]:
-    """Addresses are what bookies say of themselves: no cookie is sent, nobody is followed
-    elsewhere, and a `token` is shown on loopback only, or where HTTPS has `proven` who is there
-    (`proves`). `context`: whose certificates are believed; None: those that this machine trusts.
-    The caller bounds the time."""
-    # Not on top: `server` says what to do where it is not installed.
+    """Return a function that reads a URL.
+
+    The URLs come from the registrations of bookies and are not trusted. So the client sends no
+    cookies and follows no redirects. It sends the token only to loopback addresses, or over HTTPS
+    if `proven` is set. The caller limits the time.
+
+    Args:
+        token: The token for servers that require one.
+        context: Returns the TLS context that checks certificates. None means the authorities that
+            this machine trusts.
+        proven: Whether HTTPS proves that the server belongs to the cluster (see `proves`).
+    """
+    # Imported here, because `server` reports how to install aiohttp if it is missing.
     from aiohttp import ClientError, ClientSession, DummyCookieJar
 
     async with ClientSession(cookie_jar=DummyCookieJar()) as session:
@@ -44,13 +52,20 @@ async def fetcher(
 
 
 def proves(tls: TlsClientConfig | None) -> bool:
-    """Whether only a server that the operator's own authority has signed for, by its name, passes.
-    Anybody can have a certificate that the machine trusts, for a host of his own."""
+    """Return whether TLS with this configuration proves that a server belongs to the cluster.
+
+    It does if the operator's own authority must have signed the certificate, and the host name is
+    checked. The authorities that the machine trusts prove nothing, because anybody can get a
+    certificate from them for a host of their own.
+    """
     return tls is not None and tls.ca is not None and tls.verify_host_name
 
 
 def may_know(url: str, *, proven: bool) -> bool:
-    """Whether nobody but a bookie of the cluster reads a token that is sent there. `proven`: HTTPS
-    tells who it is."""
+    """Return whether a token may be sent to this URL, because only a bookie of the cluster can
+    receive it there.
+
+    `proven` says that HTTPS proves that the server belongs to the cluster.
+    """
     parts = urlsplit(url)
     return (proven and parts.scheme == "https") or is_loopback(parts.hostname or "")

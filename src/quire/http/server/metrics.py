@@ -19,6 +19,7 @@ from quire.replication.autorecovery.settings import AutorecoveryStats
 
 
 def process_metrics() -> Iterator[Metric]:
+    """Yield the metrics of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds_total", "Seconds of user and system CPU time.",
                   used.ru_utime + used.ru_stime)  # fmt: skip
@@ -33,6 +34,7 @@ def process_metrics() -> Iterator[Metric]:
 
 
 def server_metrics(server: HttpServer) -> Iterable[Metric]:
+    """Yield the metrics of an HTTP server."""
     yield counter("quire_http_requests_total", "The number of HTTP requests that were accepted.",
                   server.requests)  # fmt: skip
     yield counter("quire_http_refused_total", "The number of HTTP requests that were refused.",
@@ -45,7 +47,7 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
                 "The bytes of HTTP answers that clients have not received yet.",
                 server.unsent_bytes)  # fmt: skip
     yield counter("quire_http_connections_displaced_total",
-                  "The number of HTTP connections that were closed to admit another.",
+                  "The number of HTTP connections that were closed to admit another one.",
                   server.displaced)  # fmt: skip
     yield counter("quire_http_connections_refused_total",
                   "The number of HTTP connections that were refused because there were too many.",
@@ -61,6 +63,7 @@ _GAUGES = {
 
 
 def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
+    """Yield the metrics of the autorecovery of this process."""
     for name, value in asdict(stats).items():
         text = name.replace("_", " ").capitalize()
         known: Any = AUTORECOVERY.get(name, text)
@@ -71,35 +74,35 @@ def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
 
 
 AUTORECOVERY = {
-    "elections_won": "The number of elections as auditor that this process won",
+    "elections_won": "The number of times this process was elected as auditor",
     "sessions_lost": "The number of sessions with the metadata store that were lost",
-    "store_errors": "The number of times the metadata store did not answer or returned something "
-    "unreadable",
+    "store_errors": "The number of times the metadata store did not answer or returned data that "
+    "cannot be read",
     "ledgers_unreadable": "The number of ledgers that the last pass skipped because their "
     "metadata or mark cannot be read",
     "marks_malformed": "The number of nodes in the tree of marks that are not marks, at the last "
     "check",
     "audits": "The number of completed searches for lost bookies",
-    "bookies_waited_for": "The number of lost bookies whose return was waited for",
-    "bookies_returned": "The number of lost bookies that returned while they were waited for",
+    "bookies_waited_for": "The number of lost bookies for whose return the auditor waited",
+    "bookies_returned": "The number of lost bookies that returned while the auditor waited",
     "ledgers_marked": "The number of ledgers that this auditor has marked",
     "ledger_checks": "The number of completed checks of the first and last entries of replicas",
-    "replicas_checks": "The number of completed checks of the lists of entries",
+    "replicas_checks": "The number of completed comparisons of the entry lists of replicas",
     "placement_checks": "The number of completed checks of placement",
     "replicas_lagged": "The number of ledgers whose replicas lacked entries in a check and had "
-    "them when asked again",
+    "them when checked again",
     "replicas_missing": "The number of entries that bookies lacked at the last check",
     "ledgers_misplaced": "The number of ledgers whose placement did not follow the policy at the "
     "last check",
     "ledgers_done": "The number of marked ledgers that were repaired completely",
     "ledgers_failed": "The number of failed attempts to repair a ledger",
     "ledgers_fenced": "The number of ledgers that were fenced because their writers seemed dead",
-    "locks_missed": "The number of times another process was repairing the ledger",
+    "locks_missed": "The number of times a ledger was skipped because another process was repairing "
+    "it",
     "replicas_read": "The number of entries that were read to check whether a running bookie has "
     "them",
-    "replicas_repaired": "The number of entries that were written again to a bookie that lacked "
-    "them",
-    "fragments": "The number of fragments in which a bookie was replaced",
+    "replicas_repaired": "The number of entries that were written to a bookie that lacked them",
+    "fragments": "The number of ledger fragments in which a bookie was replaced",
     "fragments_moved": "The number of fragments that were moved to follow the placement policy",
     "entries_copied": "The number of entries that were copied",
     "bytes_copied": "The payload bytes that were written to bookies",

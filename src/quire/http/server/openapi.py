@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the route table."""
+"""The OpenAPI document, generated from the route table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ERROR = {"$ref": "#/components/schemas/Error"}
 
 
 def document(api: Api, version: str, *, secured: bool) -> dict[str, Any]:
-    """OpenAPI 3.1. `secured`: the routes want a token."""
+    """Return the OpenAPI 3.1 document of an API. `secured` says that its routes need a token."""
     paths: dict[str, dict[str, Any]] = {}
     for route in filter(lambda one: one.documented, api.routes):
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, secured)
@@ -27,15 +27,23 @@ def document(api: Api, version: str, *, secured: bool) -> dict[str, Any]:
 
 
 def error_schema() -> dict[str, Any]:
+    """Return the JSON schema of the body of an error."""
     text = {"type": "string"}
     properties: dict[str, Any] = {
-        "status": {"type": "integer", "description": "as the answer's"},
+        "status": {"type": "integer", "description": "the HTTP status"},
         "kind": {**text, "description": "the class of the error"},
         "what": {**text, "description": "what happened, and to what"},
-        "causes": {"type": "object", "additionalProperties": text, "description": "by bookie"},
+        "causes": {
+            "type": "object",
+            "additionalProperties": text,
+            "description": "the cause at each bookie or server",
+        },
         "remedy": {**text, "description": "what to do"},
-        "outcome_known": {"type": "boolean", "description": "false: it may have been done"},
-        "code": {"type": "integer", "description": "BookKeeper's number"},
+        "outcome_known": {
+            "type": "boolean",
+            "description": "false if the request may have taken effect",
+        },
+        "code": {"type": "integer", "description": "BookKeeper's error code"},
     }
     error = {"type": "object", "required": list(properties), "properties": properties}
     return {"type": "object", "required": ["error"], "properties": {"error": error}}
@@ -89,7 +97,7 @@ def _schema(one: Field) -> dict[str, Any]:
     if one.type == "integer":
         return {"type": "integer", "minimum": one.minimum, "maximum": one.maximum}
     if one.type in ("bytes", "seconds"):
-        # Text names a unit. The bounds apply to the number.
+        # A text may name a unit. The bounds apply to the resulting number.
         kinds = ["integer", "string"]
         return {"type": kinds, "minimum": one.minimum, "maximum": one.maximum}
     if one.type == "strings":

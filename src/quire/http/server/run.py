@@ -1,4 +1,8 @@
-"""Which routes a process serves: a bookie's own and the cluster's, or the cluster's alone."""
+"""The HTTP servers of the processes.
+
+A bookie serves its own routes and those of the cluster. Other processes serve only those of the
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,15 @@ if TYPE_CHECKING:
 
 Collect = Callable[[], Iterable[Metric]]
 CLUSTER_TIMEOUT_S = 2.0
-"""For what the metrics say of a whole cluster."""
+"""Seconds to collect the metrics of the whole cluster. After that they are left out."""
 
 
 class LazyClient:
-    """Connects at the first call; after a failure the next call tries again. Who waits for it may
-    give up: the attempt goes on for the others."""
+    """A client that connects at the first call.
+
+    After a failure the next call tries again. A caller that gives up does not end the attempt for
+    the others.
+    """
 
     def __init__(self, uri: str, config: ClientConfig) -> None:
         self.uri = uri
@@ -92,10 +99,10 @@ async def serve_bookie(
     *,
     autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Start the whole HTTP server before the bookie starts; it reports "not ready" until the bookie
-    serves.
+    """Run the HTTP server of a bookie.
 
-    The bookie's registration will name the port. The counters of `autorecovery` are among the
+    It starts before the bookie, and reports "not ready" until the bookie serves clients. The
+    bookie's registration names the port. If `autorecovery` is given, its counters are among the
     metrics. Raises StartError and TlsConfigError.
     """
     from quire.bookie.metrics import bookie_metrics
@@ -110,7 +117,7 @@ async def serve_bookie(
             yield from autorecovery_metrics(autorecovery)
 
     own = BookieRoutes(bookie, client, tasks).routes()
-    # Of the bookies of one machine each by another name.
+    # Each bookie of a machine has a different name.
     owner = f"http.{bookie.address.advertise}.{os.getpid()}"
     reach = MetadataReachability(uri, bookie.metadata.instance_id, clock)
     try:
@@ -136,7 +143,10 @@ async def serve_cluster(
     owner: str,
     autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """What needs no bookie of this process. `autorecovery`: what it counts is among the metrics."""
+    """Run an HTTP server with the routes of the cluster, in a process without a bookie.
+
+    If `autorecovery` is given, its counters are among the metrics.
+    """
 
     def collect() -> Iterable[Metric]:
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
@@ -163,8 +173,11 @@ async def _serving(
     *,
     about_cluster: bool = False,
 ) -> AsyncIterator[HttpServer]:
-    """`about_cluster`: metrics of the whole cluster, too: one or two servers are to have them, for
-    each asks all bookies."""
+    """Run an HTTP server with the given routes and those of the cluster.
+
+    `about_cluster` adds the metrics of the whole cluster. Only one or two servers of a cluster
+    should have them, because each such server asks all bookies.
+    """
     clock = SystemClock()
     jobs = Jobs(clock)
     api = Api("Quire")
@@ -212,14 +225,18 @@ def _about_process(metrics: Handler) -> list[Route]:
         return Text("OK\n")
 
     return [
-        Route("GET", "/heartbeat", "Whether the process answers", heartbeat,
+        Route("GET", "/heartbeat", "Return OK if the process answers", heartbeat,
               example=Text("OK\n"), open=True),
-        Route("GET", "/metrics", "Prometheus' text format", metrics, example=Text("")),
+        Route("GET", "/metrics", "Return the metrics in Prometheus' text format", metrics,
+              example=Text("")),
     ]  # fmt: skip
 
 
 async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:
-    """None of them while the metadata store does not answer, which other metrics say."""
+    """Return the metrics of the whole cluster.
+
+    There are none while the metadata store does not answer. Other metrics report that.
+    """
     try:
         async with asyncio.timeout(CLUSTER_TIMEOUT_S):
             return list(cluster_metrics(await view.look(await connect())))

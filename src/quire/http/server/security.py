@@ -1,13 +1,14 @@
-"""Who may ask what over HTTP, decided before anything of a request but its head is looked at.
+"""The access rules of the HTTP server. They are checked before the body of a request is read.
 
-| check | against | answer |
+| check | protects against | status if it fails |
 |---|---|---|
-| `Host` is a name of this server | DNS rebinding: a page whose name was pointed at us | 403 |
-| the token, compared in constant time | everybody else | 401 |
-| `Origin` and `Sec-Fetch-Site` of what changes something | a page of another site | 403 |
-| a body is JSON | forms, for which browsers ask nobody | 415 |
+| `Host` is a name of this server | DNS rebinding: a page whose host name resolves to us | 403 |
+| the token, compared in constant time | everybody without the token | 401 |
+| `Origin` and `Sec-Fetch-Site` of requests that change something | pages of other sites | 403 |
+| the body is JSON | forms, which browsers send to other sites without asking | 415 |
 
-There are no CORS headers, so that no other page reads an answer; and nothing is changed by GET.
+There are no CORS headers, so no page of another site can read an answer. No GET request changes
+anything.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quire.config import TlsServerConfig
 from quire.errors import StartError, UsageError
 
 TOKEN_MIN = 16
-"""Characters: one that can be guessed is none."""
+"""The smallest number of characters of a token, so that nobody can guess it."""
 TOKEN_MAX = 4_096
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 ANY_ADDRESS = ("0.0.0.0", "::")
@@ -36,36 +37,36 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Where to listen, whom to answer, and every bound."""
+    """The address, the access rules and the limits of an HTTP server."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0: any free one."""
+    """The port to listen on. 0 means any free port."""
     token: str = field(default="", repr=False)
-    """Asked for in `Authorization: Bearer TOKEN`; '': only on loopback, and whoever reaches the
-    port may do everything."""
+    """The token that requests must send as `Authorization: Bearer TOKEN`. It may be empty only on
+    loopback. Then everybody who can reach the port may do everything."""
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
-    """Further hosts that requests may name."""
+    """Further host names that requests may use for this server."""
     bookies_token: str = field(default="", repr=False)
-    """Shown to bookies whose metrics are read; '': none."""
+    """The token that is sent to bookies to read their metrics. Empty means that none is sent."""
     max_body_bytes: int = 64 * 1024
     max_head_bytes: int = 8 * 1024
-    """Of the first line, and of each header field."""
+    """The size limit in bytes of the request line and of each header field."""
     head_timeout_s: float = 10.0
-    """From a connection, or from an answer, until the head of the next request has come."""
+    """Seconds for the head of a request to arrive, from the connection or the previous answer."""
     body_timeout_s: float = 10.0
     request_timeout_s: float = 30.0
-    """From a whole request until its answer is known."""
+    """Seconds to handle a request, from its last byte until the answer is ready."""
     max_connections: int = 128
-    """The number of connections that the server keeps at once. To admit another one it closes a
+    """The number of connections that the server keeps at once. To admit another one, it closes a
     connection that never completed a request, or else one that is between two requests. If there is
     none, it answers the new connection with status 503."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """The bytes of answers of all connections that clients have not taken. Beyond it the server
-    answers requests with status 503."""
+    """The bytes of answers that clients have not received yet, over all connections. Above this
+    limit the server answers requests with status 503."""
     max_requests: int = 32
-    """Worked on at once."""
+    """The number of requests that are handled at once."""
 
     @property
     def loopback(self) -> bool:
@@ -78,6 +79,8 @@ class HttpOptions:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
+    """The reason why a request is refused, and its HTTP status."""
+
     status: int
     what: str
     remedy: str
@@ -90,23 +93,26 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may point anywhere, tomorrow
+        return False  # a name may resolve to another address at any time
 
 
 def check_options(options: HttpOptions) -> None:
-    """Raise UsageError for impossible values, and StartError for settings that would give access to
-    everybody. No file is read and no port is bound."""
+    """Check the options without reading a file or binding a port.
+
+    Raises UsageError for impossible values, and StartError for settings that would give access to
+    everybody.
+    """
     for name in options.names:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is not a host name", remedy="Leave out the port and the scheme"
+                f"{name!r} is not a host name", remedy="Give the name without a scheme or a port"
             )
     where = host_port(options.host, options.port)
     if options.loopback:
         return
     if not options.token:
         raise StartError(
-            f"HTTP on {where} can be reached from other machines, and no token is given",
+            f"HTTP on {where} can be reached from other machines, but no token is given",
             remedy="Give --http-token-file, or listen on 127.0.0.1",
         )
     if options.tls is None:
@@ -116,23 +122,26 @@ def check_options(options: HttpOptions) -> None:
         )
     if options.host in ANY_ADDRESS and not options.names:
         raise StartError(
-            f"HTTP on {where} does not know by which names it is called",
-            remedy="Give each with --http-name HOST",
+            f"HTTP on {where} does not know which host names clients use for it",
+            remedy="Give each of them with --http-name HOST",
         )
 
 
 def check_token(text: str, source: str) -> str:
-    """The token in a file. `UsageError`."""
+    """Return the token in the text of a file. Raises UsageError if it is not a token."""
     token = text.strip()
     if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not _TOKEN.fullmatch(token):
         raise UsageError(
-            f"{source} holds no token: {TOKEN_MIN} to {TOKEN_MAX} letters, digits and -._~+/=",
-            remedy="Make one: openssl rand -hex 32",
+            f"{source} does not contain a token of {TOKEN_MIN} to {TOKEN_MAX} letters, digits and "
+            "-._~+/=",
+            remedy="Generate one with: openssl rand -hex 32",
         )
     return token
 
 
 class AccessGate:
+    """Decides for each request whether it is refused, from its headers alone."""
+
     def __init__(self, options: HttpOptions) -> None:
         self._token = options.token.encode()
         own = [f"[{options.host}]" if ":" in options.host else options.host]
@@ -144,14 +153,21 @@ class AccessGate:
     def refusal(
         self, headers: Mapping[str, Sequence[str]], *, changes: bool, has_body: bool, open: bool
     ) -> RefusedRequest | None:
-        """Why a request is refused; None: it is not. `headers` by lower-case name."""
+        """Return why a request is refused, or None if it is allowed.
+
+        Args:
+            headers: The values of each header, by lower-case name.
+            changes: Whether the route changes something.
+            has_body: Whether the request has a body.
+            open: Whether the route answers without the token.
+        """
         hosts = headers.get("host", ())
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if named is None or named[1].lower() not in self._names:
             return RefusedRequest(
                 403,
-                f"this server is not called {', '.join(hosts)[:80] or 'nothing'}",
-                "Ask it by its own name, or give that name with --http-name",
+                f"this server does not accept the host name {', '.join(hosts)[:80] or '(none)'}",
+                "Use the server's own name, or start it with --http-name for this name",
             )
         if self._token and not open and not self._knows_token(headers.get("authorization", ())):
             return RefusedRequest(
@@ -178,8 +194,8 @@ class AccessGate:
         if foreign or any(site not in ("same-origin", "none") for site in sites):
             return RefusedRequest(
                 403,
-                "a page of another site must not change anything here",
-                "Ask from this server's own pages, or from a program",
+                "the request comes from a page of another site, which may not change anything here",
+                "Use the pages of this server, or a program",
             )
         kinds = headers.get("content-type", ())
         if has_body and [kind.partition(";")[0].strip().lower() for kind in kinds] != [
@@ -187,7 +203,8 @@ class AccessGate:
         ]:
             return RefusedRequest(
                 415,
-                f"the body is {', '.join(kinds)[:80] or 'of no type'}, not application/json",
+                f"the content type of the body is {', '.join(kinds)[:80] or 'missing'}, not "
+                "application/json",
                 "Send JSON, with the header Content-Type: application/json",
             )
         return None

@@ -1,7 +1,7 @@
-"""The HTTP server: aiohttp below, the route table above, and every bound between.
+"""The HTTP server: it connects aiohttp with the route table, and enforces all limits.
 
-What aiohttp has no time-outs for stands in `_Connection`: a peer that does not come to the end of
-a request's head, or does not take its answer, is cut off.
+`_Connection` adds the time-outs that aiohttp lacks. It disconnects a peer that does not complete
+the head of a request, or does not receive its answer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 BACKLOG = 128
 LINGER_S = 1.0
-"""What is still sent to a request that was refused is read for so long."""
+"""Seconds to read and discard the rest of a refused request, before the connection is closed."""
 CLOSE_TIMEOUT_S = 3.0
-"""For requests that are under way when the server stops."""
+"""Seconds that running requests get when the server stops."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -45,11 +45,11 @@ _HEADERS = {
 
 
 class PortTakenError(StartError):
-    """Somebody else listens there."""
+    """Another process already listens on the port."""
 
 
 class HttpServer:
-    """Serves an `Api` in the running loop. `start`, then `stop`."""
+    """A server of an `Api` in the running event loop. Call `start`, and later `stop`."""
 
     def __init__(
         self,
@@ -60,19 +60,22 @@ class HttpServer:
         monotonic: Callable[[], float],
         log: EventLog,
     ) -> None:
-        """`StartError` for options that would let everybody in, `TlsConfigError` for files that
-        cannot be used."""
+        """Create a server.
+
+        Raises StartError for options that would give access to everybody, and TlsConfigError for
+        TLS files that cannot be used.
+        """
         check_options(options)
         self.options = options
         self.port = 0
-        """Once started."""
+        """The port that the server listens on, once it has started."""
         self.requests = 0
         self.refused = 0
         self.failed = 0
         self.displaced = 0
-        """Connections that were closed to admit another."""
+        """The number of connections that were closed to admit another one."""
         self.turned_away = 0
-        """Connections for which there was no place."""
+        """The number of connections that were refused because there were too many."""
         self._log = log
         self._gate = AccessGate(options)
         self._busy = 0
@@ -87,7 +90,7 @@ class HttpServer:
         for route in api.routes:
             handler = self._handler(route)
             app.router.add_route(route.method, route.path, handler)
-            if not route.fields:  # Apache's documents end the paths with a slash, its code does not
+            if not route.fields:  # Apache documents paths with a final slash, its code has none
                 app.router.add_route(route.method, route.path + "/", handler)
         self._runner = web.AppRunner(
             app,
@@ -101,7 +104,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. `StartError` where the port cannot be had."""
+        """Start to listen. Raises StartError if the port cannot be bound."""
         options = self.options
         await self._runner.setup()
         inner = self._runner.server
@@ -126,7 +129,7 @@ class HttpServer:
         self.port = sock.getsockname()[1]
 
     async def stop(self) -> None:
-        """Answer what is under way, within `CLOSE_TIMEOUT_S`. Safe to call twice."""
+        """Stop, after waiting up to `CLOSE_TIMEOUT_S` for running requests. Safe to call twice."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -135,14 +138,17 @@ class HttpServer:
             one.abort()
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest for its first request, else the one that has
-        waited longest for another. False: all are at work."""
+        """Close an idle connection, and return whether there was one.
+
+        The connection that has waited longest for its first request is closed. If there is none,
+        the one that has waited longest for another request is closed.
+        """
         resting = [one for one in self.connections.values() if one.at_rest]
         if not resting:
             return False
         victim = min(resting, key=lambda one: (one.proven, one.resting_since_s))
         self.displaced += 1
-        # Its place is free at once.
+        # `leave` frees its place at once.
         victim.leave()
         return True
 
@@ -151,7 +157,7 @@ class HttpServer:
         return f"{self.options.scheme}://{host_port(self.options.host, self.port)}"
 
     def _ssl_context(self) -> ssl.SSLContext | None:
-        """Each handshake gets the context of the files as they are then."""
+        """Return a context that loads changed TLS files at the next handshake."""
         if self._tls is None:
             return None
         tls, first = self._tls, self._tls.current()
@@ -166,7 +172,7 @@ class HttpServer:
         async def answer(call: object) -> dict[str, Any]:
             return document(api, version, secured=bool(self.options.token))
 
-        return Route("GET", OPENAPI_PATH, "This API as an OpenAPI document", answer)
+        return Route("GET", OPENAPI_PATH, "Return the OpenAPI document of this API", answer)
 
     # -- one request --------------------------------------------------------------------------
 
@@ -190,7 +196,11 @@ class HttpServer:
             async with asyncio.timeout(self.options.body_timeout_s):
                 raw = await request.read()
         except TimeoutError:
-            slow = RefusedRequest(408, "the body did not come in time", "Send it at once")
+            slow = RefusedRequest(
+                408,
+                f"the body did not arrive within {self.options.body_timeout_s:g} s",
+                "Send the body without a pause",
+            )
             return self._refuse(slow)
         try:
             body = json.loads(raw) if raw else {}
@@ -198,12 +208,14 @@ class HttpServer:
             body = None
         if not isinstance(body, dict):
             return self._refuse(
-                RefusedRequest(400, "the body is no JSON object", 'Send {"name": value}')
+                RefusedRequest(400, "the body is not a JSON object", 'Send {"name": value}')
             )
         if self._busy >= self.options.max_requests:
             again = (("Retry-After", "1"),)
             return self._refuse(
-                RefusedRequest(503, "too many requests at once", "Try again", again)
+                RefusedRequest(
+                    503, "the server handles too many requests already", "Try again", again
+                )
             )
         self._busy += 1
         try:
@@ -225,22 +237,28 @@ class HttpServer:
             return _json(error_body(error), status)
         except TimeoutError:
             self.failed += 1
-            late = f"no answer within {self.options.request_timeout_s:g} s"
+            late = f"the request was not finished within {self.options.request_timeout_s:g} s"
             known = route.method == "GET"
             return self._refuse(
-                RefusedRequest(504, late, "Look what became of it"), outcome_known=known
+                RefusedRequest(504, late, "Check whether the request took effect"),
+                outcome_known=known,
             )
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self.failed += 1
             self._log("http_failed", path=request.path, error=f"{type(error).__name__}: {error}")
             return self._refuse(
-                RefusedRequest(500, "unexpected: see the server's log", "Report it")
+                RefusedRequest(
+                    500,
+                    "an unexpected error happened, which the event http_failed in the server's log "
+                    "describes",
+                    "Report it as a bug",
+                )
             )
         return self._within_bounds(_response_of(value))
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes of answers that clients have not taken."""
+        """The bytes of answers that clients have not received yet."""
         return sum(one.unsent_bytes for one in self.connections.values())
 
     def _within_bounds(self, response: web.Response) -> web.Response:
@@ -249,7 +267,7 @@ class HttpServer:
         if not unsent or unsent + size <= self.options.max_answer_bytes:
             return response
         again = (("Retry-After", "1"),)
-        why = f"clients have not taken {unsent} bytes of other answers"
+        why = f"clients have not received {unsent} bytes of other answers yet"
         return self._refuse(RefusedRequest(503, why, "Try again", again))
 
     def _refuse(self, why: RefusedRequest, *, outcome_known: bool = True) -> web.Response:
@@ -258,7 +276,7 @@ class HttpServer:
         body = error_body(why, outcome_known=outcome_known)
         response = _json(body, why.status, dict(why.headers))
         if why.status in (401, 403, 408, 413, 415):
-            response.force_close()  # whatever else it sends is not looked at
+            response.force_close()  # the server reads nothing more from this connection
         return response
 
     @web.middleware
@@ -267,7 +285,7 @@ class HttpServer:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """What aiohttp finds wrong, in our words; and the connection's time while it is ours."""
+        """Turn aiohttp's errors into JSON, and suspend the connection's time-out meanwhile."""
         connection = self.connections.get(request.transport) if request.transport else None
         if connection is not None:
             connection.rest()
@@ -295,9 +313,9 @@ def _response_of(value: Any) -> web.Response:
 
 
 _WORDS = {
-    404: ("there is no such route", f"GET {OPENAPI_PATH} lists them"),
-    405: ("the route has no such method", f"GET {OPENAPI_PATH} lists them"),
-    413: ("the body is too large", "Send less"),
+    404: ("there is no such route", f"GET {OPENAPI_PATH} lists all routes"),
+    405: ("the route does not support this method", f"GET {OPENAPI_PATH} lists all routes"),
+    413: ("the body is too large", "Send a smaller body"),
 }
 
 
@@ -319,7 +337,7 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """`OSError`."""
+    """Return a socket that is bound to the address. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -333,8 +351,11 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class _Connection(asyncio.Protocol):
-    """aiohttp's protocol, with a time-out on each wait for a request and for its answer to leave,
-    and a bound on how many there are."""
+    """A wrapper of aiohttp's protocol with time-outs and a limit on the number of connections.
+
+    The time-out applies while the connection waits for the head of a request, and while its answer
+    is being sent.
+    """
 
     def __init__(self, inner: asyncio.Protocol, server: HttpServer) -> None:
         self._inner = inner
@@ -344,11 +365,11 @@ class _Connection(asyncio.Protocol):
         self._admitted = False
         self.resting_since_s = 0.0
         self.proven = False
-        """Whether a request was completed here."""
+        """Whether a request was completed on this connection."""
 
     @property
     def at_rest(self) -> bool:
-        """Whether it waits for a request, or for its answer to leave."""
+        """Whether it waits for a request, or for its answer to be sent."""
         return self._timer is not None
 
     @property
@@ -392,7 +413,7 @@ class _Connection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def watch(self) -> None:
-        """A head is waited for, or an answer leaves."""
+        """Start the time-out for the head of a request, or for sending an answer."""
         self.rest()
         if self._transport is not None:
             loop = asyncio.get_running_loop()
@@ -400,12 +421,13 @@ class _Connection(asyncio.Protocol):
             self._timer = loop.call_later(self._server.options.head_timeout_s, self.abort)
 
     def rest(self) -> None:
+        """Stop the time-out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def leave(self) -> None:
-        """End, and give the place to another at once."""
+        """Close the connection, and free its place for another one at once."""
         self._server.connections.pop(self._transport, None)  # type: ignore[arg-type]
         self.abort()
 

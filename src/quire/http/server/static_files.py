@@ -1,5 +1,8 @@
-"""The dashboard's files. They are read once, when the server is made, and served from memory: no
-path of a request reaches a file system."""
+"""The dashboard's files.
+
+They are read once, when the server is created, and served from memory. So no path in a request
+reaches the file system.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Only what this server serves; no text ever becomes HTML or a script."""
+"""The browser loads only files of this server, and no text can become HTML or a script."""
 _HEADERS = (("Content-Security-Policy", POLICY),)
 
 
 def static_routes() -> list[Route]:
-    """`/` and `/ui/NAME`. Answered without a token: they hold nothing of the cluster, and ask for
-    the token themselves."""
+    """Return the routes `/` and `/ui/NAME`.
+
+    They need no token, because the files reveal nothing about the cluster. The pages ask for the
+    token themselves.
+    """
     routes = []
     for file in sorted(files("quire.http").joinpath("static").iterdir(), key=lambda f: f.name):
         kind = _TYPES.get(file.name.rpartition(".")[2])

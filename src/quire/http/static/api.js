@@ -1,4 +1,4 @@
-// Requests to the server that this page is from. The token, if it wants one, stays in this tab.
+// Requests to the server of this page. The token, if the server needs one, stays in this tab.
 
 const TOKEN = "quire.token";
 const TIMEOUT_MS = 40000;
@@ -12,7 +12,7 @@ export class ApiError extends Error {
 
 export const keepToken = (token) => sessionStorage.setItem(TOKEN, token);
 
-/** Integers beyond 2^53 (ledger ids may be) stay exact, as BigInt. */
+/** Return an integer beyond 2^53 as a BigInt, so that large ledger ids stay exact. */
 function exact(key, value, context) {
   const large = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
   return large && context?.source ? BigInt(context.source) : value;
@@ -35,7 +35,7 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, {
-      what: "The server of this page does not answer", remedy: "Is quire ui still running?",
+      what: "The server of this page does not answer", remedy: "Check that quire ui is still running.",
       outcome_known: method === "GET",
     });
   }
@@ -43,10 +43,10 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
   try {
     value = JSON.parse(text, exact);
   } catch {
-    if (answer.ok) throw new ApiError(answer.status, { what: "The answer is no JSON", remedy: "" });
+    if (answer.ok) throw new ApiError(answer.status, { what: "The server's answer is not JSON", remedy: "" });
   }
   if (!answer.ok) {
-    throw new ApiError(answer.status, value?.error ?? { what: `The server says ${answer.status}`, remedy: "" });
+    throw new ApiError(answer.status, value?.error ?? { what: `The server answered with status ${answer.status}`, remedy: "" });
   }
   return value;
 }

@@ -1,4 +1,4 @@
-// Which page is shown, and when it is asked for again.
+// The page that is shown, and its regular refresh.
 
 import { ApiError, keepToken } from "/ui/api.js";
 import { h } from "/ui/dom.js";
@@ -17,7 +17,8 @@ const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
 let view = null;
 
-/** A page is {title(where), controls?(where), load(where, signal), render(data, where, again)}. */
+/** Show the page in the location's hash. A page is an object with the functions title(where),
+ * controls(where) (optional), load(where, signal) and render(data, where, act). */
 function show() {
   view?.stop();
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -89,7 +90,7 @@ class View {
     if (!document.hidden) this.timer = setTimeout(() => this.refresh(), this.wait);
   }
 
-  /** Only what has changed is drawn again, and the keyboard stays where it is. */
+  /** Draw the data if it has changed, and keep the keyboard focus where it is. */
   fill(data) {
     const text = JSON.stringify(data, (key, value) => typeof value === "bigint" ? `${value}` : value);
     this.content.setAttribute("aria-busy", "false");
@@ -100,7 +101,7 @@ class View {
     if (key) [...this.content.querySelectorAll(FOCUSABLE)].find((one) => keyOf(one, this.content) === key)?.focus({ preventScroll: true });
   }
 
-  /** What a button does; then the page is asked for again. */
+  /** Do the work of a button, then refresh the page. */
   async act(work) {
     try {
       await work();
@@ -115,10 +116,10 @@ class View {
     this.content.setAttribute("aria-busy", "false");
     if (!(error instanceof ApiError)) console.error(error);
     if (!this.shown) this.content.replaceChildren();
-    const said = error instanceof ApiError ? error : { message: "The page has a mistake", remedy: String(error) };
-    const stale = this.shown ? " What is below is older." : "";
+    const said = error instanceof ApiError ? error : { message: "An unexpected error happened in this page", remedy: String(error) };
+    const stale = this.shown ? " The data below is older." : "";
     this.alert.replaceChildren(h("div", { class: "alert bad" }, h("p", null, `✗ ${said.message}.${stale}`),
-      said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "It may have been done all the same.") : ""));
+      said.remedy ? h("p", null, said.remedy) : "", error.known === false ? h("p", null, "The request may have taken effect.") : ""));
     if (error.status === 401) this.alert.append(this.tokenForm());
     say("");
   }
@@ -130,8 +131,8 @@ class View {
       keepToken(input.value.trim());
       this.refresh();
     };
-    return h("form", { onsubmit: submit }, h("div", null, h("label", { for: "token" }, "Token (kept in this tab)"), input),
-      h("button", null, "Use it"));
+    return h("form", { onsubmit: submit }, h("div", null, h("label", { for: "token" }, "Token (kept only in this tab)"), input),
+      h("button", null, "Use this token"));
   }
 }
 

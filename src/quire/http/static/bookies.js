@@ -21,10 +21,10 @@ export const bookies = {
   }, signal),
   render(data) {
     if (!data.bookies.length) {
-      return h("p", null, "There are no bookies. Start some: ", h("code", null, "quire bookie start --dir DIR"));
+      return h("p", null, "There are no bookies. Start one: ", h("code", null, "quire bookie start --dir DIR"));
     }
     const columns = [["Bookie", ""], ["State", ""], ["Rack", ""], ["Space", ""], ["Ledgers", "number"],
-      ["Adds", "number"], ["Bytes added", "number"], ["Reads", "number"], ["Add, 99 %", "number"], ["Sync, 99 %", "number"]];
+      ["Adds", "number"], ["Bytes added", "number"], ["Reads", "number"], ["Add, p99", "number"], ["Sync, p99", "number"]];
     const rows = data.bookies.map((one) => [
       one.id, [mark(...STATES[one.state]), one.compaction_suspended?.length ? [" ", mark("warn", `! ${one.compaction_suspended.join(" and ")} compaction suspended`)] : ""], one.location ?? "–", space(one), count(one.rates?.ledgers),
       rate(one.rates?.adds_per_s), rate(one.rates?.add_bytes_per_s, "B"), rate(one.rates?.reads_per_s),
@@ -32,6 +32,6 @@ export const bookies = {
     ]);
     return h("div", null, table("Bookies by id", columns, rows),
       h("nav", { class: "pager", "aria-label": "Pages of bookies" },
-        data.next === null ? "" : link("Further bookies", "bookies", [], { after: data.next })));
+        data.next === null ? "" : link("Next page", "bookies", [], { after: data.next })));
   },
 };

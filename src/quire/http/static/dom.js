@@ -1,4 +1,4 @@
-// Elements are made here and nowhere else. Data becomes text, never HTML.
+// All elements are created here. Data becomes text, never HTML.
 
 export function h(name, properties, ...children) {
   const element = document.createElement(name);
@@ -16,7 +16,7 @@ export function h(name, properties, ...children) {
 
 export const mark = (kind, text) => h("span", { class: `mark ${kind}` }, text);
 
-/** A link to a page: its parts are escaped. */
+/** Return a link to a page, with its parts escaped. */
 export function link(text, page, parts = [], query = {}) {
   return h("a", { href: address(page, parts, query) }, text);
 }
@@ -27,7 +27,8 @@ export function address(page, parts = [], query = {}) {
   return search ? `${path}?${search}` : path;
 }
 
-/** `columns`: [heading, "number" or ""]; a row: its cells, the first of which names it. */
+/** Return a table. A column is [heading, "number" or ""]. A row is a list of cells, and the first
+ * cell is the heading of the row. */
 export function table(caption, columns, rows, kind = "") {
   const head = columns.map(([text, type]) => h("th", { scope: "col", class: type || null }, text));
   const body = rows.map((cells) => h("tr", null, cells.map((cell, at) =>
@@ -36,12 +37,12 @@ export function table(caption, columns, rows, kind = "") {
     h("thead", null, h("tr", null, head)), h("tbody", null, body)));
 }
 
-/** What may be wider than a phone scrolls by itself, with the keyboard too. */
+/** Return a region that scrolls its content, also with the keyboard, if it is wider than the screen. */
 export function scrolling(name, content) {
   return h("div", { class: "scroll", role: "region", "aria-label": name, tabindex: 0 }, content);
 }
 
-/** Pairs of a name and a value. */
+/** Return a list of names and values. */
 export const facts = (pairs) => h("dl", { class: "facts" },
   pairs.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 

@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them. Nothing known is a dash.
+// Numbers, sizes and times as people read them. A dash stands for an unknown value.
 
 const NONE = "–";
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];

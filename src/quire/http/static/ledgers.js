@@ -13,7 +13,7 @@ export function idForm(label, page, value = "") {
     location.hash = address(page, [input.value.trim()]);
   };
   return h("form", { role: "search", onsubmit: submit },
-    h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, "Look"));
+    h("div", null, h("label", { for: "ledger-id" }, label), input), h("button", null, "Show"));
 }
 
 const STATES = { OPEN: "note", IN_RECOVERY: "warn", CLOSED: "good" };
@@ -33,9 +33,9 @@ export const ledgers = {
       `${one.ensemble} / ${one.write_quorum} / ${one.ack_quorum}`, count(one.segments.length), one.ctime ?? "–",
     ]);
     const columns = [["Ledger", ""], ["State", ""], ["Entries", "number"], ["Bytes", "number"],
-      ["Ensemble / write / ack", ""], ["Fragments", "number"], ["Made", ""]];
+      ["Ensemble / write / ack", ""], ["Fragments", "number"], ["Created", ""]];
     return h("div", null,
-      rows.length ? table("Ledgers, ascending", columns, rows) : h("p", null, first ? "There are no ledgers yet." : "There are no further ledgers."),
+      rows.length ? table("Ledgers, ascending", columns, rows) : h("p", null, first ? "There are no ledgers yet." : "There are no more ledgers."),
       h("nav", { class: "pager", "aria-label": "Pages of ledgers" },
         first ? "" : link("First page", "ledgers"),
         data.next === null ? "" : link("Next page", "ledgers", [], { after: data.next })));
@@ -43,7 +43,7 @@ export const ledgers = {
 };
 
 const REPLICA = {
-  present: ["good", "✓ present"], empty: ["note", "– nothing to hold"], short: ["warn", "! lacks the end"],
+  present: ["good", "✓ present"], empty: ["note", "– no entries to store"], short: ["warn", "! lacks the last entries"],
   missing: ["bad", "✗ missing"], different: ["bad", "✗ different"], damaged: ["bad", "✗ damaged"],
   unreachable: ["bad", "✗ does not answer"],
 };
@@ -54,7 +54,7 @@ function replica(one) {
     h("small", null, `${count(one.entries)} entries${one.registered === "writable" ? "" : `, bookie ${one.registered}`}`));
 }
 
-/** Its ensemble over time: a column for each fragment, a row for each place in the ensemble. */
+/** Draw the ensemble over time: a column for each fragment, a row for each place in the ensemble. */
 function drawing(data) {
   const drawn = data.segments.slice(-SEGMENTS_DRAWN_MAX);
   const head = drawn.map((one) => h("th", { scope: "col" },
@@ -63,7 +63,7 @@ function drawing(data) {
   const places = Math.max(0, ...drawn.map((one) => one.replicas.length));
   const rows = Array.from({ length: places }, (_, at) => h("tr", null, h("th", { scope: "row" }, `Place ${at + 1}`),
     drawn.map((one) => one.replicas[at] ? replica(one.replicas[at]) : h("td", null, ""))));
-  const caption = `Its ensemble over time, from left to right${drawn.length < data.segments.length ? ` (the last ${drawn.length} of ${data.segments.length} fragments)` : ""}`;
+  const caption = `The ensemble over time, from left to right${drawn.length < data.segments.length ? ` (the last ${drawn.length} of ${data.segments.length} fragments)` : ""}`;
   return scrolling("Ensemble over time", h("table", { class: "drawing" }, h("caption", null, caption),
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Place"), head)), h("tbody", null, rows)));
 }
@@ -73,7 +73,7 @@ function findings(data) {
   if (!bad.length) return "";
   const rows = bad.slice(0, 200).map(([bookie, first, last, kind, detail]) => [bookie, first === last ? `${first}` : `${first} to ${last}`, kind, detail]);
   return section("What was found", table(`Findings${bad.length > rows.length ? `, the first ${rows.length} of ${bad.length}` : ""}`,
-    [["Bookie", ""], ["Entries", ""], ["What", ""], ["Detail", ""]], rows));
+    [["Bookie", ""], ["Entries", ""], ["Problem", ""], ["Detail", ""]], rows));
 }
 
 export function explanation(data) {
@@ -91,18 +91,18 @@ export const ledger = {
     const { metadata } = data;
     const custom = Object.entries(metadata.custom);
     return h("div", null, explanation(data),
-      section("Where its replicas are", drawing(data)), findings(data),
-      section("Facts", facts([
+      section("Replicas", drawing(data)), findings(data),
+      section("Details", facts([
         ["State", data.state.toLowerCase().replace("_", " ")],
         ["Last entry", data.last_entry < 0 ? "none yet" : `${data.last_entry}`],
         ["Bytes", bytes(metadata.length)],
         ["Ensemble / write / ack", data.quorums.join(" / ")],
         ["Digest", metadata.digest ?? "–"],
-        ["Made", h("small", null, metadata.ctime ?? "–")],
+        ["Created", h("small", null, metadata.ctime ?? "–")],
         ["Marked for repair", data.mark === null ? "no" : `yes, ${seconds(data.mark.age_s)} ago`],
-        ["Worked on by", data.lock_owner ?? "nobody"],
-        ["Bookies that could replace one", count(data.spare)],
+        ["Being repaired by", data.lock_owner ?? "nobody"],
+        ["Bookies that could replace a member", count(data.spare)],
       ])),
-      custom.length ? section("Custom metadata", table("By key", [["Key", ""], ["Value", ""]], custom)) : "");
+      custom.length ? section("Custom metadata", table("Keys and values", [["Key", ""], ["Value", ""]], custom)) : "");
   },
 };

@@ -5,7 +5,7 @@ import { bytes, count } from "/ui/format.js";
 const PAGE = 100;
 const SEGMENTS_DRAWN_MAX = 200;
 
-/** Paths as a tree: a namespace may lie below another. */
+/** Draw paths as a tree, because a namespace may be below another one. */
 function tree(paths) {
   const root = new Map();
   for (const path of paths) {
@@ -31,7 +31,7 @@ function searchForm(namespace, value) {
     location.hash = address("streams", [namespace], input.value ? { search: input.value } : {});
   };
   return h("form", { role: "search", onsubmit: submit },
-    h("div", null, h("label", { for: "stream-part" }, "Part of a stream's name"), input), h("button", null, "Look"));
+    h("div", null, h("label", { for: "stream-part" }, "Part of a stream's name"), input), h("button", null, "Search"));
 }
 
 export const streams = {
@@ -46,13 +46,13 @@ export const streams = {
   render(data, { parts, query }) {
     if (!parts[0]) {
       return data.namespaces.length
-        ? section("Namespaces", tree(data.namespaces), data.more ? h("p", null, "There are more: quire namespace list") : "")
-        : h("p", null, "There are no namespaces yet. Make one: ", h("code", null, "quire namespace create PATH"));
+        ? section("Namespaces", tree(data.namespaces), data.more ? h("p", null, "Not all namespaces are shown. To list them: ", h("code", null, "quire namespace list")) : "")
+        : h("p", null, "There are no namespaces yet. Create one: ", h("code", null, "quire namespace create PATH"));
     }
     const next = query.get("search") ? { search: query.get("search") } : {};
     return h("div", null, h("p", null, link("All namespaces", "streams")),
       data.streams.length ? table("Streams by name", [["Stream", ""]], data.streams.map((one) => [link(one, "stream", [parts[0], one])]))
-        : h("p", null, "There are no such streams."),
+        : h("p", null, "No streams were found."),
       h("nav", { class: "pager", "aria-label": "Pages of streams" },
         data.next === null ? "" : link("Next page", "streams", [parts[0]], { ...next, after: data.next })));
   },
@@ -83,9 +83,9 @@ export const stream = {
         ["First", h("small", null, data.first ?? "–")], ["Last", h("small", null, data.last ?? "–")],
         ["Ended", data.ended ? "yes" : "no"],
       ]),
-      section("Its segments, the oldest first", chain(data)),
+      section("Segments, oldest first", chain(data)),
       section("Subscriptions", rows.length ? table(
-        `How far each has come${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,
-        [["Subscription", ""], ["Goes on at", ""], ["Records behind", "number"]], rows) : h("p", null, "There are none.")));
+        `Progress of each subscription${data.lag.length < data.subscriptions.length ? `: the first ${data.lag.length} of ${data.subscriptions.length}` : ""}`,
+        [["Subscription", ""], ["Next position", ""], ["Records behind", "number"]], rows) : h("p", null, "There are no subscriptions.")));
   },
 };

@@ -1,4 +1,4 @@
-"""Bookies as a list: registered or gone, where they stand, their space and their rates."""
+"""The list of bookies: each with its state, location, disk space and rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from quire.metadata.interface import Bookies, MetadataStore
 
 LOCATIONS_NODE = "/bookies"
-"""Where Pulsar keeps them, and `quire cluster locations`."""
+"""The metadata node with the location of each bookie, as Pulsar and `quire cluster locations` write
+it."""
 
 
 async def bookie_facts(
@@ -26,13 +27,23 @@ async def bookie_facts(
     spaces: DiskSpaces | None = None,
     rates: Rates | None = None,
 ) -> list[dict[str, Any]]:
-    """By id. `gone`: with those that have a cookie and are not registered. `spaces`: with the free
-    space of each, and whether it answers; None: it was not asked yet. MetadataError."""
+    """Return a description of each bookie, sorted by id.
+
+    Args:
+        client: The client to ask.
+        gone: Whether to include bookies that have a cookie and are not registered.
+        spaces: If given, each description has the free space and `answers`, which says whether the
+            bookie answered. It is None if the bookie was not asked yet.
+        rates: If given, each description has what the bookie's metrics show.
+
+    Raises:
+        MetadataError: The metadata store did not answer.
+    """
     found = await client.bookies()
     where = await _locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
-    # Both are waited for a little: at the same time.
+    # Each of them may wait a little, so they wait at the same time.
     space, current = await asyncio.gather(
         spaces.of(client, registered) if spaces is not None else _nothing(),
         rates.of(registered) if rates is not None else _nothing(),
@@ -75,7 +86,10 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
 
 
 async def _locations(store: MetadataStore) -> dict[str, str]:
-    """By bookie. A table that cannot be understood says nothing here: clients tell of it."""
+    """Return the location of each bookie.
+
+    A table that cannot be parsed counts as empty here, because clients report it.
+    """
     try:
         return parse_groups((await store.tree.read(LOCATIONS_NODE)).value)
     except (NoSuchKeyError, UsageError):

@@ -1,5 +1,8 @@
-"""A cluster as a whole: what is wrong with it and how it stands. The overview of the dashboard,
-`quire explain cluster` and the metrics about a cluster are made of this."""
+"""The state of a whole cluster, and what is wrong with it.
+
+The overview of the dashboard, `quire explain cluster` and the metrics about a cluster use this
+module.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +36,27 @@ OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
+    """The state of a cluster at one moment."""
+
     metadata: str
     instance_id: str
     bookies: list[dict[str, Any]]
     autorecovery: dict[str, Any]
     risk: AtRisk | None
-    """None: no bookie is lost, or nothing was counted yet."""
+    """The data at risk because bookies are lost. None if no bookie is lost, or nothing was counted
+    yet."""
     problems: list[Problem]
     space_age_s: float | None
+    """Seconds since the bookies reported their disk space, or None if they never did."""
     running: list[RunningJob] = field(default_factory=list)
-    """Jobs, in whichever process."""
+    """The jobs that run in any process of the cluster."""
     lost: LostLedgers | None = None
-    """The lost ledgers that were found; None before the first search."""
+    """The lost ledgers that were found. None before the first search."""
     collection: Collection = field(default_factory=Collection)
     """The state of garbage collection."""
 
     def count(self) -> dict[str, int]:
-        """Bookies by state."""
+        """Return the number of bookies in each state."""
         found = dict.fromkeys(STATES, 0)
         for one in self.bookies:
             found[one["state"]] += 1
@@ -75,13 +82,22 @@ class ClusterState:
 
 
 class ClusterView:
-    """What is slow to ask for is looked at in the background, and shared by all who ask."""
+    """Collects the state of a cluster.
+
+    Values that take long to get are observed in the background, and all callers share them.
+    """
 
     def __init__(
         self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
     ) -> None:
-        """`wait_s`: how long somebody waits for bookies to tell their space and rates, and for the
-        count of ledgers; without an answer by then it is told what is known."""
+        """Create a view.
+
+        Args:
+            monotonic: Returns the monotonic time in seconds.
+            fetch: Reads the metrics of a bookie from its URL.
+            wait_s: Seconds that a caller waits for an observation. After that it gets the values
+                that are already known.
+        """
         self.spaces = DiskSpaces(monotonic, wait_s)
         self.rates = Rates(monotonic, fetch, wait_s)
         self.risks = LedgerRisks(monotonic, wait_s)
@@ -89,7 +105,10 @@ class ClusterView:
         self.lost = LostLedgerSearch(monotonic, wait_s)
 
     async def look(self, client: Client) -> ClusterState:
-        """MetadataError. Cancel-safe."""
+        """Return the state of the cluster.
+
+        Raises MetadataError. Safe to cancel.
+        """
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
@@ -119,7 +138,10 @@ class ClusterView:
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:
-        """How it stands, as JSON. MetadataError. Cancel-safe."""
+        """Return the state of autorecovery as JSON.
+
+        Raises MetadataError. Safe to cancel.
+        """
         counted = await self.marks.of(client)
         return asdict(await overview(client.metadata, clock=client.clock, counted=counted))
 
@@ -140,7 +162,7 @@ async def _collection(store: MetadataStore) -> Collection:
 
 
 def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
-    """For those who want to be called when something is wrong."""
+    """Yield the metrics about the whole cluster, for use in alerts."""
     counted = [(name, float(count)) for name, count in view.count().items()]
     yield labelled(
         "quire_cluster_bookies", "gauge", "The number of bookies by state.",
@@ -159,25 +181,25 @@ def cluster_metrics(view: ClusterState) -> Iterable[Metric]:
     risk = view.risk or AtRisk()
     for name, text, value in (
         ("lacking", "that are under-replicated because bookies are gone", risk.lacking),
-        ("last_copy", "with entries of which only one copy is left", risk.last_copy),
-        ("unreadable", "with entries of which no copy is left", risk.unreadable),
+        ("last_copy", "that have entries with only one copy left", risk.last_copy),
+        ("unreadable", "that have entries with no copy left", risk.unreadable),
     ):
         yield gauge(
             f"quire_cluster_ledgers_{name}",
-            f"The number of ledgers {text}, as far as they are counted.",
+            f"The number of ledgers {text}, among those counted so far.",
             value,
         )
     lost = view.lost or LostLedgers()
     kinds = dict.fromkeys(OWNER_KINDS, 0.0) | {k: float(n) for k, n in lost.counts.items()}
     yield labelled(
         "quire_cluster_ledgers_lost", "gauge",
-        "The number of ledgers that streams, objects or datasets name and that do not exist, as "
-        "far as they are found.",
+        "The number of ledgers found so far that do not exist although streams, objects or "
+        "datasets need them.",
         "owner", kinds.items(),
     )  # fmt: skip
     yield gauge("quire_cluster_owners_unreadable",
-                "The number of streams, objects and datasets whose records cannot be read, as far "
-                "as they are found.",
+                "The number of streams, objects and datasets found so far whose records cannot be "
+                "read.",
                 lost.unreadable_count)  # fmt: skip
     skipped = view.autorecovery.get("unreadable")
     yield gauge("quire_cluster_ledgers_skipped",

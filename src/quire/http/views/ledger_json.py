@@ -1,4 +1,4 @@
-"""What is said of a ledger in JSON, by the command line and over HTTP."""
+"""Ledgers as JSON, for the command line and for HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    """What `show` and `list` print of a ledger with --json."""
+    """Return a ledger as `quire ledger show --json` and `quire ledger list --json` print it."""
     custom, not_text = _texts(metadata.custom)
     last_of: list[int | None] = [segment.first_entry_id - 1 for segment in metadata.segments[1:]]
     last_of.append(metadata.last_entry_id if metadata.closed else None)
@@ -70,6 +70,7 @@ async def described_or_error(
 
 
 def time_text(milliseconds: int) -> str | None:
+    """Return a Unix time as ISO 8601 text in UTC, or None for a negative (unknown) time."""
     if milliseconds < 0:
         return None
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -77,7 +78,7 @@ def time_text(milliseconds: int) -> str | None:
 
 
 def _texts(values: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is text, and the rest in base64."""
+    """Return the values that are UTF-8 text, and all others in base64."""
     texts: dict[str, str] = {}
     others: dict[str, str] = {}
     for key, value in values.items():
@@ -89,7 +90,7 @@ def _texts(values: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, str]]
 
 
 def ledger_as_apache(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    """As Java's server shows it, but for the password, which nobody is shown."""
+    """Return a ledger as the Java server shows it, but without the password."""
     closed = metadata.closed
     return {
         "ledgerId": ledger_id,

@@ -1,5 +1,8 @@
-"""What is wrong with a cluster in sentences: what happened, what is at risk, what is being done
-about it, and what to type. Pure."""
+"""The problems of a cluster in plain sentences.
+
+Each says what happened, what is at risk, what Quire does about it, and what to type. The functions
+are pure: they read only their arguments.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,35 @@ from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import Owner
 
 FULL_SHARE = 0.05
-"""A disk with less of it free is nearly full."""
+"""A disk is nearly full if a smaller share of it is free."""
 ALONE = "alone"
-"""The group of lost bookies that did not go with all of their location."""
+"""The group of the lost bookies whose location still has registered bookies."""
 
 SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
 RESUME = "/api/v1/bookie/gc/resume_compaction"
 
 Severity = Literal["bad", "warn", "note"]
-"""bad: data or writing is at stake now; warn: it will be; note: worth to know."""
+"""`bad`: data or writing is at stake now. `warn`: it will be. `note`: good to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """A finding about the cluster, as the dashboard and `quire explain` show it."""
+
     severity: Severity
     what: str
+    """What is wrong."""
     next: str
-    """What to do, or to type."""
+    """What the operator can do or type."""
     risk: str = ""
-    """What may come of it; '': that is said by `what`."""
+    """What may happen because of it. Empty if `what` already says so."""
     doing: str = ""
-    """What is being done about it without anybody, or why nothing is; '': nothing could be."""
+    """What Quire does about it by itself, or why it does nothing. Empty if there is nothing that
+    Quire could do."""
 
 
 Bookie = Mapping[str, Any]
-"""As `bookie_list.bookie_facts` gives it, with its space."""
+"""A bookie as `bookie_list.bookie_facts` describes it, including its disk space."""
 
 
 def problems(
@@ -51,11 +58,15 @@ def problems(
     now_ms: int = 0,
     collection: Collection | None = None,
 ) -> list[Problem]:
-    """Yield the problems of a cluster, the worst first.
+    """Return the problems of a cluster, the worst first.
 
-    `autorecovery` is an `Overview` as a dictionary. `risk` is the data at risk in the groups
-    that `lost_groups` returns, or None if it was not counted. `lost` is None before the first
-    search. `now_ms` is calendar time.
+    Args:
+        bookies: The bookies, as `bookie_facts` describes them.
+        autorecovery: An `Overview` as a dictionary.
+        risk: The data at risk in the groups that `lost_groups` returns. None if it was not counted.
+        lost: The lost ledgers that were found. None before the first search.
+        now_ms: The current Unix time in milliseconds.
+        collection: The state of garbage collection in the cluster.
     """
     found = [
         *_of_data(risk, autorecovery),
@@ -72,7 +83,7 @@ class Collection:
     """The state of garbage collection in the cluster."""
 
     off: str = ""
-    """A sentence that says who switched it off for the cluster; '' if nobody did."""
+    """A sentence that says who switched it off for the cluster. Empty if nobody did."""
     refusing: tuple[str, ...] = ()
     """The bookies that found that the metadata store went back in time."""
     unreadable: tuple[str, ...] = ()
@@ -80,8 +91,11 @@ class Collection:
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
-    """Bookies that are gone: by location where all of several at one are, while there are others;
-    the rest as `ALONE`."""
+    """Return the bookies that are gone, in groups.
+
+    If a location has several bookies and all of them are gone, they form a group with the name of
+    the location. All other lost bookies are in the group `ALONE`.
+    """
     members: dict[str, list[Bookie]] = {}
     for one in bookies:
         if one["location"]:
@@ -108,14 +122,14 @@ def _of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[P
             "bad",
             f"The metadata of {named} cannot be read: {risk.skipped_first[0][1]}",
             REMEDY,
-            "The lost copies that are shown here leave it out",
+            "The numbers of ledgers that lack copies do not include such ledgers",
         )
     if risk is not None and risk.unreadable:
         yield Problem(
             "bad",
-            f"Of {_count(risk.unreadable, risk)} no bookie that is registered has a copy of all "
-            "entries: these cannot be read",
-            "Start the bookies again that are not registered, with the directories they had",
+            f"Some entries of {_count(risk.unreadable, risk)} cannot be read: no registered "
+            "bookie has a copy of them",
+            "Start the missing bookies again, with the directories that they had",
         )
 
 
@@ -129,18 +143,19 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
         named = "a ledger that does" if len(ledgers) == 1 else f"{len(ledgers)} ledgers that do"
         yield Problem(
             "bad",
-            f"{owner.kind[0].upper()}{str(owner)[1:]} names {named} not exist: {some_of(told)}",
+            f"{owner.kind[0].upper()}{str(owner)[1:]} needs {named} not exist: {some_of(told)}",
             _show(owner),
-            "Readers cannot get the data of these ledgers; the rest of it can be read",
-            "Nothing can be: somebody deleted them, or the metadata was restored from before",
+            f"The data in missing ledgers cannot be read; the rest of the {owner.kind} can be read",
+            "Nothing: Quire cannot restore a missing ledger. Somebody deleted it, or the metadata "
+            "was restored from an older backup",
         )
     if len(owners) > NAMED_MAX:
         more = len(owners) - NAMED_MAX
         yield Problem(
             "bad",
-            f"{more} more streams, objects or datasets name ledgers that do not exist; "
+            f"{more} more streams, objects or datasets need ledgers that do not exist; "
             f"{'' if lost.whole else 'at least '}{counted(lost.count, 'ledger')} in all",
-            "quire explain cluster --json lists them",
+            "To list them: quire explain cluster --json",
         )
     if lost.unreadable_count:
         why = [f"{one.owner} ({one.why})" for one in lost.unreadable]
@@ -149,9 +164,9 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
             "warn",
             f"{counted(number, 'record')} of streams, objects or datasets cannot be read: "
             f"{some_of(why)}",
-            "Read them with quire stream show or quire object show, which say what is wrong",
-            "It is unknown whether they lack ledgers. quire ledger delete refuses ledgers that "
-            "they may need",
+            "To see what is wrong with one: quire stream show NAME, or quire object show NAME",
+            "It is unknown whether they need ledgers that do not exist. quire ledger delete "
+            "refuses to delete ledgers that they may need",
         )
 
 
@@ -160,7 +175,7 @@ def _show(owner: Owner) -> str:
     if owner.kind == "stream":
         return f"quire stream show {name} --namespace {place}"
     if owner.kind == "dataset":
-        return f"Write the rows of dataset {owner.name} again, and overwrite it"
+        return f"Write the rows of the dataset {owner.name} again, in overwrite mode"
     return f"quire object show {name} --bucket {place}"
 
 
@@ -170,10 +185,10 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
             "bad",
             f"The metadata store went back in time, as detected by {some_of(found.refusing)}: a "
             "backup was restored, or its newest writes are lost",
-            "quire cluster gc status; docs/guides/disaster-recovery.md says how to find what is "
-            "missing",
-            "Ledgers that were created or moved since that state are not named any more, and "
-            "cannot be read",
+            "Run quire cluster gc status, then follow docs/guides/disaster-recovery.md to find "
+            "what is missing",
+            "The store has lost the metadata of ledgers that were created or moved after that "
+            "state. They cannot be read",
             "These bookies delete nothing until an operator accepts the store "
             "(quire cluster gc accept)",
         )
@@ -181,9 +196,9 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
         yield Problem(
             "bad",
             f"The marks of {some_of(found.unreadable)} in the metadata store cannot be read",
-            "quire cluster gc status; if the store was not restored from a backup: quire cluster "
-            "gc accept",
-            "Whether the store went back in time is not known",
+            "Run quire cluster gc status. If the store was not restored from a backup, run quire "
+            "cluster gc accept",
+            "It is unknown whether the store went back in time",
             "These bookies delete nothing until an operator accepts the store",
         )
     if found.off:
@@ -197,15 +212,19 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
 
 def _risk(risk: AtRisk | None, group: str) -> str:
     if risk is None or risk.by_group is None or group not in risk.by_group:
-        return "The ledgers with copies there are being counted"
+        return "Quire is still counting the ledgers with copies there"
     lacking = risk.by_group[group]
     if not lacking:
-        return "No ledger has a copy there" if risk.whole else f"Counting: {risk.ledgers} ledgers"
+        return (
+            "No ledger has a copy there" if risk.whole else
+            f"None of the {risk.ledgers} ledgers counted so far has a copy there"
+        )  # fmt: skip
     last = risk.last_copy
     have = "has" if last == 1 else "have"
-    left = f", and {last} {have} entries with one copy left" if last else ""
+    left = f", and {last} {have} entries with only one copy left" if last else ""
     lack = "lacks" if lacking == 1 else "lack"
-    return f"{_count(lacking, risk)} of {risk.ledgers} {lack} copies that are there{left}"
+    least = "" if risk.whole else "at least "
+    return f"{least}{lacking} of {counted(risk.ledgers, 'ledger')} {lack} the copies there{left}"
 
 
 def _count(number: int, risk: AtRisk) -> str:
@@ -222,7 +241,9 @@ def _of_bookies(
     writable = sum(one["state"] == "writable" for one in bookies)
     if not writable:
         yield Problem(
-            "bad", "No bookie takes entries: nothing can be written", "quire bookie start --dir DIR"
+            "bad",
+            "No bookie accepts entries: nothing can be written",
+            "quire bookie start --dir DIR",
         )
     for group, names in lost_groups(bookies).items():
         told = {
@@ -232,9 +253,9 @@ def _of_bookies(
         if group != ALONE:
             yield Problem(
                 "bad",
-                f"All of {group} is gone: {some_of(names)}",
-                "Look at its power and network, and start its bookies again. To copy what was "
-                "there at once: quire autorecovery trigger",
+                f"All bookies of {group} are gone: {some_of(names)}",
+                "Check the power and the network there, and start the bookies again. To restore "
+                "their copies elsewhere now: quire autorecovery trigger",
                 **told,
             )
         else:
@@ -242,7 +263,7 @@ def _of_bookies(
                 "bad",
                 f"{some_of(names)} {are(len(names))} not registered: stopped, or cut off from the "
                 "metadata store",
-                "Start it again: quire bookie start --dir DIR. Where it is lost for good: "
+                "Start it again: quire bookie start --dir DIR. If it is lost for good: "
                 f"quire bookie recover {names[0] if len(names) == 1 else 'BOOKIE'}",
                 **told,
             )
@@ -250,10 +271,10 @@ def _of_bookies(
     if silent:
         yield Problem(
             "bad",
-            f"{some_of(silent)} {are(len(silent))} registered, and {does(len(silent))} not answer",
-            "Look at its log, and at the network to it. Once it is stopped it counts as lost",
-            "What is stored there is read from other bookies, and writers replace it",
-            "Nothing is copied for as long as it is registered",
+            f"{some_of(silent)} {are(len(silent))} registered but {does(len(silent))} not answer",
+            "Check its log and the network to it. If it hangs, stop it: then it counts as lost",
+            "Readers use the copies on other bookies, and writers replace it in their ensembles",
+            "Nothing: autorecovery does not restore the copies of a bookie that is registered",
         )
     for one in bookies:
         yield from _of_disk(one, writable)
@@ -261,7 +282,7 @@ def _of_bookies(
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:
-    """Ledgers; None: they are not counted."""
+    """Return the number of ledgers that lack a copy in a group, or None if it is not known yet."""
     if risk is None or risk.by_group is None or not risk.whole:
         return None
     return risk.by_group.get(group)
@@ -270,28 +291,28 @@ def _lacking(risk: AtRisk | None, group: str) -> int | None:
 def _healing(
     found: Mapping[str, Any], names: Sequence[str], lacking: int | None, now_ms: int
 ) -> str:
-    """What autorecovery does about these lost bookies, or why it does nothing."""
+    """Return what autorecovery does about these lost bookies, or why it does nothing."""
     if lacking == 0:
-        return "Nothing has to be copied"
+        return "Nothing needs to be copied"
     if not found["enabled"]:
         return "Nothing is copied: autorecovery is switched off (quire autorecovery enable)"
     if found["auditor"] is None:
-        return "Nothing is copied: no autorecovery runs (quire autorecovery start)"
+        return "Nothing is copied: no autorecovery process is running (quire autorecovery start)"
     waiting = found["waiting"]
     if waiting is not None and waiting["bookie"] in names and waiting["until_ms"] > now_ms:
         left_s = (waiting["until_ms"] - now_ms) / 1000
         return (
             f"The auditor {found['auditor']} waits {left_s:.0f} s more for "
-            f"{waiting['bookie']} to come back; then its ledgers are copied "
-            "(at once: quire autorecovery trigger)"
+            f"{waiting['bookie']} to return before its ledgers are copied "
+            "(quire autorecovery trigger ends the wait)"
         )
     number, locked = found["marked"], found["locked"]
     marked = f"{_marked(found)} {plural('ledger', number)} {are(number)} marked for repair"
     if found["failing"]:
-        return f"{marked}; it failed with {found['failing']}"
+        return f"{marked}; the repair of {found['failing']} failed"
     if number:
-        return f"{marked}, {locked} {are(locked)} worked on"
-    return f"The auditor {found['auditor']} has marked none of its ledgers yet"
+        return f"{marked}, {locked} {are(locked)} being repaired"
+    return f"The auditor {found['auditor']} has not marked its ledgers for repair yet"
 
 
 def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
@@ -302,26 +323,30 @@ def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
     full = bool(shares) or (share is not None and share < FULL_SHARE)
     told = "" if share is None else f"; {share:.0%} of its disk is free"
     named = f" ({some_of(sorted(shares))})" if shares else ""
-    # It is typed as it stands, and bookies say what it is.
+    # People paste this command into a shell, and the path comes from a bookie: quote it.
     directory = shlex.quote(min(shares, key=lambda path: shares[path])) if shares else "DIR"
     if bookie["state"] == "read-only":
-        elsewhere = f"the {writable} that are writable" if writable else "nowhere"
+        elsewhere = (
+            f"New entries go to the {counted(writable, 'writable bookie')}" if writable else
+            "No bookie accepts new entries"
+        )  # fmt: skip
         yield Problem(
             "warn",
-            f"{bookie['id']} is read-only (its disk is full{named}){told}" if full else
-            f"{bookie['id']} is read-only (its disk, a damage, or an operator's wish){told}",
+            f"{bookie['id']} is read-only because its disk is full{named}{told}" if full else
+            f"{bookie['id']} is read-only because of its disk, lost data, or an operator's order"
+            f"{told}",
             f"quire bookie explain space {directory}" if full else
-            "Look into its log: the event read_only says why",
-            f"Nothing that is stored is lost, and it is read on; new entries go to {elsewhere}",
-            "It looks for deleted ledgers by itself, and takes entries again as soon as there is "
-            "room" if full else "",
+            "Look for the event read_only in its log, which gives the reason",
+            f"No stored entry is lost, and all can still be read. {elsewhere}",
+            "The bookie frees the space of deleted ledgers, and accepts entries again when there "
+            "is room" if full else "",
         )  # fmt: skip
     elif full:
         yield Problem(
             "warn",
             f"The disk of {bookie['id']} is nearly full{named}{told}",
             f"quire bookie explain space {directory}",
-            "Once it is full the bookie becomes read-only",
+            "When the disk is full, the bookie becomes read-only",
         )
 
 
@@ -337,10 +362,10 @@ def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
         "warn" if full else "note",
         f"{' and '.join(kinds).capitalize()} compaction of {some_of(names)} is suspended"
         + (f"; the disk of {some_of(full)} is nearly full" if full else ""),
-        f"curl {shlex.quote(url + SUSPENDED)} says by whom and since when. To let it go on: "
+        f"To see who suspended it, and when: curl {shlex.quote(url + SUSPENDED)}. To resume it: "
         f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Content-Type: application/json' "
         """-d '{"resumeMajor": true, "resumeMinor": true}'""",
-        "Space of deleted ledgers does not come back, but for whole segments",
+        "The space of deleted ledgers is freed only if no ledger in the same segment is left",
     )
 
 
@@ -353,24 +378,24 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
     if found["auditor"] is None:
         yield Problem(
             "warn" if found["marked"] else "note",
-            "Nobody looks for lost bookies: no autorecovery runs",
+            "Nobody looks for lost bookies: no autorecovery process is running",
             "quire autorecovery start",
         )
     yield from _of_what_cannot_be_read(found)
     if found["failing"]:
         first = found["failures"][0] if found["failures"] else None
-        why = f", such as {first['ledger']}: {first['failure']['reason']}" if first else ""
+        why = f", such as ledger {first['ledger']}: {first['failure']['reason']}" if first else ""
         yield Problem(
             "bad",
-            f"Ledgers could not be repaired: {found['failing']}{why}",
+            f"{counted(found['failing'], 'ledger')} could not be repaired{why}",
             f"quire explain ledger {first['ledger']}" if first else "quire autorecovery list",
         )
     elif found["marked"]:
         yield Problem(
             "warn",
-            f"Ledgers that lack replicas: {_marked(found)}",
+            f"Under-replicated ledgers: {_marked(found)}",
             "quire autorecovery list",
-            doing=f"{found['locked']} {are(found['locked'])} worked on",
+            doing=f"{found['locked']} {are(found['locked'])} being repaired",
         )
 
 
@@ -383,15 +408,15 @@ def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
             "bad",
             f"The metadata or the mark of {named} cannot be read: {why}",
             REMEDY,
-            "It cannot be opened, and its lost copies are not restored",
-            "The auditor skips it, and handles all others. Bookies keep its entries",
+            "Such a ledger cannot be opened, and its lost copies are not restored",
+            "The auditor skips it and handles all other ledgers. Bookies keep its entries",
         )
     for damaged in found.get("damaged", ()):
         yield Problem(
             "warn",
             f"The tree of marks is damaged: {damaged}",
             "Find out which program wrote the node, and correct it there",
-            doing="Auditors and workers skip it, and handle all other ledgers",
+            doing="Auditors and workers skip this node, and handle all other ledgers",
         )
 
 
@@ -400,7 +425,7 @@ def _marked(found: Mapping[str, Any]) -> str:
 
 
 def _free(bookie: Bookie) -> float | None:
-    """The share of its disk that is free; None: it did not tell."""
+    """Return the free share of a bookie's disks, or None if the bookie did not report it."""
     if bookie.get("free_bytes") is None or not bookie.get("total_bytes"):
         return None
     return float(bookie["free_bytes"] / bookie["total_bytes"])

@@ -1,4 +1,4 @@
-"""What `quire stream list --long` and `show`, and the HTTP API, say of a stream."""
+"""Statistics of a stream, for `quire stream list --long`, `quire stream show` and HTTP."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatistics:
+    """Statistics of a stream and its segments."""
+
     name: str
     settings: StreamSettings
     facts: list[SegmentStatistics]
+    """The statistics of each segment, the oldest first."""
     records: int
-    """That can be read."""
+    """The number of records that can be read."""
     oldest: DLSN
+    """The position of the oldest record that is not truncated."""
 
     @property
     def active(self) -> list[SegmentStatistics]:
@@ -41,7 +45,7 @@ class StreamStatistics:
         return next((fact.last for fact in reversed(self.active) if fact.last), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Of the stream as a whole."""
+        """Return the statistics of the whole stream, without its segments."""
         return {
             "name": self.name,
             "ended": self.ended,
@@ -67,12 +71,13 @@ class StreamStatistics:
         ]
 
     def _first_ms(self) -> int:
-        """-1: not known."""
+        """Return the time of the first record as Unix milliseconds, or -1 if it is not known."""
         if not self.active or self.settings.txids != "time":
             return -1
         return self.active[0].segment.first_txid
 
     def _last_ms(self) -> int:
+        """Return the time of the last record as Unix milliseconds, or -1 if it is not known."""
         for fact in reversed(self.active):
             if fact.last is None or fact.last_txid is None:
                 continue
@@ -83,7 +88,10 @@ class StreamStatistics:
 
 
 async def stream_statistics(opened: Namespace, name: str, password: bytes) -> StreamStatistics:
-    """NoSuchStreamError, and what ledgers raise."""
+    """Return the statistics of a stream.
+
+    Raises NoSuchStreamError, and the errors of reading ledgers.
+    """
     segments = await opened.segments(name)
     facts = await segment_statistics(opened.client, segments, password)
     oldest = oldest_position(segments)
@@ -92,7 +100,7 @@ async def stream_statistics(opened: Namespace, name: str, password: bytes) -> St
 
 
 LAGS_MAX = 100
-"""Subscriptions whose lag is counted."""
+"""The number of subscriptions whose lag is counted."""
 
 
 async def subscription_lags(

@@ -19,9 +19,9 @@ from quire.replication.explain.status import MarkCount, count_marks
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 
 LOOK_WAIT_S = 0.1
-"""Seconds that a reader waits for an observation under way. Then it gets the previous one."""
+"""Seconds that a reader waits for a running observation. After that it gets the previous one."""
 LOOK_SHARE = 0.1
-"""The share of the time that a count may take: after a long one, the next waits longer."""
+"""The share of the time that counting may take. After a long count, the next one starts later."""
 MARKS_INTERVAL_S = 2.0
 """Seconds between two counts of the ledgers that are marked."""
 RISKS_INTERVAL_S = 5.0
@@ -29,9 +29,9 @@ RISKS_INTERVAL_S = 5.0
 LOST_INTERVAL_S = 60.0
 """Seconds between two searches of the records of all streams, objects and datasets."""
 SPACE_INTERVAL_S = 1.0
-"""Seconds between two questions to a bookie for its free space."""
+"""Seconds between two requests to a bookie for its free space."""
 SPACE_TIMEOUT_S = 2.0
-"""A bookie that does not tell its free space within this time does not answer."""
+"""Seconds that a bookie has to report its free space. After that it counts as not answering."""
 PAUSE_S = 0.005
 """Seconds between two parts of an observation, in which other requests are served."""
 RECORDS_AT_ONCE = 64
@@ -40,8 +40,10 @@ BOOKIES_AT_ONCE = 32
 
 
 class BackgroundObservation:
-    """One observation at a time, not more often than every `interval_s`, and never while nobody
-    asks."""
+    """An observation that runs in the background.
+
+    One runs at a time, at most once in `interval_s`, and only while somebody asks for it.
+    """
 
     share: float | None = None
     """The share of the time that observations may take; None means that there is no bound."""
@@ -91,7 +93,7 @@ class BackgroundObservation:
 
 
 class MarkCounts(BackgroundObservation):
-    """The number of ledgers that are marked as lacking replicas; there may be very many marks."""
+    """The number of ledgers that are marked as under-replicated. There may be very many marks."""
 
     share = LOOK_SHARE
 
@@ -142,7 +144,7 @@ class LedgerRisks(BackgroundObservation):
         """
         of = (frozenset(registered), frozenset(groups))
         if of != self._of:
-            # Others are lost than those that were counted for.
+            # The last count was for another set of lost bookies.
             await self.close()
             self._of, self.found = of, None
             self.forget()
@@ -194,9 +196,10 @@ class LostLedgerSearch(BackgroundObservation):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
+    """The space of all data directories of a bookie together."""
+
     free_bytes: int
     total_bytes: int
-    """Of all data directories of the bookie."""
 
 
 class DiskSpaces(BackgroundObservation):
@@ -207,9 +210,10 @@ class DiskSpaces(BackgroundObservation):
         self._found: dict[str, DiskSpace | None] = {}
 
     async def of(self, client: Client, bookies: Collection[str]) -> Mapping[str, DiskSpace | None]:
-        """Return the space by bookie, None for one that did not answer.
+        """Return the space of each bookie, or None for a bookie that did not answer.
 
-        A bookie that was not asked yet is missing: the first reader does not wait for all of them.
+        A bookie that was not asked yet is missing, because the first reader does not wait for all
+        of them.
         """
         names = sorted(bookies)
         await self.refresh(lambda: self._ask_all(client, names))

@@ -1,8 +1,8 @@
-"""What bookies do right now: two looks at the metrics of each, a moment apart.
+"""The current rates and latencies of bookies, computed from two readings of their metrics.
 
-A bookie with an HTTP side says where it is when it registers. Its `/metrics` is read while somebody
-looks at a page, never else; several who look share what was read. A bookie without has no rates
-here, nor has one whose token we do not have.
+A bookie with an HTTP server names its URL in its registration. Its `/metrics` is read only while
+somebody looks at a page, and all viewers share one reading. There are no rates for a bookie without
+an HTTP server, or with one whose token this server does not have.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from quire.http.watch.observations import LOOK_WAIT_S, BackgroundObservation
 from quire.metadata.interface import BookieAddress
 
 ENDPOINT = "httpserver"
-"""What Apache's bookies call it where they register."""
+"""The name of the HTTP endpoint in a bookie's registration, as Apache's bookies write it."""
 LOOK_INTERVAL_S = 1.0
-"""Bookies are not asked more often than this."""
+"""Seconds between two readings of a bookie's metrics, at least."""
 LOOK_AGE_MAX_S = 30.0
-"""A rate since a look that is older would not be of now."""
+"""The age in seconds of the oldest reading that is compared with a new one. A rate over a longer
+time would not be current."""
 LOOK_TIMEOUT_S = 2.0
 METRICS_BYTES_MAX = 1024 * 1024
 BOOKIES_AT_ONCE = 32
@@ -44,7 +45,7 @@ _LATENCIES = {
     )
     for text, quantile in (("50", "0.5"), ("99", "0.99"))
 }
-"""Milliseconds, of the last minute or two."""
+"""The metrics of latencies in milliseconds. They cover the last minute or two."""
 _LEDGERS = "bookie_ledgers_count"
 _SUSPENDED = {
     kind: f'quire_storage_compaction_suspended{{kind="{kind}"}}' for kind in ("minor", "major")
@@ -62,18 +63,21 @@ _DIRECTORY = re.compile(
 )
 
 Fetch = Callable[[str], Awaitable[str]]
-"""The text behind an address; any error means that there is none."""
+"""A function that returns the text at a URL. Any error means that there is no text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
+    """One reading of a bookie's metrics."""
+
     at_s: float
     values: Mapping[str, float]
     free: Mapping[str, float]
+    """The free share of the disk of each data directory."""
 
 
 class Rates(BackgroundObservation):
-    """Of a cluster's bookies. `fetch` reads one bookie's metrics."""
+    """The rates of a cluster's bookies. `fetch` reads the metrics of one bookie."""
 
     def __init__(
         self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
@@ -81,16 +85,19 @@ class Rates(BackgroundObservation):
         super().__init__(monotonic, LOOK_INTERVAL_S, wait_s)
         self._fetch = fetch
         self.directories: Mapping[str, Mapping[str, float]] = {}
-        """By bookie, of each of its data directories the share of its disk that is free."""
+        """For each bookie, the free share of the disk of each data directory."""
         self.suspended: Mapping[str, list[str]] = {}
-        """By bookie, the kinds of compaction that an operator has suspended; those without are
-        missing."""
+        """For each bookie, the kinds of compaction that an operator has suspended. A bookie with
+        no suspended compaction is missing."""
         self._looks: dict[str, _Look] = {}
         self._rates: dict[str, dict[str, float | None]] = {}
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> dict[str, dict[str, float | None]]:
-        """By bookie; those that tell nothing are missing. What needs two looks is None at the
-        first one, and so is the latency of what nobody did."""
+        """Return the rates and latencies of each bookie.
+
+        A bookie that reports nothing is missing. A rate is None until there are two readings, and
+        a latency is None if no such operation happened.
+        """
         await self.refresh(lambda: self._look(bookies))
         return self._rates
 
@@ -113,12 +120,13 @@ class Rates(BackgroundObservation):
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 text = await self._fetch(place[1])
-        except Exception:  # noqa: BLE001 - whatever it was, there are no rates of this bookie
+        except Exception:  # noqa: BLE001 - after any error, this bookie has no rates
             return None
         return _Look(self._monotonic(), parsed(text), free_shares(text))
 
 
 def metrics_url(address: BookieAddress) -> str | None:
+    """Return the URL of a bookie's metrics, or None if it has no HTTP server."""
     found = next((one for one in address.others if one.id == ENDPOINT), None)
     if found is None or found.protocol not in ("http", "https"):
         return None
@@ -126,13 +134,16 @@ def metrics_url(address: BookieAddress) -> str | None:
 
 
 def parsed(text: str) -> dict[str, float]:
-    """Prometheus' text, as far as it is looked at. What is no number is left out."""
+    """Return the metrics that this module uses from Prometheus' text format.
+
+    Values that are not finite numbers are left out.
+    """
     found = ((name, _number(number)) for name, number in _LINE.findall(text))
     return {name: value for name, value in found if value is not None}
 
 
 def _number(text: str) -> float | None:
-    """None: it is none."""
+    """Return the text as a finite number, or None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -141,7 +152,7 @@ def _number(text: str) -> float | None:
 
 
 def free_shares(text: str) -> dict[str, float]:
-    """By data directory, of the same text."""
+    """Return the free share of the disk of each data directory, from Prometheus' text format."""
     sizes: dict[str, dict[str, float]] = {"free": {}, "total": {}}
     for which, path, number in _DIRECTORY.findall(text):
         if (value := _number(number)) is not None:
@@ -158,7 +169,7 @@ def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
     recent = before.values if before is not None and 0 < passed_s <= LOOK_AGE_MAX_S else {}
 
     def rate(counter: str) -> float | None:
-        # One that was started again counts from zero.
+        # A bookie that was restarted counts from zero again.
         if counter not in recent or now.values.get(counter, -1.0) < recent[counter]:
             return None
         return (now.values[counter] - recent[counter]) / passed_s
@@ -171,7 +182,7 @@ def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
 
 
 def together(rates: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    """Of all bookies: sums of what is counted, and the latencies of the slowest."""
+    """Return the sums of the rates of all bookies, and the latencies of the slowest bookie."""
     shown: dict[str, Any] = {"bookies": len(rates)}
     for names, how in ((_COUNTERS, sum), (_LATENCIES, max)):
         for name in names:

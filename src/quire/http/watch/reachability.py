@@ -1,7 +1,8 @@
-"""Whether the metadata store answers, asked every few seconds for as long as a server runs.
+"""A regular check whether the metadata store answers.
 
-With a store that is away a question to it waits for as long as an operation is repeated. Whoever
-asks over HTTP is told at once instead, and what is asked already is given up.
+If the store is away, an operation on it is retried for a long time before it fails. An HTTP server
+therefore checks the store every few seconds. While the store does not answer, the server refuses
+new requests at once, and gives up the reading requests that are already waiting.
 """
 
 from __future__ import annotations
@@ -18,20 +19,25 @@ from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.server.api import Call, Handler, Route
 
 PROBE_INTERVAL_S = 2.0
-"""Between two questions to the store."""
+"""Seconds between two probes of the store."""
 PROBE_TIMEOUT_S = 2.0
-"""A store that takes longer is not reachable."""
+"""Seconds that the store has to answer a probe. After that it counts as unreachable."""
 REMEDY = (
-    "Start it, or look at the network to it. Open ledgers are written and read meanwhile, as long "
-    "as their bookies live; nothing is created, opened or repaired until it is back"
+    "Start the store, or check the network to it. Open ledgers can still be written and read while "
+    "their bookies run. No ledger can be created, opened or repaired until the store answers"
 )
 
 Connect = Callable[[], Awaitable[Client]]
 
 
 class MetadataReachability:
+    """Probes the metadata store, and refuses requests while it does not answer."""
+
     def __init__(self, uri: str, ask: Callable[[], Awaitable[object]], clock: Clock) -> None:
-        """`ask` asks the store for something small; any error means that it does not answer."""
+        """Create a check of the store at `uri`.
+
+        `ask` reads something small from the store. Any error means that the store does not answer.
+        """
         self._uri = uri
         self._ask = ask
         self._clock = clock
@@ -40,11 +46,11 @@ class MetadataReachability:
         self._down = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
-        """Questions without an answer, since the start."""
+        """The number of probes without an answer since the start."""
 
     @property
     def since_ms(self) -> int | None:
-        """When it last answered; None: it does."""
+        """The Unix time in milliseconds of the last answer, or None if the store answers now."""
         return self._answered_ms if self._down.is_set() else None
 
     def start(self) -> None:
@@ -56,11 +62,11 @@ class MetadataReachability:
             await asyncio.wait([self._task])
 
     async def look(self) -> None:
-        """Ask once, now."""
+        """Probe the store once, now."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._ask()
-        except Exception as error:  # noqa: BLE001 - else nobody would ask any more, and all seem well
+        except Exception as error:  # noqa: BLE001 - otherwise the probing would silently stop
             self.failures += 1
             self._causes = self._causes_of(error)
             self._down.set()
@@ -89,12 +95,12 @@ class MetadataReachability:
         )
 
     def check(self) -> None:
-        """MetadataUnavailableError while it does not answer."""
+        """Raise MetadataUnavailableError if the store does not answer."""
         if self._down.is_set():
             raise self.error()
 
     def connecting(self, connect: Connect) -> Connect:
-        """The same, but for an error at once while the store is away."""
+        """Return a function like `connect` that fails at once while the store does not answer."""
 
         async def connected() -> Client:
             self.check()
@@ -103,7 +109,10 @@ class MetadataReachability:
         return connected
 
     def guarded(self, routes: Iterable[Route]) -> list[Route]:
-        """Those that only look are given up once the store is away: they would wait for it."""
+        """Return the routes so that requests which change nothing end when the store goes away.
+
+        Without this they would wait for the store.
+        """
         return [
             one if one.changes else replace(one, handler=self._giving_up(one.handler))
             for one in routes
@@ -112,7 +121,7 @@ class MetadataReachability:
     def _giving_up(self, handler: Handler) -> Handler:
         async def handle(call: Call) -> Any:
             if self._down.is_set():
-                return await handler(call)  # what needs the store says so by itself
+                return await handler(call)  # a handler that needs the store fails by itself
             loop = asyncio.get_running_loop()
             work = loop.create_task(_made(handler(call)))
             down = loop.create_task(self._down.wait())
@@ -144,7 +153,7 @@ async def _made(answer: Awaitable[Any]) -> Any:
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:
-    """None of them is left running."""
+    """Cancel the tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

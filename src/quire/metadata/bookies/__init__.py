@@ -1,5 +1,5 @@
-"""What the metadata store keeps for each bookie, whatever the driver: its directories, the orders
-of operators, and the marks of garbage collection.
+"""The records of each bookie in the metadata store, for every driver.
 
-Each module is the value of one kind of node with its reads and writes. Start with `nodes`.
+They are its data directories, orders of operators, and the marks of garbage collection. Each module
+defines the value of one kind of node, with its reads and writes. Start with `nodes`.
 """

@@ -1,6 +1,6 @@
 """The cluster's records about garbage collection: an off switch, and a mark of each bookie.
 
-Both are nodes below the under-replication tree, where Apache's programs do not look.
+Both are nodes below the under-replication tree, where Apache's programs do not read them.
 
 | node                                 | content                                                   |
 |--------------------------------------|-----------------------------------------------------------|
@@ -8,7 +8,7 @@ Both are nodes below the under-replication tree, where Apache's programs do not 
 | `quire-collection-marks/BOOKIE`      | a number that this bookie raises, and a token of its own  |
 
 A mark proves that the store did not go back. The bookie raises its mark in the store, and then
-remembers the new mark in its directories. A store that was restored from an older backup holds an
+remembers the new mark in its directories. A store that was restored from an older backup has an
 older mark than the bookie remembers, or another token, or none.
 """
 
@@ -51,21 +51,22 @@ class CollectionMark:
 
 
 _NO_MARK = CollectionMark(0, "")
-"""Less than any mark that a bookie has raised."""
+"""A mark that is less than any mark that a bookie has raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionRefusal:
-    """The refusal of a bookie that found the store behind its own mark: it collects no garbage."""
+    """The state of a bookie that found the store older than its own mark: it collects no
+    garbage."""
 
     remembered: CollectionMark
-    """The mark that the bookie remembers and the store does not hold."""
+    """The mark that the bookie remembers and the store does not have."""
     since_ms: int
     accepted: bool = False
     """Whether an operator has examined the store and lets the bookie continue with it."""
     unreadable: str = ""
-    """The reason why the mark in the store could not be read, if that is all that is known: the
-    store need not have gone back. '' if the mark was read."""
+    """The reason why the mark in the store could not be read, or '' if it was read. With a reason,
+    nothing more is known, and the store need not have gone back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,11 @@ class BookieMark:
 
     @classmethod
     def decode(cls, data: bytes) -> BookieMark:
-        """Raise `ValueError` if `data` is not the value of a mark node."""
+        """Decode the value of a mark node.
+
+        Raises:
+            ValueError: The value is not a mark.
+        """
         value = json.loads(data)
         try:
             mark = CollectionMark(int(value["count"]), str(value["token"]))
@@ -104,15 +109,18 @@ class BookieMark:
 
     @classmethod
     def decode_any(cls, data: bytes) -> BookieMark:
-        """As `decode`; a value that cannot be understood is a refusal. It proves nothing, so the
-        bookie collects no garbage, and an operator can accept the store as after any refusal."""
+        """Decode the value of a mark node like `decode`, but return a refusal for any other value.
+
+        A value that cannot be decoded proves nothing. The bookie therefore collects no garbage, and
+        an operator can accept the store as after any refusal.
+        """
         try:
             return cls.decode(data)
         except ValueError as error:
             return cls(_NO_MARK, CollectionRefusal(_NO_MARK, 0, unreadable=str(error)))
 
     def holds(self, remembered: CollectionMark | None) -> bool:
-        """Return whether a store with this mark cannot have gone back to a state before
+        """Return whether a store with this mark certainly did not go back to a state before
         `remembered`."""
         if remembered is None or self.mark.count > remembered.count:
             return True
@@ -121,11 +129,11 @@ class BookieMark:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Garbage collection is off for the whole cluster."""
+    """The off switch: while it exists, no bookie of the cluster collects garbage."""
 
     since_ms: int = 0
     by: str = ""
-    """The host and process of the operator's command."""
+    """The host and process of the command that set it."""
     why: str = ""
 
     def encode(self) -> bytes:
@@ -133,7 +141,11 @@ class Switch:
 
     @classmethod
     def decode(cls, data: bytes) -> Switch:
-        """The node alone switches collection off, whatever it holds."""
+        """Decode the value of the switch's node.
+
+        A value that cannot be decoded gives an empty `Switch`, because the node switches collection
+        off whatever it contains.
+        """
         try:
             value = json.loads(data)
             return cls(int(value["since_ms"]), str(value["by"]), str(value["why"]))
@@ -141,6 +153,7 @@ class Switch:
             return cls()
 
     def sentence(self) -> str:
+        """Return a clause for messages about the switch."""
         by = f" by {self.by}" if self.by else ""
         why = f" ({self.why})" if self.why else ""
         return f"garbage collection is switched off for the whole cluster{by}{why}"
@@ -154,8 +167,11 @@ def _switch_path(store: MetadataStore) -> str:
 
 
 async def read_switch(store: MetadataStore) -> Switch | None:
-    """Return the off switch, or None if garbage collection is not switched off. Raises
-    MetadataError."""
+    """Return the off switch, or None if garbage collection is not switched off.
+
+    Raises:
+        MetadataError: The store does not answer.
+    """
     found = await read_node(store, _switch_path(store), Switch.decode)
     return None if found is None else found.value
 
@@ -185,29 +201,39 @@ async def switch_on(store: MetadataStore) -> bool:
 
 
 def mark_path(uri: str, bookie_id: str) -> str:
+    """Return the path of the bookie's mark node."""
     return node_path(uri, MARKS_NODE, bookie_id)
 
 
 async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMark] | None:
-    """Return the bookie's mark node, or None where there is none. A mark that cannot be understood
-    is a refusal with the reason. Raises MetadataError where the store does not answer."""
+    """Return the bookie's mark, or None if it has none. A mark that cannot be decoded is a refusal.
+
+    Raises:
+        MetadataError: The store does not answer.
+    """
     return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode_any)
 
 
 async def write_mark(
     store: MetadataStore, bookie_id: str, made: BookieMark, version: int | None
 ) -> None:
-    """Create the node (version None), or replace the one with this version.
+    """Create the mark (version None), or replace the one with this version.
 
-    Raises KeyExistsError if there is a node already, VersionConflictError, and NoSuchKeyError.
+    Raises:
+        KeyExistsError: The version is None, and the bookie has a mark.
+        VersionConflictError: The mark has another version.
+        NoSuchKeyError: There is no mark to replace.
     """
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
 
 
 async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
-    """Return the bookies that found the store behind their marks and wait for an operator.
+    """Return the refusals that wait for an operator, by bookie id.
 
-    Those whose mark cannot be understood are among them. Raises MetadataError.
+    A mark that cannot be decoded counts as a refusal.
+
+    Raises:
+        MetadataError: The store does not answer.
     """
     parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
     try:
@@ -223,10 +249,16 @@ async def refusals(store: MetadataStore) -> dict[str, CollectionRefusal]:
 
 
 async def accept(store: MetadataStore, bookie_id: str) -> bool:
-    """Let a bookie that found the store behind its mark continue with this store.
+    """Let a bookie that found the store older than its mark continue with this store.
 
-    Return False if the bookie does not wait for that. The permission covers this one refusal: the
-    bookie refuses again if the store goes back once more.
+    The permission covers this one refusal. If the store goes back once more, the bookie refuses
+    again.
+
+    Returns:
+        False if the bookie does not wait for a permission.
+
+    Raises:
+        MetadataError: The store does not answer, or others changed the mark too often.
     """
     for _ in range(ATTEMPTS_MAX):
         found = await read_mark(store, bookie_id)
@@ -239,24 +271,28 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
             continue
         return True
     raise MetadataError(
-        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times: nothing was "
-        "accepted",
+        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times in a row. "
+        "Nothing was accepted",
         remedy="Try again",
     )
 
 
 async def check_not_back(store: MetadataStore) -> None:
-    """Raise `MetadataWentBackError` if a bookie has proof that the store went back to an older
-    state.
+    """Raise an error if the store may have gone back to an older state.
 
     Call this before you conclude from the store that nothing names an item any more.
+
+    Raises:
+        MetadataWentBackError: A bookie has proof that the store went back, or its mark cannot be
+            read.
     """
     waiting = await refusals(store)
     back = sorted(name for name, one in waiting.items() if not one.unreadable)
     if back:
         raise MetadataWentBackError(
             f"the metadata store at {store.uri} went back in time, as detected by "
-            f"{', '.join(back)}: ledgers that it does not name may be needed. Nothing was deleted"
+            f"{', '.join(back)}. Ledgers that it does not name may be needed, so nothing was "
+            "deleted"
         )
     if waiting:
         told = "; ".join(f"{name}: {one.unreadable}" for name, one in sorted(waiting.items()))
@@ -264,27 +300,30 @@ async def check_not_back(store: MetadataStore) -> None:
             f"it is not known whether the metadata store at {store.uri} went back in time, because "
             f"marks of bookies in it cannot be read ({told}). Nothing was deleted",
             remedy="Look at `quire cluster gc status`. If the store was not restored from a "
-            "backup, `quire cluster gc accept` lets these bookies go on",
+            "backup, run `quire cluster gc accept` to let these bookies continue",
         )
 
 
 async def check_collectable(store: MetadataStore) -> None:
     """Raise an error if nothing may be deleted on the evidence of this store.
 
-    Use this for sweeps that an operator requests. Raises CollectionOffError if collection is
-    switched off, and MetadataWentBackError as `check_not_back` does.
+    Use this for sweeps that an operator requests.
+
+    Raises:
+        CollectionOffError: Garbage collection is switched off.
+        MetadataWentBackError: The store went back, or may have gone back.
     """
     switch = await read_switch(store)
     if switch is not None:
-        raise CollectionOffError(f"{switch.sentence()}: nothing was deleted")
+        raise CollectionOffError(f"{switch.sentence()}. Nothing was deleted")
     await check_not_back(store)
 
 
 async def may_collect(store: MetadataStore) -> bool:
     """Return whether `check_collectable` passes.
 
-    Use this for sweeps that follow other work. That work continues without them, and a later sweep
-    finds the same.
+    Use this for sweeps that follow other work. That work continues without the sweep, and a later
+    sweep finds the same items.
     """
     try:
         await check_collectable(store)

@@ -1,14 +1,14 @@
-"""The data directories of a bookie, by the id that each was formatted with.
+"""The record of a bookie's data directories, by the id with which each was formatted.
 
-A cookie names paths, so it cannot distinguish a lost disk that comes back from the disk that
-replaced it. Apache's programs refuse a cookie with an additional field. So the ids are stored in a
-separate node that Apache's programs do not read, next to the orders (`bookie_orders`). A bookie
-without such a node creates it at its next start.
+A cookie names paths. It therefore cannot distinguish a lost disk that comes back from the disk that
+replaced it. The ids cannot be added to the cookie, because Apache's programs refuse a cookie with
+an additional field. They are stored in a node of their own that Apache's programs do not read. A
+bookie without such a node creates it at its next start.
 
-Each id has a mark: the number of times the directory was started, and how far its log had got when
-the bookie last reported it. A directory that is behind its mark went back in time. The node
-survives the removal of the cookie: a bookie that starts on an empty directory with this id is not
-new, but has lost everything. The node is only deleted for a bookie that no ledger names
+Each id has a mark: the number of times that the directory was started, and the end of its log when
+the bookie last reported it. A directory whose log ends before its mark went back in time. The node
+survives the removal of the cookie. A bookie that starts on an empty directory with this id has lost
+everything; it is not new. The node is deleted only for a bookie that no ledger names
 (`forget_bookie`).
 """
 
@@ -24,17 +24,20 @@ from quire.metadata.interface import MetadataStore, Versioned
 
 NODE = "quire-directories"
 FORGET_ATTEMPTS = 5
+"""The number of attempts to delete a record that its bookie still updates."""
 GIVEN_UP_MAX = 64
-"""Directories of one bookie that are remembered as given up: the newest. Of an older one it is only
-known that it is none of those that the bookie has."""
+"""The number of directories of one bookie that are remembered as given up. The newest are kept. An
+older one is only recognised as a directory that the bookie does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
+    """A directory that the bookie does not use any more."""
+
     directory_id: str
     path: str
     successor: str
-    """Id of the one that took its place; '': none did, it was taken away."""
+    """The id of the directory that replaced it, or '' if it was removed without a replacement."""
     since_ms: int
 
 
@@ -57,6 +60,8 @@ class LogMark:
 
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
+    """The value of a bookie's record."""
+
     ids: Mapping[str, str] = field(default_factory=dict)
     """The id of each directory in hex, by path. A directory that could not be read yet is not
     included."""
@@ -77,7 +82,11 @@ class BookieDirectories:
 
     @classmethod
     def decode(cls, data: bytes) -> BookieDirectories:
-        """`ValueError` if it is none."""
+        """Decode the value of a record.
+
+        Raises:
+            ValueError: The value is not a record of directories.
+        """
         value = json.loads(data)
         try:
             ids = {str(path): str(one) for path, one in value["directories"].items()}
@@ -96,26 +105,30 @@ class BookieDirectories:
                 for name, one in value.get("marks", {}).items()
             }  # fmt: skip
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"no directories of a bookie: {error!r}") from None
+            raise ValueError(f"not a record of a bookie's directories: {error!r}") from None
         return cls(ids, given_up, marks)
 
     def path_of(self, directory_id: str) -> str | None:
-        """Where the bookie has it; None: it has not."""
+        """Return the path at which the bookie has this directory, or None if it does not have
+        it."""
         return next((path for path, one in self.ids.items() if one == directory_id), None)
 
     def left(self, directory_id: str) -> GivenUp | None:
-        """How it was given up, if it was."""
+        """Return how the directory was given up, or None if it was not."""
         return next((one for one in self.given_up if one.directory_id == directory_id), None)
 
     def successor(self, directory_id: str) -> str:
-        """What the bookie has in the place of one that was given up; '': nothing, or unknown."""
-        for one in self.given_up:  # oldest first: whatever took a place was given up later
+        """Return the id of the directory that the bookie now has instead of one that was given up.
+
+        Return '' if there is none, or if it is unknown.
+        """
+        for one in self.given_up:  # oldest first, so a successor comes after what it replaced
             if one.directory_id == directory_id:
                 directory_id = one.successor
         return directory_id if self.path_of(directory_id) is not None else ""
 
     def having(self, ids: Mapping[str, str]) -> BookieDirectories:
-        """Return the same with exactly these directories, none of which is given up any more.
+        """Return the record with exactly these directories, none of which is given up any more.
 
         A directory that was given up lacks the entries that its bookie stored since, so it is
         marked as lost.
@@ -128,7 +141,7 @@ class BookieDirectories:
         return made.with_lost(back, "was given up, and was taken back by force")
 
     def with_lost(self, directory_ids: Iterable[str], why: str) -> BookieDirectories:
-        """Return the same with these directories marked as lost until their next start."""
+        """Return the record with these directories marked as lost until their next start."""
         marks = dict(self.marks)
         for one in directory_ids:
             before = marks.get(one, LogMark(0))
@@ -138,8 +151,14 @@ class BookieDirectories:
     def without(
         self, path: str, ids: Iterable[str], successor: str, now_ms: int
     ) -> BookieDirectories:
-        """What was at `path` is given up: the directory that is known to be there, and `ids`, which
-        were found there ('' for none)."""
+        """Return the record without the directory at `path`, which is given up.
+
+        Args:
+            path: The path of the directory.
+            ids: The ids that were found there, with '' for none. They are given up as well.
+            successor: The id of the directory that replaces it, or ''.
+            now_ms: The present time, in milliseconds since 1970.
+        """
         gone = dict.fromkeys(filter(None, (self.ids.get(path, ""), *ids)))
         kept = [one for one in self.given_up if one.directory_id not in gone]
         kept += [GivenUp(one, path, successor, now_ms) for one in gone]
@@ -154,7 +173,11 @@ def directories_path(uri: str, bookie_id: str) -> str:
 async def read_directories(
     store: MetadataStore, bookie_id: str
 ) -> Versioned[BookieDirectories] | None:
-    """None: nobody has said yet. MetadataError for what cannot be understood."""
+    """Return the record of a bookie, or None if it has none yet.
+
+    Raises:
+        MetadataError: The record cannot be decoded, or the store does not answer.
+    """
     path = directories_path(store.uri, bookie_id)
     return await read_node(store, path, BookieDirectories.decode)
 
@@ -162,18 +185,23 @@ async def read_directories(
 async def write_directories(
     store: MetadataStore, bookie_id: str, made: BookieDirectories, version: int | None
 ) -> int:
-    """Create the record (version None), or replace the one with this version. Returns the new
+    """Create the record (version None), or replace the one with this version. Return the new
     version.
 
-    Raises KeyExistsError if there is a record already, VersionConflictError, and NoSuchKeyError.
+    Raises:
+        KeyExistsError: The version is None, and the bookie has a record.
+        VersionConflictError: The record has another version.
+        NoSuchKeyError: There is no record to replace.
     """
     return await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
 
 async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the record of a bookie that no ledger names and that has no cookie: the next bookie
-    with this id is a new one. Keeps the record if another process has started such a bookie
-    meanwhile."""
+    """Delete the record of a bookie that no ledger names and that has no cookie.
+
+    The next bookie with this id is then a new one. If another process has started such a bookie in
+    the meantime, the record is kept.
+    """
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids
     for _ in range(FORGET_ATTEMPTS):
@@ -182,5 +210,5 @@ async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
         try:
             await delete_node(store, directories_path(store.uri, bookie_id), found.version)
             return
-        except VersionConflictError:  # the ending bookie has reported its log once more
+        except VersionConflictError:  # the bookie, which is stopping, reported its log once more
             found = await read_directories(store, bookie_id)

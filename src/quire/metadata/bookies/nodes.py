@@ -1,5 +1,7 @@
-"""What the cluster keeps of a bookie for Quire alone: nodes below the under-replication tree, which
-Apache's programs do not look at."""
+"""Quire's own nodes for each bookie, below the under-replication tree.
+
+Apache's programs do not read them.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,23 @@ T = TypeVar("T")
 
 
 def node_path(uri: str, kind: str, bookie_id: str) -> str:
+    """Return the path of a bookie's node of this kind."""
     return f"{replication_root(uri)}/{kind}/{bookie_id}"
 
 
 async def read_node(
     store: MetadataStore, path: str, decode: Callable[[bytes], T]
 ) -> Versioned[T] | None:
-    """None: there is none. MetadataError for what cannot be understood: `decode` raises
-    `ValueError` for it."""
+    """Return the decoded value of a node, or None if the node does not exist.
+
+    Args:
+        store: The store of the cluster.
+        path: The path of the node.
+        decode: Decodes the value. It raises ValueError for a value that it does not understand.
+
+    Raises:
+        MetadataError: The value cannot be decoded, or the store does not answer.
+    """
     try:
         found = await store.tree.read(path)
     except NoSuchKeyError:
@@ -31,14 +42,19 @@ async def read_node(
         return Versioned(decode(found.value), found.version)
     except ValueError as error:
         raise MetadataError(
-            f"{path} cannot be understood: {error}",
-            remedy="Put the value of this node back from a backup of the metadata store",
+            f"{path} cannot be decoded: {error}",
+            remedy="Restore the value of this node from a backup of the metadata store",
         ) from None
 
 
 async def write_node(store: MetadataStore, path: str, value: bytes, version: int | None) -> int:
-    """Create it (version None: `KeyExistsError` where there is one), or replace the one with this
-    version (`VersionConflictError`, `NoSuchKeyError`). The new version."""
+    """Create a node (version None), or replace the one with this version. Return the new version.
+
+    Raises:
+        KeyExistsError: The version is None, and the node exists.
+        VersionConflictError: The node has another version.
+        NoSuchKeyError: The node to replace does not exist.
+    """
     if version is None:
         await store.tree.make_path(path.rpartition("/")[0])
         await store.tree.commit(Create(path, value))
@@ -49,7 +65,11 @@ async def write_node(store: MetadataStore, path: str, value: bytes, version: int
 
 
 async def delete_node(store: MetadataStore, path: str, version: int = ANY_VERSION) -> None:
-    """`VersionConflictError`. Where there is none, that is success."""
+    """Delete a node. Succeeds if it does not exist.
+
+    Raises:
+        VersionConflictError: The node has another version.
+    """
     try:
         await store.tree.commit(Delete(path, version))
     except NoSuchKeyError:

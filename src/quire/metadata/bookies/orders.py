@@ -1,11 +1,14 @@
-"""What an operator asks of a bookie by way of the metadata store.
+"""Orders that an operator gives to a bookie through the metadata store.
 
-    drain      take no more entries but copies for ledgers that are yours: be read-only, so that no
-               client of any kind places a ledger on you, and writers replace you
-    retired    you are decommissioned: nothing names you any more; end when your cookie is gone
+| order     | what the bookie does                                                                |
+|-----------|-------------------------------------------------------------------------------------|
+| `drain`   | It becomes read-only: clients place no ledgers on it, and writers replace it. It    |
+|           | still accepts copies of ledgers that name it.                                       |
+| `retired` | It is decommissioned, because no ledger names it any more. It stops when its cookie |
+|           | is gone.                                                                            |
 
-A node below the under-replication tree holds it, which Apache's programs do not look at: an Apache
-bookie is made read-only by its own means.
+An order is a node below the under-replication tree. Apache's programs do not read it; make a bookie
+of Apache read-only with Apache's own tools.
 """
 
 from __future__ import annotations
@@ -21,16 +24,20 @@ NODE = "quire-orders"
 
 
 class What(enum.StrEnum):
+    """The kind of an order."""
+
     DRAIN = "drain"
     RETIRED = "retired"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
+    """An order of an operator to one bookie."""
+
     what: What
     since_ms: int
     by: str
-    """Who gave it: a host."""
+    """The host from which it was given."""
 
     def encode(self) -> bytes:
         value = {"order": self.what.value, "since_ms": self.since_ms, "by": self.by}
@@ -38,12 +45,16 @@ class Order:
 
     @classmethod
     def decode(cls, data: bytes) -> Order:
-        """`ValueError` if it is none."""
+        """Decode the value of an order's node.
+
+        Raises:
+            ValueError: The value is not an order.
+        """
         value = json.loads(data)
         try:
             return cls(What(value["order"]), int(value["since_ms"]), str(value["by"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no order: {error!r}") from None
+            raise ValueError(f"not an order: {error!r}") from None
 
 
 def order_path(uri: str, bookie_id: str) -> str:
@@ -51,18 +62,31 @@ def order_path(uri: str, bookie_id: str) -> str:
 
 
 async def read_order(store: MetadataStore, bookie_id: str) -> Versioned[Order] | None:
-    """What the bookie is asked now; None: nothing. MetadataError for what cannot be understood."""
+    """Return the present order of a bookie, or None if it has none.
+
+    Raises:
+        MetadataError: The order cannot be decoded, or the store does not answer.
+    """
     return await read_node(store, order_path(store.uri, bookie_id), Order.decode)
 
 
 async def give_order(
     store: MetadataStore, bookie_id: str, order: Order, version: int | None
 ) -> int:
-    """Create it (version None: `KeyExistsError` where there is one), or replace the one with this
-    version (`VersionConflictError`, `NoSuchKeyError`). The new version."""
+    """Give an order (version None), or replace the one with this version. Return the new version.
+
+    Raises:
+        KeyExistsError: The version is None, and the bookie has an order.
+        VersionConflictError: The order has another version.
+        NoSuchKeyError: There is no order to replace.
+    """
     return await write_node(store, order_path(store.uri, bookie_id), order.encode(), version)
 
 
 async def withdraw_order(store: MetadataStore, bookie_id: str, version: int = ANY_VERSION) -> None:
-    """`VersionConflictError`. Where there is none, that is success."""
+    """Withdraw the order of a bookie. Succeeds if it has none.
+
+    Raises:
+        VersionConflictError: The order has another version.
+    """
     await delete_node(store, order_path(store.uri, bookie_id), version)

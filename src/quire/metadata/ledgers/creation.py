@@ -1,8 +1,8 @@
-"""Distinguish a ledger from another one that was created with the same id.
+"""A test of whether two values belong to one creation of a ledger.
 
-A ledger id may be used again: somebody deletes the ledger and creates one under its id. Versions
-then begin at 0 again, so a compare-and-swap on the version alone would change the new ledger by
-mistake.
+A ledger id may be used again: somebody deletes the ledger and creates another one with the same id.
+Versions then begin at 0 again, so a compare-and-swap on the version alone would change the new
+ledger by mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which ledgers name a bookie: what is asked before something is taken away from it."""
+"""The ledgers whose metadata names a bookie. Read them before you take something from the
+bookie."""
 
 from __future__ import annotations
 
@@ -13,15 +14,16 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
 LEDGERS_PER_LOOK = 256
+"""The number of ledgers whose metadata is read concurrently."""
 NAMED_MAX = 10
-"""Ledgers that a line names."""
+"""The number of ledgers that a message names."""
 KEPT_MAX = 1_000
-"""Ledgers that are remembered; of more there is the count."""
+"""The number of ledgers that are kept. The others are only counted."""
 
 
 @dataclass(slots=True)
 class SomeLedgers:
-    """How many, and the first of them."""
+    """A number of ledgers, and the first of them."""
 
     count: int = 0
     ledger_ids: list[int] = field(default_factory=list)
@@ -39,9 +41,17 @@ class SomeLedgers:
 async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
     """Return whether the metadata of any ledger names the bookie.
 
-    With `unreadable`, metadata that cannot be read counts as naming it, and only a complete list
-    proves that none does. Stops at the first ledger that names it; otherwise reads the metadata of
-    every ledger. Raises MetadataError.
+    The search stops at the first ledger that names it. Otherwise it reads the metadata of every
+    ledger.
+
+    Args:
+        metadata: The store of the cluster.
+        bookie_id: The bookie.
+        unreadable: Whether metadata that cannot be read counts as naming the bookie. If it does,
+            the result False is a proof: it needs a complete list of the ledgers.
+
+    Raises:
+        MetadataError: The store does not answer, or its list is not complete.
     """
 
     async def names_it(ledger_id: int) -> bool:
@@ -68,17 +78,18 @@ async def pages_naming(
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """Yield the ledgers whose metadata names the bookie, from pages of `LEDGERS_PER_LOOK` ledgers.
 
-    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
+    Ledgers whose metadata cannot be read are recorded in `unread`, because any of them may name the
+    bookie.
 
     Args:
         metadata: The store of the cluster.
-        bookie_id: The bookie that ledgers may name.
+        bookie_id: The bookie.
         looked_at: Called after each page with the number of ledgers in it.
         unread: Receives the ledgers that could not be read.
 
     Raises:
         MetadataError: The store does not answer.
-        MetadataWentBackError: The store is older than it was.
+        MetadataWentBackError: The store went back to an older state.
     """
     await check_not_back(metadata)
 
@@ -90,7 +101,8 @@ async def pages_naming(
         return (ledger_id, found.value) if named else None
 
     async def ids() -> AsyncIterator[int]:
-        # If nothing names the bookie, the caller gives up its copies or its id.
+        # The list must be complete: if no ledger names the bookie, the caller gives up its copies
+        # or its id.
         async for found in metadata.list_ledgers(complete=True):
             for ledger_id in found.ledger_ids:
                 yield ledger_id

@@ -1,5 +1,7 @@
-"""Marking ledgers as lacking replicas, where Apache's auditor and workers look for marks: for
-whoever finds something lacking, be it an auditor or the bookie itself."""
+"""Marks of under-replicated ledgers, at the nodes where Apache's auditor and workers read them.
+
+An auditor or the bookie itself makes them when it finds that replicas are missing.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,29 @@ from quire.metadata.tree import Create, Put
 from quire.metadata.uri import replication_root
 
 MARK_ATTEMPTS = 100
-"""Of one mark, against others that mark the same ledger."""
+"""The number of attempts to change a mark that others change at the same time."""
 
 
 async def mark_ledger(
     store: MetadataStore, ledger_id: int, replicas: Sequence[str], now_ms: int
 ) -> bool:
-    """Say that these bookies lack entries of the ledger, or cannot be reached. Of a bookie that
-    lives, workers read every entry that it should have. Nothing is written where that is said
-    already: then False. Safe to repeat. MetadataError."""
+    """Record that these bookies lack entries of the ledger or cannot be reached.
+
+    If a bookie is alive, replication workers read every entry of the ledger that it should have.
+    The call may be repeated.
+
+    Args:
+        store: The store of the cluster.
+        ledger_id: The ledger.
+        replicas: The ids of the bookies.
+        now_ms: The present time, in milliseconds since 1970.
+
+    Returns:
+        Whether something was written. It is False if the mark already names the bookies.
+
+    Raises:
+        MetadataError: The store does not answer, or others changed the mark too often.
+    """
     tree, path = store.tree, mark_path(replication_root(store.uri), ledger_id)
     for _ in range(MARK_ATTEMPTS):
         try:
@@ -47,12 +63,20 @@ async def mark_ledger(
         except (VersionConflictError, NoSuchKeyError):
             continue
         return True
-    raise MetadataError(f"{path} was changed by others {MARK_ATTEMPTS} times in a row")
+    raise MetadataError(
+        f"ledger {ledger_id} was not marked as under-replicated: others changed {path} "
+        f"{MARK_ATTEMPTS} times in a row",
+        remedy="Try again",
+    )
 
 
 def decoded_mark(path: str, value: bytes) -> Underreplicated:
-    """UnreadableMetadataError where it is none."""
+    """Decode the value of a mark.
+
+    Raises:
+        UnreadableMetadataError: The value is not a mark.
+    """
     try:
         return Underreplicated.decode(value)
     except ValueError as error:
-        raise UnreadableMetadataError(f"{path} cannot be understood: {error}") from None
+        raise UnreadableMetadataError(f"{path} cannot be decoded: {error}") from None

@@ -25,12 +25,13 @@ UNREADABLE = (UnreadableMetadataError, MetadataDeniedError)
 NAMED_MAX = 20
 """The number of ledgers that one `Unread` keeps with their reasons. It counts all of them."""
 TOLD_MAX = 5
-"""The number of ledgers that a sentence names."""
+"""The number of ledgers that a message names."""
 REASON_CHARS_MAX = 300
 """The length at which a reason is cut off."""
 REMEDY = (
     "No bookie deletes its entries meanwhile. Restore the metadata from a backup (`quire shell "
-    "ledgermetadata -restorefromfile FILE -update`), or use a version that knows its format"
+    "ledgermetadata -restorefromfile FILE -update`), or use a version of Quire that knows the "
+    "format"
 )
 
 
@@ -59,7 +60,7 @@ class Unread:
 
     @property
     def why(self) -> str:
-        """The reason of the first of them; '' if there is none."""
+        """The reason of the first of them, or '' if there are none."""
         return next(iter(self.named.values()), "")
 
 

@@ -1,4 +1,7 @@
-"""The one way in which ledger metadata changes: check, change, compare-and-swap, re-read."""
+"""Changes of ledger metadata: change the value, compare and swap, and read again after a conflict.
+
+All changes of ledger metadata are made here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from quire.metadata.interface import MetadataStore, Versioned
 from quire.metadata.ledgers.creation import check_same_creation
 
 MAX_ATTEMPTS = 100
-"""Of one update. Conflicts are rare (a writer, a recovery, a re-replication of one ledger)."""
+"""The number of attempts for one update. Conflicts are rare: a writer, a recovery and a
+re-replication of the same ledger can cause them."""
 
 
 async def update_ledger(
@@ -19,13 +23,26 @@ async def update_ledger(
     current: Versioned[LedgerMetadata],
     change: Callable[[LedgerMetadata], LedgerMetadata | None],
 ) -> Versioned[LedgerMetadata]:
-    """Apply `change` to the ledger's metadata (replication spec, 4.4).
+    """Apply `change` to the metadata of a ledger (replication spec, 4.4).
 
-    `change` receives the newest known value and returns the new one, or None if nothing is to be
-    written. After a conflict it is called again with the value in the store. Returns the stored
-    value, even if `change` declined to change it. Raises NoSuchLedgerError when the ledger was
-    deleted, and LedgerRecreatedError when another one has its id by now (nothing was written to
-    that). After a MetadataUnavailableError, or when cancelled, the outcome is unknown.
+    If the call is cancelled, the outcome is unknown.
+
+    Args:
+        store: The store of the cluster.
+        ledger_id: The ledger.
+        current: The newest value that the caller has read.
+        change: Receives the newest known value and returns the new one, or None to write nothing.
+            After a conflict it is called again with the value in the store.
+
+    Returns:
+        The stored value, even if `change` returned None.
+
+    Raises:
+        NoSuchLedgerError: The ledger was deleted.
+        LedgerRecreatedError: The ledger was deleted and another one has its id. Nothing was written
+            to the new one.
+        MetadataUnavailableError: The store does not answer. The outcome is unknown.
+        MetadataError: Every attempt met a conflict.
     """
     for _ in range(MAX_ATTEMPTS):
         wanted = change(current.value)
@@ -38,5 +55,9 @@ async def update_ledger(
             check_same_creation(ledger_id, current, found)
             current = found
             if current.value == wanted:
-                return current  # our own write, whose answer was lost
-    raise MetadataError(f"ledger {ledger_id}: {MAX_ATTEMPTS} updates in a row met a conflict")
+                return current  # this is our own write, whose response was lost
+    raise MetadataError(
+        f"the metadata of ledger {ledger_id} was not changed: others changed it {MAX_ATTEMPTS} "
+        "times in a row",
+        remedy="Try again",
+    )

@@ -1,6 +1,5 @@
-"""Work that a store does beside reads and writes: sealing, garbage collection, compaction, scrub,
-and the repair of damaged segments.
+"""The background work of a store: sealing, garbage collection, compaction, scrub, and repair.
 
-Start with `maintenance`, which has all of it. Imports all of storage but `inspect`, the store and
-the directories.
+Start with `maintenance`, which creates all the jobs. This folder may import all of storage except
+`inspect`, `store` and `directories`.
 """

@@ -1,7 +1,8 @@
-"""Space comes back: segments in which nothing lives are removed.
+"""Free disk space: remove the segments that have no live ledgers.
 
-First the state records that are still needed are logged again, with a record that the segment is
-dropped; only when these are synced is the file removed."""
+State records that are still needed are logged again first, together with a record that the segment
+is dropped. The file is removed only after these records are synced.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +27,31 @@ from quire.storage.segment.segment import LOG_DIRECTORY, LogSegment, SegmentStat
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
 
 READ_AGAIN_MS = 600_000
-"""Until a dead segment whose records cannot be read is looked at again."""
+"""How long to wait before a dead segment whose records could not be read is tried again."""
 
 
 class Collector(BackgroundJob):
+    """The garbage collector of one store: it drops ledgers and removes dead segments."""
+
     def __init__(self, context: JobContext, log_records: LogRecords) -> None:
         super().__init__(context)
         self._log_records = log_records
         self._unlogged: list[StateRecord] = []
-        """Deletions for which there was no room in the log."""
+        """The records of deletions for which the log had no space."""
         self._on_the_way = 0
-        """Calls whose deletions are not durable yet."""
+        """The number of `drop` calls whose records are not durable yet."""
         self._busy: set[int] = set()
         self._read_again_ms: dict[int, int] = {}
-        """Segments whose records could not be read, and when that is tried again (calendar)."""
+        """The segments whose records could not be read, and the calendar time of the next
+        attempt."""
         self.removed = 0
         self.error: str | None = None
-        """Why the last removal failed; it is tried again."""
+        """Why the last removal failed, or None. It is tried again."""
         self.on_log_full: Callable[[], None] = lambda: None
-        """Called when there is no room to log that something is gone."""
+        """Called when the log has no space for the records of a deletion or removal."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
-        """See `LedgerStore.drop_ledgers`."""
+        """Drop ledgers that the metadata store no longer has; see `LedgerStore.drop_ledgers`."""
         now = self._now_ms()
         alive = self._catalogue.ledgers
         records = [one for one in self._unlogged if one.ledger_id not in alive]
@@ -68,8 +72,8 @@ class Collector(BackgroundJob):
     def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
         self._on_the_way -= 1
         if error is not None:
-            # No room, not even in the reserve: once more with the next pass. A ledger that has come
-            # back since must not die by a record that stands behind its return.
+            # The log is full, including the reserve, so try again with the next pass. But leave out
+            # ledgers that exist again. A deletion record after their return would delete them.
             alive = self._catalogue.ledgers
             self._unlogged = [one for one in records if one.ledger_id not in alive]
             self._note_full(error)
@@ -80,19 +84,20 @@ class Collector(BackgroundJob):
 
     @property
     def deletions_logged(self) -> bool:
-        """Whether all that was dropped stays dropped after a crash."""
+        """Whether everything that was dropped will stay dropped after a crash."""
         return not self._unlogged and not self._on_the_way
 
     def retry(self) -> None:
-        """There may be room again."""
+        """Try again what failed for lack of space."""
         self.drop(())
         self.collect()
 
     def collect(self) -> None:
-        """Start the removal of every sealed segment in which no ledger lives.
+        """Start to remove every sealed segment that has no live ledgers.
 
-        None may go before the deletions are logged that let it die: a ledger that comes back with
-        a crash must come back with its fence."""
+        First, the deletions of its ledgers must be logged. If a crash brings a ledger back, its
+        fence must come back with it.
+        """
         if self._unlogged:
             return
         vouchers = self._catalogue.vouchers()
@@ -117,7 +122,7 @@ class Collector(BackgroundJob):
             try:
                 return load_records(file, segment.trailer)
             except FormatError:
-                # Its index is damaged; the groups have them, too.
+                # The index is damaged. Read the records from the groups instead.
                 return read_groups(file, segment.trailer).records
         except FormatError as error:
             raise StorageError(f"{segment.name}: {error}") from None
@@ -128,7 +133,7 @@ class Collector(BackgroundJob):
         self, segment: LogSegment, records: list[StateRecord] | None, error: Exception | None
     ) -> None:
         if records is None:
-            # Damage stays what it is: it is not read again, whole, whenever something is deleted.
+            # Do not read the whole damaged segment again each time that something is deleted.
             self._read_again_ms[segment.number] = self._now_ms() + READ_AGAIN_MS
             self._give_up(segment, error)
             return
@@ -136,8 +141,8 @@ class Collector(BackgroundJob):
         needed.append(StateRecord(RecordKind.DROPPED, value=segment_value(segment.number)))
         self._log_records(needed, partial(self._on_logged, segment))
         if segment.number in self._busy:
-            # From here on headers do not name it: they come behind the record in the log. A header
-            # that came between the records still does.
+            # Headers of later segments do not name this one any more, because they come after the
+            # DROPPED record. A header that was written between the two still names it.
             segment.state = SegmentState.RETIRED
 
     def _on_logged(self, segment: LogSegment, error: StorageError | None) -> None:
@@ -156,7 +161,8 @@ class Collector(BackgroundJob):
         self._disk.sync_directory(LOG_DIRECTORY)
 
     def _on_removed(self, segment: LogSegment, result: None, error: Exception | None) -> None:
-        # If it could not be removed, the next start does it: the log says that it is dropped.
+        # If the removal has failed, the next start does it, because the log says that it is
+        # dropped.
         if error is not None:
             self.error = str(error)
         self._files.close(segment)
@@ -176,6 +182,7 @@ class Collector(BackgroundJob):
     def _still_needed(
         self, segment: LogSegment, records: Sequence[StateRecord]
     ) -> list[StateRecord]:
+        """Return the records of a dead segment that must be logged again."""
         ledgers = self._catalogue.ledgers
         needed: list[StateRecord] = []
         seen: set[tuple[RecordKind, int]] = set()
@@ -189,7 +196,7 @@ class Collector(BackgroundJob):
                 if self._heals(decode_segment_value(record.value), segment):
                     needed.append(record)
                 continue
-            # Of the others the present state counts, once.
+            # For all other kinds, log the present state once.
             info = ledgers.get(record.ledger_id)
             if info is None or (record.kind, record.ledger_id) in seen:
                 continue
@@ -203,7 +210,10 @@ class Collector(BackgroundJob):
         return needed
 
     def _deletion(self, segment: LogSegment, record: StateRecord) -> StateRecord | None:
-        """A copy, as long as the ledger must be refused or an older segment still speaks of it."""
+        """Return a copy of a deletion record if it is still needed, otherwise None.
+
+        It is needed as long as adds to the ledger must be refused or an older segment mentions it.
+        """
         deleted = Deleted.decode(record.value)
         expired = deleted.time_ms + TOMBSTONE_TTL_MS <= self._now_ms()
         before = deleted.before_segment or segment.number
@@ -218,7 +228,7 @@ class Collector(BackgroundJob):
         return StateRecord(RecordKind.DELETED, record.ledger_id, value)
 
     def _heals(self, before: int, segment: LogSegment) -> bool:
-        """Whether anything is left of what a REPAIRED record excuses."""
+        """Return whether a REPAIRED record still applies to some segment that has lost groups."""
         return any(
             other.lost_groups and other.number < before
             for other in self._catalogue.segments.values()

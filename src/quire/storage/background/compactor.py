@@ -1,20 +1,20 @@
-"""Compaction, on the event loop: when, which segments, at what pace, and what changes behind it.
+"""Compaction: decide when to compact which segments, at what pace, and update the catalogue.
 
     idle -> listing -> copying (a group, a pause, a group ...) -> finishing -> idle
 
-Everything but the listing of what is alive happens on the maintenance worker (see `rewrite`). The
-output takes the place of the newest of its sources, under its number: so everything that the log
-says later, of a deletion above all, still comes behind it. The other sources have nothing alive any
-more and go the way of all dead segments (see `collector`). A crash at any point leaves the old file
-or the new one, and at worst copies, which are legal.
+This part runs on the event loop. The reading and writing is done on the maintenance worker (see
+`rewrite`). The output replaces the newest of its sources and keeps its number. So everything that
+is logged later, above all a deletion, still comes after it. The other sources have no live data any
+more and are removed like all dead segments (see `collector`). A crash at any point leaves the old
+file or the new one. At worst, other sources also remain, so entries exist twice, which is harmless.
 
-What is alive is decided only when no deletion waits to be logged: a ledger that a crash brings back
-must come back with all that was known of it.
+Compaction decides what is alive only while no deletion waits to be logged. If a crash brings a
+ledger back, everything that was known about it must come back too.
 
-The room for one compaction is preallocated, so that space comes back on a disk that has none left.
-The output is written into that file, which then takes the place of a segment. The next reserve is
-made from what that gives back. As long as the reserve lacks, its size is not counted as free: the
-store takes no more adds rather than fill that space too.
+The space for one compaction is preallocated, so that a full disk can be compacted as well. The
+output is written into that file, which then replaces a segment. The space that this frees becomes
+the next reserve first. While the reserve is missing, its size does not count as free space.
+Otherwise adds could fill that space too.
 """
 
 from __future__ import annotations
@@ -52,44 +52,48 @@ from quire.storage.segment.segment import (
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One that has come to its end."""
+    """The result of one compaction."""
 
     segments: tuple[int, ...]
     position: int
     before_bytes: int
-    """Of the files."""
+    """The size of the source files."""
     after_bytes: int
     copied_bytes: int
-    """Frames."""
+    """The number of bytes of frames that were copied."""
     duplicate_bytes: int
     error: str = ""
-    """Why nothing was changed."""
+    """Why the compaction has failed and changed nothing, or ""."""
 
 
 @dataclass(slots=True)
 class _Work:
+    """A compaction that is running."""
+
     choice: Choice
     rewrite: Rewrite
     last: LogSegment
     alive: set[int]
-    """Of the ledgers of which the last segment says something."""
+    """The ledgers that the last source mentions and that still exist."""
     living: dict[int, LedgerInfo]
-    """What is copied."""
+    """The ledgers whose entries are copied."""
     records: Sequence[StateRecord] = ()
 
 
 class CompactionReserve(BackgroundJob):
+    """The preallocated file for the output of the next compaction."""
+
     def __init__(self, context: JobContext, size_bytes: int) -> None:
         super().__init__(context)
         self._wanted_bytes = size_bytes
         self._busy = False
         self._given = False
-        """To the log, until there is space again."""
+        """Whether the space was given to the log, until there is free space again."""
         self.size_bytes = 0
-        """What is there."""
+        """The size of the file that exists."""
 
     def keep(self, *, wanted: bool) -> None:
-        """Make it, in the background, where it lacks and there is room."""
+        """Create or extend the file in the background, if it is too small and there is space."""
         if self._preallocated.space:
             self._given = False
         if self._busy or self._given or self.size_bytes >= self._wanted_bytes:
@@ -102,12 +106,12 @@ class CompactionReserve(BackgroundJob):
         self._jobs.run(self._make, self._on_made)
 
     def used(self) -> None:
-        """A compaction takes it. What that gives back is for the next one first."""
+        """Note that a compaction uses the file. The next free space goes to a new one first."""
         self.size_bytes = 0
         self._preallocated.held_bytes = self._wanted_bytes
 
     def release(self) -> None:
-        """Give the room to the log, which has none left to log a deletion."""
+        """Give the space to the log, which has no space left to log a deletion."""
         if self._busy or self._given or not self.size_bytes:
             return
         self._given = self._busy = True
@@ -115,13 +119,14 @@ class CompactionReserve(BackgroundJob):
         self._jobs.run(self._remove, self._on_removed, urgent=True)
 
     def _make(self) -> int:
+        """Create or extend the file, and return its size. This runs on the maintenance worker."""
         disk, size = self._disk, self._wanted_bytes
         new = not disk.exists(SPARE_NAME)
         file = disk.create(SPARE_NAME) if new else disk.open(SPARE_NAME)
         try:
             lacking = size - file.size()
             if lacking > 0:
-                # Some file systems keep what a failed attempt took.
+                # Some file systems do not give back what a failed attempt has allocated.
                 free = disk.free_bytes()
                 if free < lacking:
                     raise OSError(errno.ENOSPC, f"{free} bytes are free")
@@ -152,6 +157,8 @@ class CompactionReserve(BackgroundJob):
 
 
 class Compactor(PacedJob):
+    """The compactor of one store."""
+
     def __init__(self, context: JobContext, collector: Collector, quarantine: Quarantine) -> None:
         super().__init__(context)
         self._collector = collector
@@ -168,26 +175,31 @@ class Compactor(PacedJob):
         self._major = False
         self.copied_bytes = 0
         self.written_bytes = 0
-        """Copied, with all that the log puts around."""
+        """The number of bytes written: the copied frames, and the headers, tables and padding of
+        the log."""
         self.freed_bytes = 0
         self.error: str = ""
-        """Why the last one that failed did."""
+        """Why the last compaction that failed has failed."""
         self.suspended: Suspension | None = None
-        """By an operator. What is under way goes on to its end."""
+        """The kinds of compaction that an operator has suspended. A running compaction is
+        completed."""
 
     # -- suspended by an operator -----------------------------------------------------------------
 
     def load(self) -> None:
-        """A suspension ends with the process that it was told to. `OSError`."""
+        """Remove the note of a suspension, which ends with the process. May raise `OSError`."""
         write_note(self._disk, None)
 
     def suspend(self, *, minor: bool, major: bool, by: str) -> None:
-        """Begin none of these kinds from now on, not on a full disk either. Where there is no room
-        for the note, there is none."""
+        """Begin no compactions of these kinds from now on, not even on a full disk.
+
+        If there is no space for the note, the suspension applies without one.
+        """
         now_ms = self._now_ms()
         self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
 
     def resume(self, *, minor: bool, major: bool) -> None:
+        """Allow compactions of these kinds again, and begin one if it is due."""
         self._hold(resumed(self.suspended, minor=minor, major=major))
         self.tick()
 
@@ -221,8 +233,10 @@ class Compactor(PacedJob):
                 self._next_major_s = now + self._config.compact_major_interval_s
 
     def _write_anew(self) -> bool:
-        """Begin with a damaged segment, if there is one whose damage is healed. Also where
-        compaction is switched off: this gives back no space, but a good segment."""
+        """Rewrite a damaged segment whose entries are restored, if there is one.
+
+        This also happens if compaction is switched off, because its purpose is not to free space.
+        """
         for segment in self._quarantine.ready():
             choice = alone(candidate_of(segment))
             if choice.output_bytes <= self._available_bytes():
@@ -232,13 +246,13 @@ class Compactor(PacedJob):
         return False
 
     def log_is_full(self) -> None:
-        """Not even a deletion can be logged: the log gets the room of the next compaction."""
+        """Give the reserve to the log, because it has no space left even for a deletion."""
         if self._work is None and not self.closed:
             self._reserve.release()
 
     @property
     def reserve_bytes(self) -> int:
-        """What is preallocated for the next one."""
+        """The space that is preallocated for the next compaction."""
         return self._reserve.size_bytes
 
     @property
@@ -250,7 +264,7 @@ class Compactor(PacedJob):
         return not self._preallocated.space
 
     def _due(self) -> float:
-        """Segments below this live ratio are to be compacted now; 0: none."""
+        """Return the live ratio below which segments should be compacted now, or 0 for none."""
         now, held = self._monotonic(), self.suspended
         if (self._short or now >= self._next_major_s) and not (held and held.major):
             return self._config.compact_major_ratio
@@ -267,6 +281,7 @@ class Compactor(PacedJob):
                 yield segment
 
     def _choose(self, ratio: float) -> Choice | None:
+        """Return the segments to compact now, or None if nothing is worth it."""
         vouchers = self._catalogue.vouchers()
         candidates = [
             candidate_of(segment)
@@ -282,12 +297,13 @@ class Compactor(PacedJob):
         )
         if not self._short:
             return pick(candidates)
-        # One at a time: its own file, once replaced, gives back the room that the output took.
+        # Compact one segment at a time. When its own file is replaced, that gives back the space
+        # that the output has taken.
         worth = [choice for choice in (pick([one]) for one in candidates) if choice is not None]
         return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
     def is_worth_it(self, segment: LogSegment) -> bool:
-        """Of a sealed segment: whether it can go, or be rewritten by itself, with a gain."""
+        """Return whether the segment can be removed, or rewritten by itself with a gain."""
         if not segment.live_ledgers or segment.compacting:
             return True
         candidate, ratio = candidate_of(segment), self._config.compact_major_ratio
@@ -295,7 +311,7 @@ class Compactor(PacedJob):
         return not reason and not segment.damage
 
     def why_not(self, segment: LogSegment) -> str:
-        """Why the space of a sealed segment with something alive in it does not come back."""
+        """Return why the free space in a sealed segment is not given back yet."""
         if segment.damage:
             return f"quarantined: {segment.damage}"
         if segment.compacting:
@@ -318,12 +334,13 @@ class Compactor(PacedJob):
             return self.suspended.describe()
         wait_s = min(self._next_major_s, self._next_minor_s if minor else self._next_major_s) - now
         if wait_s > 0 and not self._short:
-            return f"it waits for the next compaction, in {wait_s:.0f} s"
-        return "it waits for its turn" if self._work else "it is compacted next"
+            return f"it is compacted in {wait_s:.0f} s, when the next compaction is due"
+        return "it waits for another compaction" if self._work else "it is compacted next"
 
-    # -- the way of one -------------------------------------------------------------------------
+    # -- one compaction ---------------------------------------------------------------------------
 
     def _begin(self, choice: Choice, salvage: Salvage | None = None) -> None:
+        """Begin to compact these segments, or to rewrite a damaged one with `salvage`."""
         ledgers, segments = self._catalogue.ledgers, self._catalogue.segments
         last = segments[choice.position]
         living: dict[int, LedgerInfo] = {}
@@ -340,10 +357,10 @@ class Compactor(PacedJob):
             ids = array("q", [info.ledger_id for info in here])
             sources.append(RewriteSource(number, segment.trailer, ids, salvage))
         try:
-            # Open before the new file takes the name: whoever reads goes on with the old one.
+            # Open the old file before the new one takes its name. Running reads continue with it.
             self._files.borrow(last)
         except OSError as error:
-            last.damage = f"it cannot be opened ({error})"
+            last.damage = f"the file cannot be opened ({error})"
             self._quarantine.recheck(last.number)
             return
         for number in choice.numbers:
@@ -396,6 +413,7 @@ class Compactor(PacedJob):
     def _on_finished(
         self, work: _Work, result: RewriteResult | None, error: Exception | None
     ) -> None:
+        """Replace the sources by the output, which is durable, in the catalogue."""
         if result is None:
             self._give_up(work, error)
             return
@@ -403,9 +421,8 @@ class Compactor(PacedJob):
         made = self._made(work, result)
         segments = self._catalogue.segments
         ledgers = result.sealed.ledgers
-        for ledger_id in work.living.keys() - set(
-            ledgers.ledger_ids
-        ):  # all that it had was damaged
+        # Everything that these ledgers had was damaged.
+        for ledger_id in work.living.keys() - set(ledgers.ledger_ids):
             if self._catalogue.ledgers.get(ledger_id) is (info := work.living[ledger_id]):
                 for number in work.choice.numbers:
                     self._catalogue.unindex(info, number)
@@ -414,7 +431,7 @@ class Compactor(PacedJob):
         ):
             info = work.living[ledger_id]
             if self._catalogue.ledgers.get(ledger_id) is not info:
-                continue  # It was deleted meanwhile, and may even have come again.
+                continue  # It was deleted in the meantime, and may have been created again.
             for number in work.choice.numbers:
                 self._catalogue.unindex(info, number)
             info.add_sealed(made.number, first, end, size_bytes)
@@ -437,7 +454,7 @@ class Compactor(PacedJob):
         self.tick()
 
     def _made(self, work: _Work, result: RewriteResult) -> LogSegment:
-        """The segment of the new file, with nothing indexed yet."""
+        """Return the segment object of the new file, without anything in its index yet."""
         trailer, last = result.sealed.trailer, work.last
         made = LogSegment(last.number, None, trailer.file_bytes)
         made.generation = last.generation + 1
@@ -452,8 +469,10 @@ class Compactor(PacedJob):
         return made
 
     def _give_up(self, work: _Work, error: Exception | None) -> None:
-        """The segments are what they were. One that is damaged is not tried again, the others
-        are."""
+        """End a compaction that has failed, or that is stopped. Nothing has changed.
+
+        A damaged source is not tried again; the others are.
+        """
         self._release(work)
         work.rewrite.close()
         if error is None:
@@ -468,7 +487,7 @@ class Compactor(PacedJob):
                 self._quarantine.recheck(bad.number)
             self.tick()
         elif not may_pass(error):
-            self.cancel()  # What is on the disk may not be what is known of it.
+            self.cancel()  # The disk may no longer match what is known about it.
             self._broken(error)
 
     def _release(self, work: _Work) -> None:
@@ -487,15 +506,18 @@ class Compactor(PacedJob):
         self.on_done(Compaction(numbers, choice.position, before, after, copied, duplicates, error))
 
     def close(self) -> None:
-        """Behind the last job."""
+        """End a running compaction, after the last job."""
         if self._work is not None:
             self._give_up(self._work, None)
 
     # -- what must survive ------------------------------------------------------------------------
 
     def _still_needed(self, work: _Work, records: Sequence[StateRecord]) -> list[StateRecord]:
-        """Of the records of the last segment, in their order; the keys of all that is copied; and
-        that it holds the others' too."""
+        """Return the state records that the output needs.
+
+        These are the records of the last source that still matter, in their order. The keys of all
+        copied ledgers follow, and the records that the other sources are superseded.
+        """
         void: dict[int, int] = {}
         newest: dict[int, int] = {}
         for at, record in enumerate(records):
@@ -518,7 +540,7 @@ class Compactor(PacedJob):
                     needed = needed and newest[ledger_id] == at
             if needed:
                 kept.append(record)
-        # Frames bring their ledger's key from the segments that they come from, bare ones do not.
+        # Whole frames contain their ledger's key, but bare frames do not.
         known = {one.ledger_id for one in kept if one.kind is RecordKind.MASTER_KEY}
         for ledger_id, info in work.living.items():
             lives = self._catalogue.ledgers.get(ledger_id) is info
@@ -532,8 +554,11 @@ class Compactor(PacedJob):
         return kept
 
     def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:
-        """As long as the ledger must be refused, or an older segment that exists, be it about to be
-        removed, speaks of it."""
+        """Return whether a deletion record is still needed.
+
+        It is needed as long as adds to the ledger must be refused, or an older segment mentions it.
+        A segment that is about to be removed still counts.
+        """
         deleted = Deleted.decode(record.value)
         if deleted.fenced and deleted.time_ms + TOMBSTONE_TTL_MS > self._now_ms():
             return True
@@ -545,7 +570,7 @@ class Compactor(PacedJob):
 
 
 def candidate_of(segment: LogSegment) -> CompactionCandidate:
-    """Of a sealed segment."""
+    """Return a sealed segment as a candidate for compaction."""
     trailer = segment.trailer
     assert trailer is not None
     return CompactionCandidate(

@@ -1,7 +1,7 @@
-"""Writing the index cache (`recovery.index_cache`).
+"""Write the index cache, which `recovery.index_cache` reads at a start.
 
-A cache is written at a clean stop, and while the store runs as often as it takes for a start after
-a crash to have few footers to read.
+It is written at a clean stop, and also while the store runs. This happens often enough that a start
+after a crash has only a few footers to read.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import LOG_DIRECTORY, LedgerInfo, LogSegment, SegmentState
 
 LEDGERS_PER_BLOCK = 4_096
-"""Of the file, and of one step of the thread that writes it."""
+"""The number of ledgers in a block of the file, which one step of the writing thread handles."""
 BLOCK_BYTES_MAX = 8 * 1024 * 1024
-"""Fewer ledgers go into a block whose rows have so many bytes; after so many bytes it is synced."""
+"""The most bytes of rows in a block, which then has fewer ledgers. The file is also synced each
+time that this many bytes were written."""
 STEP_BYTES = 256 * 1024
-"""Written in one step, at least."""
+"""The fewest bytes to write in one step."""
 WRITE_BYTES_PER_S = 16 * 1024 * 1024
-"""While it is written, so that adds do not wait for it: a million ledgers take five seconds."""
+"""The rate of writing one cache, so that adds do not wait for it. A million ledgers take five
+seconds."""
 MEAN_BYTES_PER_S = 2 * 1024 * 1024
-"""From one cache to the next: a large one is written less often."""
+"""The mean rate of writing, from one cache to the next. It makes large caches less frequent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """One segment, as it was when the snapshot was begun."""
+    """A segment that the cache covers, as it was when the snapshot was taken."""
 
     segment: LogSegment
     trailer: Trailer
@@ -56,16 +58,16 @@ class Covered:
 
 
 class Snapshot:
-    """What a cache is to hold. Made on the event loop, and written by another thread, while the
-    store goes on: what changes meanwhile is in segments that it does not cover.
+    """The contents of an index cache, taken while the store continues to run.
 
-    A ledger is what it is at some moment from the beginning to the end of the writing. Adds,
-    fences and deletions of that time stand behind the segments that are covered, so they are
-    applied once more at a start: to the same end. They must be durable before the cache is.
+    It is created on the event loop and written by another thread. A ledger is written as it is at
+    some moment during the writing. Adds, fences and deletions of that time are in segments that the
+    cache does not cover, so a start applies them again, with the same result. They must be durable
+    before the cache counts.
     """
 
     def __init__(self, catalogue: Catalogue, directory_id: bytes) -> None:
-        """Takes some ten milliseconds for a million ledgers."""
+        """Take a snapshot. It takes some ten milliseconds for a million ledgers."""
         self._directory_id = directory_id
         self.covered: list[Covered] = []
         for _, segment in sorted(catalogue.segments.items()):
@@ -78,16 +80,16 @@ class Snapshot:
                 )
             )
         self.through = self.covered[-1].segment.number if self.covered else 0
-        # Those that are deleted from now on stay as they are: their rows and the segments' sums
-        # must be of one moment.
+        # Ledgers that are deleted from now on stay in the snapshot. Their rows and the sums of the
+        # segments must be of the same moment.
         self._ledgers = list(catalogue.ledgers.values())
         self._tombstones = dict(catalogue.tombstones)
         self._repaired_before = catalogue.repaired_before
         self.ledgers = 0
-        """In `blocks` so far."""
+        """The number of ledgers in the blocks so far."""
 
     def still_holds(self, catalogue: Catalogue) -> bool:
-        """Whether the segments are still those that were covered."""
+        """Return whether the covered segments still exist unchanged."""
         return all(
             catalogue.segments.get(one.segment.number) is one.segment
             and one.segment.state is SegmentState.SEALED
@@ -96,7 +98,7 @@ class Snapshot:
         )
 
     def blocks(self) -> Iterator[list[Buffer]]:
-        """The contents of the file, block by block, but for the end."""
+        """Yield the contents of the file in blocks, without its end."""
         head = fmt.CacheHead(
             self._directory_id, self.through, len(self.covered), self._repaired_before
         )
@@ -127,14 +129,16 @@ class Snapshot:
             yield fmt.encode_ledgers(found)
 
     def _spoken_of(self, rowless: list[LedgerInfo]) -> list[LedgerInfo]:
-        """Those of which a segment has state records, though no entries. Of the others nothing is
-        behind the cache but what its own segments do not know: they could come back from it when
-        they are long deleted."""
+        """Return the ledgers without entries that covered segments mention in state records.
+
+        The others must not be in the cache. The segments do not mention them, so the record of
+        their deletion may be dropped one day, and then a start would take them from the cache.
+        """
         return [info for info in rowless if any(info.ledger_id in c.mentions for c in self.covered)]
 
 
 def _cached(info: LedgerInfo, through: int) -> CachedLedger:
-    # In this order: a row that comes between may end the order, and is cut off.
+    # Read `ordered` first. A row that is added in between may end the order, but is cut off below.
     ordered, packed = info.ordered, info.sealed
     rows = sealed_rows.up_to(packed, through)
     lasts = [row[2] for row in sealed_rows.unpack(rows)] if not ordered else []
@@ -148,7 +152,7 @@ def _cached(info: LedgerInfo, through: int) -> CachedLedger:
 
 
 class CacheFile:
-    """The file of a snapshot while it is written. Blocks; `OSError`."""
+    """The file of an index cache that is being written. All calls block and may raise `OSError`."""
 
     def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
         self._disk = disk
@@ -159,7 +163,7 @@ class CacheFile:
         self.size_bytes = 0
 
     def step(self) -> int:
-        """Write some of it: how many bytes; 0: all but the end is written."""
+        """Write a part, and return its size, or 0 if everything except the end is written."""
         if self._file is None:
             if self._disk.exists(TEMPORARY_NAME):
                 self._disk.remove(TEMPORARY_NAME)
@@ -176,14 +180,17 @@ class CacheFile:
             self.size_bytes += size
             self._unsynced_bytes += size
         if self._unsynced_bytes >= BLOCK_BYTES_MAX:
-            # Now and then: a large sync at the end would hold up those of the log.
+            # Sync now and then, because a large sync at the end would delay those of the log.
             self._file.sync()
             self._unsynced_bytes = 0
         return size
 
     def publish(self, end_group: int) -> None:
-        """It takes the place of the one before. Durable on return. `end_group`: behind the last
-        group of the log, which has all that was read for it."""
+        """Replace the previous cache. The change is durable on return.
+
+        `end_group` is the number after the last group of the log, which has everything that the
+        snapshot has seen.
+        """
         assert self._file is not None
         self._file.write(fmt.CacheEnd(self._snapshot.ledgers, end_group).encode(), self.size_bytes)
         self._file.sync()
@@ -192,6 +199,7 @@ class CacheFile:
         self._disk.sync_directory(LOG_DIRECTORY)
 
     def discard(self) -> None:
+        """Close and remove the unfinished file."""
         self.close()
         if self._disk.exists(TEMPORARY_NAME):
             self._disk.remove(TEMPORARY_NAME)
@@ -203,6 +211,8 @@ class CacheFile:
 
 
 class IndexCacheWriter(PacedJob):
+    """Decides when to write the index cache of one store, and writes it in steps."""
+
     def __init__(
         self,
         context: JobContext,
@@ -211,28 +221,34 @@ class IndexCacheWriter(PacedJob):
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
     ) -> None:
-        """`may_begin`: there is room, and no deletion waits to be logged. `compactions`: how many
-        have changed the index. `end_group`: the group behind the last that is synced. `barrier`:
-        calls back when all that was appended is durable."""
+        """Create a writer.
+
+        Args:
+            context: What the store provides.
+            may_begin: Returns whether there is space and no deletion waits to be logged.
+            compactions: Returns how many compactions have changed the index.
+            end_group: Returns the number after the last synced group.
+            barrier: Calls back once everything that was appended is durable.
+        """
         super().__init__(context)
         self._may_begin = may_begin
         self._compactions = compactions
         self._end_group = end_group
         self._barrier = barrier
         self._known: dict[int, Trailer] = {}
-        """What the one on the disk covers."""
+        """The trailers of the segments that the cache on disk covers."""
         self._next_s = self._monotonic() + self._config.index_cache_interval_s
         self._busy = False
         self._file: CacheFile | None = None
         self.written = 0
-        """Since the start."""
+        """The number of caches written since the start."""
 
     def loaded(self, trailers: Mapping[int, Trailer]) -> None:
-        """The start has used one that covers these."""
+        """Note that the start has used a cache, which covers these segments."""
         self._known = dict(trailers)
 
     def tick(self) -> None:
-        """Begin to write one, where that is due."""
+        """Begin to write a cache if one is due."""
         now = self._monotonic()
         if self._busy or self.closed or now < self._next_s or not self._may_begin():
             return
@@ -245,7 +261,7 @@ class IndexCacheWriter(PacedJob):
         self._step(snapshot, self._file, self._compactions())
 
     def _is_due(self, snapshot: Snapshot) -> bool:
-        """The one on the disk is of no use any more, or says nothing of many segments."""
+        """Return whether the cache on disk is invalid, or does not cover many newer segments."""
         segments = self._catalogue.segments
         for number, trailer in self._known.items():
             segment = segments.get(number)
@@ -278,7 +294,7 @@ class IndexCacheWriter(PacedJob):
     def _on_durable(
         self, snapshot: Snapshot, file: CacheFile, compactions: int, error: StorageError | None
     ) -> None:
-        """What is in the snapshot is in the log, too."""
+        """Publish the cache. Everything in the snapshot is durable in the log."""
         changed = self._compactions() != compactions or not snapshot.still_holds(self._catalogue)
         if error is not None or changed or self.closed:
             self._give_up(file, None)
@@ -302,7 +318,7 @@ class IndexCacheWriter(PacedJob):
         self.written += 1
 
     def _give_up(self, file: CacheFile, error: Exception | None) -> None:
-        """The one before stays; the next tick that is due tries again."""
+        """Keep the previous cache. A later tick tries again."""
         self._busy, self._file = False, None
         if error is not None and not may_pass(error):
             self._broken(error)
@@ -317,8 +333,10 @@ class IndexCacheWriter(PacedJob):
     # -- the stop ---------------------------------------------------------------------------------
 
     def write_last(self) -> None:
-        """Of a store in which nothing goes on any more, and of which all is durable. Blocks;
-        `OSError`."""
+        """Write the cache at a clean stop, when everything is durable and nothing runs any more.
+
+        This blocks and may raise `OSError`.
+        """
         if self._file is not None:
             self._file.close()
         if not self._may_begin():

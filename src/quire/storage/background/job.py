@@ -1,4 +1,4 @@
-"""What the things have in common that go on in the background of a store."""
+"""The base classes of all background jobs of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.storage.segment.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What the store gives each of them."""
+    """The parts of the store that it shares with each background job."""
 
     disk: Disk
     directory_id: bytes
@@ -27,14 +27,14 @@ class JobContext:
     config: StorageConfig
     schedule: Schedule
     now_ms: Callable[[], int]
-    """Calendar."""
+    """Returns the calendar time."""
     monotonic: Callable[[], float]
     broken: Callable[[Exception], None]
-    """Called when the disk fails for another reason than space."""
+    """Called when the disk fails, unless the error may go away by itself."""
 
 
 class BackgroundJob:
-    """Used on the event loop."""
+    """A background job. It belongs to the event loop and runs blocking work through `JobQueue`."""
 
     def __init__(self, context: JobContext) -> None:
         self._disk = context.disk
@@ -50,22 +50,22 @@ class BackgroundJob:
         self._broken = context.broken
 
     def _look_at(self, error: Exception | None) -> None:
-        """What cannot pass by itself has broken the disk."""
+        """Report an error of the disk, unless it may go away by itself."""
         if error is not None and not may_pass(error):
             self._broken(error)
 
 
 class PacedJob(BackgroundJob):
-    """One that does its work piece by piece, with pauses."""
+    """A background job that does its work in pieces, with pauses between them."""
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
         self._timer: TimerHandle | None = None
         self.closed = False
-        """Set before the maintenance is stopped: nothing more is begun."""
+        """Whether the maintenance is about to be stopped. If so, nothing new is begun."""
 
     def cancel(self) -> None:
-        """Before the maintenance is stopped: a job that is queued still ends."""
+        """Begin nothing new, before the maintenance is stopped. A queued job still runs."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()

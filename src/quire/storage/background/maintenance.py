@@ -1,5 +1,8 @@
-"""What goes on in the background of a store: sealing, removal, compaction, scrub, quarantine, and
-the index cache."""
+"""Create and drive all background jobs of a store.
+
+The jobs seal segments, remove them, compact them, scrub them, put damaged ones into quarantine, and
+write the index cache.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 
 class BackgroundMaintenance:
-    """Used on the event loop, but for `load`."""
+    """All background jobs of one store. It belongs to the event loop, except for `load`."""
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class BackgroundMaintenance:
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
     ) -> None:
-        """See `IndexCacheWriter` for `end_group` and `barrier`."""
+        """Create the jobs. `IndexCacheWriter` explains `end_group` and `barrier`."""
         self._catalogue = context.catalogue
         self._preallocated = context.preallocated
         self.quarantine = Quarantine(context)
@@ -43,7 +46,11 @@ class BackgroundMaintenance:
         return self._preallocated.space and self.collector.deletions_logged
 
     def load(self, *, damaged: bool) -> None:
-        """Take up what earlier starts, and this one (`damaged`), have found damaged. `OSError`."""
+        """Load what earlier starts have found damaged.
+
+        `damaged` means that this start has found damage as well. `OSError` if a file cannot be
+        read.
+        """
         self.compactor.load()
         self.scrubber.load()
         for number in self.quarantine.load():
@@ -57,12 +64,12 @@ class BackgroundMaintenance:
         return [segment for segment in segments if segment.state is SegmentState.CLOSED]
 
     def start(self) -> None:
-        """Seal what an earlier process did not."""
+        """Seal the segments that an earlier process has not sealed."""
         for segment in self._closed():
             self.sealer.seal(segment)
 
     def tick(self) -> None:
-        """Whatever is due, every few seconds."""
+        """Run whatever is due. This is called every few seconds."""
         self.sealer.retry()
         self.collector.retry()
         self.quarantine.tick()
@@ -71,13 +78,13 @@ class BackgroundMaintenance:
         self.index_cache.tick()
 
     def cancel(self) -> None:
-        """Before the maintenance is stopped. What waits to be sealed still is."""
+        """Begin nothing new before the maintenance is stopped. Closed segments are still sealed."""
         self.quarantine.closed = True
         self.scrubber.cancel()
         self.compactor.cancel()
         self.index_cache.cancel()
 
     def close(self) -> None:
-        """Behind the last job."""
+        """Release the files, after the last job."""
         self.compactor.close()
         self.sealer.closed = True

@@ -1,10 +1,11 @@
-"""Damaged segments: what is remembered of them, what lacks, and when they may be written anew.
+"""Keep track of damaged segments: what is damaged, what is missing, and when to rewrite them.
 
-    found (by a scrub) -> checked -> lacking (the bookie reports it) -> healed -> written anew
+    found (by a scrub) -> checked -> missing (the bookie reports it) -> repaired -> rewritten
 
-A damaged segment stays as it is: its healthy entries are served, compaction goes around it. What
-another bookie's copy has brought back stands in a newer segment; once that holds of all that is
-damaged, and alive, the segment is rewritten without it (`compactor`, `salvage`).
+A damaged segment stays as it is. Its healthy entries are served, and compaction leaves it out.
+Entries that are restored from another bookie are in newer segments. Once that is true for all
+damaged entries that are still alive, the segment is rewritten without the damaged parts
+(`compactor`, `salvage`).
 """
 
 from __future__ import annotations
@@ -33,40 +34,47 @@ from quire.storage.segment.sealed_rows import unpack
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 CHECK_INTERVAL_S = 10.0
-"""Between two looks whether what is damaged is there once more."""
+"""Seconds between two checks whether damaged entries were restored."""
 
 
 class Quarantine(BackgroundJob):
+    """The damaged segments of one store."""
+
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
-        """Records of which it is known what lacks, and not only what is damaged."""
+        """The numbers of records for which it is known what is missing, not only what is
+        damaged."""
         self._lacking: set[int] | None = None
-        """Ledgers that these name; None: to be put together again."""
+        """The ledgers that the checked records name, or None if that must be computed again."""
         self._seen: set[int] = set()
-        """Records that a scrub of this process made. Of an older one it is not known whether it is
-        of the file that is there: a crash may have come between the rewriting and its removal."""
+        """The numbers of records that a scrub of this process has made. An older record may
+        describe a file that was rewritten since, if a crash prevented the removal of the record."""
         self._unread: set[int] = set()
-        """Numbers whose file was there at the start and could not be read."""
+        """The numbers of segments whose record was on the disk at the start but could not be
+        read."""
         self._rest: dict[int, dict[int, list[Range]]] = {}
-        """What is damaged of ledgers that a record has no room for, until it is known that of those
-        which it names something lacks: a scrub finds the others again."""
+        """The damage of ledgers for which a record has no space. It is dropped when the ledgers
+        that the record does name turn out to lack entries. A later scrub finds the others again."""
         self._unsaved: set[int] = set()
-        """Numbers whose file is not what it should be."""
+        """The numbers of segments whose record on disk is out of date."""
         self._saving = False
         self._checking = False
         self._next_check_s = 0.0
         self.closed = False
-        """Set before the maintenance is stopped: nothing more is begun."""
+        """Whether the maintenance is about to be stopped. If so, nothing new is begun."""
         self.suspect: Callable[[int], None] = lambda number: None
-        """Called with the number of a segment that should be looked at again."""
+        """Called with the number of a segment that should be scrubbed again."""
         self.on_change: Callable[[SegmentDamage, bool], None] = lambda damage, repaired: None
-        """Called when a segment is found damaged, and (True) when it is so no more."""
+        """Called when a segment is found to be damaged, and with True when it no longer is."""
 
     def load(self) -> list[int]:
-        """What earlier starts have found. Blocks. Numbers of segments to be looked at again, for
-        what was remembered of them cannot be read. `OSError`."""
+        """Load the records that were stored on disk. This blocks and may raise `OSError`.
+
+        Return the numbers of segments that must be scrubbed again because their record cannot be
+        read.
+        """
         for number, record in stored_records(self._disk):
             segment = self._catalogue.segments.get(number)
             if segment is None:
@@ -80,16 +88,20 @@ class Quarantine(BackgroundJob):
     # -- what is known --------------------------------------------------------------------------
 
     def lacking_ledgers(self) -> Set[int]:
-        """Ledgers with entries of which this bookie has no good copy any more. One that was deleted
-        is among them until the next look at its segment."""
+        """Return the ledgers with entries of which this bookie has no good copy.
+
+        A deleted ledger is among them until its segment is checked again.
+        """
         if self._lacking is None:
             named = (self.records[number].ledgers for number in self._checked)
             self._lacking = set().union(*named)
         return self._lacking
 
     def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
-        """What these ledgers lack. There may be 8,192 ledgers in each of many records: whoever asks
-        for all of them does it in pieces."""
+        """Return the ranges of entries that these ledgers lack.
+
+        Each of many records can name 8,192 ledgers, so ask for a part of them at a time.
+        """
         found: dict[int, list[Range]] = {}
         for number in sorted(self._checked):
             named = self.records[number].ledgers
@@ -99,7 +111,7 @@ class Quarantine(BackgroundJob):
         return found
 
     def ready(self) -> Iterator[LogSegment]:
-        """Segments that may be written anew."""
+        """Yield the segments that may be rewritten now."""
         for number in sorted(self._checked):
             record, segment = self.records[number], self._catalogue.segments.get(number)
             if (
@@ -118,7 +130,7 @@ class Quarantine(BackgroundJob):
                     self.suspect(number)
 
     def salvage(self, segment: LogSegment) -> Salvage:
-        """How to write it anew; it is `ready`."""
+        """Return how to rewrite a segment that is `ready`."""
         record = self.records[segment.number]
         newer = {
             ledger_id: newer_copies(self._catalogue.segments, info, segment.number)
@@ -128,13 +140,13 @@ class Quarantine(BackgroundJob):
         return Salvage(record.blocks, bool(record.index), newer)
 
     def recheck(self, number: int) -> None:
-        """It could not be written anew, or compacted: more of it is damaged than is known."""
+        """Scrub a segment again, because more of it is damaged than was known."""
         self._checked.discard(number)
         self._lacking = None
         self.suspect(number)
 
     def _alive(self, record: SegmentDamage) -> dict[int, Sequence[Range]]:
-        """What is named and whose ledger still has entries there."""
+        """Return what the record says about ledgers that still have entries in the segment."""
         return {
             ledger_id: ranges
             for ledger_id, ranges in record.ledgers.items()
@@ -153,10 +165,10 @@ class Quarantine(BackgroundJob):
     # -- what a scrub has found -----------------------------------------------------------------
 
     def take(self, segment: LogSegment, found: Findings) -> None:
-        """All of the segment was checked. It is what the catalogue has under its number."""
+        """Take the result of a scrub of the whole segment, which is still in the catalogue."""
         number = segment.number
         if found.clean:
-            segment.damage = ""  # A compaction may have met an error that passed.
+            segment.damage = ""  # A compaction may have met a temporary error.
             if number in self.records or number in self._unread:
                 self.release(number)
             return
@@ -193,7 +205,7 @@ class Quarantine(BackgroundJob):
         return damaged_sealed(segment, found, self._catalogue.ledgers)
 
     def release(self, number: int) -> None:
-        """The segment was written anew, is gone, or reads well again."""
+        """Forget the damage of a segment that was rewritten or removed, or can be read again."""
         record = self.records.pop(number, None)
         self._lacking = None
         for known in (self._checked, self._seen, self._unread):
@@ -212,11 +224,13 @@ class Quarantine(BackgroundJob):
         self._lacking = None
         segment.damage = record.describe()
 
-    # -- what is there once more ----------------------------------------------------------------
+    # -- what was restored --------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Every few seconds: write what could not be written, forget what is gone, look again at
-        what lacks."""
+        """Save records, drop those of removed segments, and check what is still missing.
+
+        This is called every few seconds.
+        """
         if self.closed:
             return
         for number in [one for one in self.records if one not in self._catalogue.segments]:
@@ -228,7 +242,7 @@ class Quarantine(BackgroundJob):
             self._check(sorted(self.records))
 
     def _check(self, numbers: Sequence[int]) -> None:
-        """One after the other."""
+        """Check these records, one after the other."""
         self._checking = False
         while numbers and not self.closed:
             number, numbers = numbers[0], numbers[1:]
@@ -266,12 +280,15 @@ class Quarantine(BackgroundJob):
         upcoming: Sequence[int],
         damaged: Mapping[int, Sequence[Range]],
     ) -> None:
-        """What of the damaged entries lacks. `whole`: the record may name fewer."""
+        """Find out which of the damaged entries are missing.
+
+        `whole` means that `damaged` is complete. Otherwise the record may have left out ledgers.
+        """
         ledgers = self._catalogue.ledgers
         alive = {
             ledger_id: ranges
             for ledger_id, ranges in damaged.items()
-            if ledger_id in ledgers  # it may have been deleted meanwhile
+            if ledger_id in ledgers  # It may have been deleted in the meantime.
         }
         newer = {
             ledger_id: newer_copies(self._catalogue.segments, ledgers[ledger_id], record.number)
@@ -291,13 +308,14 @@ class Quarantine(BackgroundJob):
         left: dict[int, list[Range]] | None,
         error: Exception | None,
     ) -> None:
+        """Update a record after its damaged entries were compared with newer segments."""
         number = record.number
         same = self.records.get(number) is record
         if left is not None and same and self._catalogue.segments.get(number) is segment:
             ledgers, more = limited(left)
             more = more if whole else record.more
             rest = self._rest.pop(number, None)
-            if not ledgers and rest:  # Those are there once more: now the next ones.
+            if not ledgers and rest:  # These are restored. Continue with the next ones.
                 ledgers, more = limited(rest)
                 if more:
                     self._rest[number] = _others(rest, ledgers)
@@ -306,7 +324,7 @@ class Quarantine(BackgroundJob):
                 self._checked.add(number)
                 self._lacking = None
                 if not ledgers and more:
-                    self.suspect(number)  # these are healed: who else is there?
+                    self.suspect(number)  # These are restored. Find the others.
             if ledgers != record.ledgers or more != record.more:
                 self._put(segment, replace(record, ledgers=ledgers, more=more))
                 self._unsaved.add(number)
@@ -332,7 +350,7 @@ class Quarantine(BackgroundJob):
         if error is None:
             self._save()
         elif may_pass(error):
-            self._unsaved.add(number)  # the next tick tries again
+            self._unsaved.add(number)  # The next tick tries again.
         else:
             self._broken(error)
 
@@ -344,15 +362,17 @@ def _others(hurt: Mapping[int, list[Range]], named: Mapping[int, object]) -> dic
 def damaged_here(
     parts: Sequence[tuple[int, LedgerPart]], blocks: Sequence[Range]
 ) -> dict[int, list[Range]]:
-    """Entries without a good copy in a segment that has no footer, by the index in memory. Runs may
-    be added meanwhile."""
+    """Return the damaged entries of a segment without a footer, from the index in memory.
+
+    Runs may be added in the meantime.
+    """
     ledgers: dict[int, list[Range]] = {}
     if not blocks:
         return ledgers
     low, high = blocks[0][0] * BLOCK_BYTES, (blocks[-1][1] + 1) * BLOCK_BYTES
     for ledger_id, part in parts:
         runs = [run for run in part.runs[:] if run.batch.buffers is None]
-        # Of many thousands only a few lie near what is damaged.
+        # Of many thousands of runs, only a few are near the damaged blocks.
         if not any(
             start < high and start + run.size_bytes > low
             for run in runs
@@ -368,7 +388,10 @@ def damaged_here(
 def damaged_sealed(
     segment: LogSegment, found: Findings, ledgers: Mapping[int, LedgerInfo]
 ) -> dict[int, list[Range]]:
-    """The same of one that has a footer, of ledgers that live in it. Where nobody knows, all."""
+    """Return the damaged entries of a segment with a footer, for ledgers that live in it.
+
+    If it is not known what is damaged, all entries of the segment are returned.
+    """
     number = segment.number
     if found.extent_known:
         return {
@@ -393,13 +416,13 @@ def _left(
     damaged: Mapping[int, Sequence[Range]],
     newer: Mapping[int, Newer],
 ) -> dict[int, list[Range]]:
-    """What of it lacks. On the maintenance worker."""
+    """Return the damaged entries that this bookie lacks. This runs on the maintenance worker."""
     found: dict[int, list[Range]] = {}
     with Footers(disk) as footers:
         for ledger_id, ranges in damaged.items():
             exact = list(ranges)
             if segment.trailer is not None and not record.index:
-                # What is named may be more than what is damaged.
+                # The record may name more entries than are damaged.
                 runs = footers.extents(record.number, segment.trailer, ledger_id)
                 if runs:
                     exact = extents.damaged_entries(runs, record.blocks)

@@ -1,11 +1,11 @@
-"""What is remembered of a damaged segment: `log/NUMBER.damaged`, a small file beside it.
+"""The record of a damaged segment: `log/NUMBER.damaged`, a small file beside the segment.
 
     crc: <CRC-32C of what follows, eight hexadecimal digits>
     {"format": 1, "segment": N, "found_ms": ..., "blocks": [[first, last], ...], "header": false,
      "index": "", "lost_tables": 0, "extent_known": true, "more": false,
      "ledgers": [[id, first, last, first, last, ...], ...]}
 
-Losing one is harmless: the damage is still there, and is found again.
+Losing a record is harmless, because the next scrub finds the damage again.
 """
 
 from __future__ import annotations
@@ -26,37 +26,42 @@ from quire.storage.segment.segment import LOG_DIRECTORY
 SUFFIX = ".damaged"
 FORMAT = 1
 LEDGERS_MAX = 8_192
-"""Of one segment that are named at a time; the others when these are healed."""
+"""The most ledgers of a segment that a record names. The others follow when these are repaired."""
 RANGES_MAX = 16_384
-"""Of all of these together. A ledger with too many has some joined: what lies between them is
-named, too."""
+"""The most ranges of entries in a record. If a ledger has too many ranges, some are joined, which
+also names the entries between them."""
 RANGES_OF_LEDGER_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDamage:
+    """The damage in one segment, and the entries that this bookie lacks because of it."""
+
     number: int
     found_ms: int
-    """Calendar, when it was noticed first."""
+    """The calendar time at which the damage was first noticed."""
     blocks: tuple[Range, ...] = ()
-    """Numbers of blocks of the file, first and last."""
+    """The first and last number of each range of damaged blocks."""
     header: bool = False
     index: str = ""
-    """What is wrong with the footer; "": nothing."""
+    """The problem with the footer, or ""."""
     lost_tables: int = 0
-    """Groups of which nobody knows what was in them, unless the footer does."""
+    """The number of groups whose run table is lost. Only the footer knows what they contain."""
     extent_known: bool = True
-    """Whether what was lost is known: else every ledger of the segment is named, as a whole."""
+    """Whether it is known which entries are damaged. If not, all entries of the segment's ledgers
+    are named."""
     ledgers: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """Entries of which this bookie has no other copy in this or a newer segment."""
+    """The damaged entries of which this bookie has no other copy in this or a newer segment."""
     more: bool = False
-    """There are more ledgers than are named."""
+    """Whether more ledgers have damaged entries than are named."""
 
     @property
     def entries(self) -> int:
+        """The number of missing entries that are named."""
         return sum(map(count, self.ledgers.values()))
 
     def describe(self) -> str:
+        """Return the damage in words, for messages and reports."""
         parts = []
         if self.blocks:
             blocks = count(self.blocks)
@@ -75,14 +80,14 @@ class SegmentDamage:
             known = "" if self.extent_known else "may be lost and "
             parts.append(f"{whose} {known}{wait} for a copy from another bookie")
         elif not self.header and not (self.lost_tables and self.index):
-            parts.append("nothing that it should hold is missing, it is written anew next")
+            parts.append("no entry is missing, and it is rewritten next")
         else:
-            parts.append("it goes when nothing in it is alive")
+            parts.append("it is removed once nothing in it is alive")
         return ", ".join(parts)
 
 
 def limited(ledgers: Mapping[int, list[Range]]) -> tuple[dict[int, tuple[Range, ...]], bool]:
-    """What is remembered of it, and whether ledgers were left out."""
+    """Return what a record can store of `ledgers`, and whether ledgers were left out."""
     chosen = sorted(ledgers)[:LEDGERS_MAX]
     most = min(RANGES_OF_LEDGER_MAX, max(1, RANGES_MAX // max(1, len(chosen))))
     named = {ledger_id: tuple(widened(ledgers[ledger_id], most)) for ledger_id in chosen}
@@ -113,14 +118,18 @@ def encode_record(damage: SegmentDamage) -> bytes:
 
 
 def decode_record(data: bytes, number: int) -> SegmentDamage:
-    """`FormatError` where it does not check, or is of another segment or a later version."""
+    """Return the damage that is stored in a record.
+
+    Raises:
+        FormatError: The record fails its check, or is for another segment or version.
+    """
     head, _, body = data.rstrip(b"\n").partition(b"\n")
     if head != b"crc: %08x" % crc32c(body):
         raise FormatError("a quarantine record does not match its checksum")
     try:
         found = json.loads(body)
         if (found["format"], found["segment"]) != (FORMAT, number):
-            raise FormatError("a quarantine record of another form or segment")
+            raise FormatError("a quarantine record is of another format or segment")
         return SegmentDamage(
             number,
             int(found["found_ms"]),
@@ -136,12 +145,15 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
             bool(found["more"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a quarantine record that makes no sense: {error}") from None
+        raise FormatError(f"a quarantine record cannot be decoded: {error}") from None
 
 
 def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
-    """Number of each segment that something is remembered of; None where that cannot be read.
-    `OSError`: the directory cannot be listed."""
+    """Yield the number and the damage of each stored record, with None if it cannot be read.
+
+    Raises:
+        OSError: The directory cannot be listed.
+    """
     for name in disk.list(LOG_DIRECTORY):
         if not name.endswith(SUFFIX):
             continue

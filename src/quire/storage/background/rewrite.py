@@ -1,13 +1,17 @@
-"""Copying what lives in some segments into one new file: the part of a compaction off the loop.
+"""Copy the live entries of some segments into one new file: a compaction's work off the event loop.
 
-Steps, each a job of its own, so that others come between: `begin` reads the indexes and lists what
-to copy, sorted by ledger and entry; `copy` writes one group; `finish` writes the footer, syncs, and
-renames the file over the last of the segments. Before that rename nothing has happened but to a
-spare file; behind it the output holds all that lived in any of them, and is durable.
+It has three steps, each a job of its own, so that other jobs can run between them:
 
-Every block that is copied is checked against its checksum, and every frame against the index, as by
-a read. What does not check ends the whole: damage must not get a good checksum. What stands in a
-frame beside the entry and its length is left out: then what a reader gets of a long run are the
+1. `begin` reads the indexes and lists what to copy, sorted by ledger and entry.
+2. `copy` writes one group. It is called again until everything is copied.
+3. `finish` writes the footer, syncs, and renames the file over the last of the segments.
+
+Until that rename, only a spare file has changed. After it, the output has everything that was alive
+in any of the segments, and is durable.
+
+As in a read, every copied block is checked against its checksum, and every frame against the index.
+If a check fails, nothing is replaced, because damaged data must not get a valid checksum. The
+output has only a length before each entry. So the answer to a reader of a long run consists of
 bytes of the file.
 """
 
@@ -56,46 +60,48 @@ from quire.storage.segment.segment import (
 )
 
 GROUP_BYTES = 1024 * 1024
-"""Frames of one group, and of one step; a single larger frame is one by itself."""
+"""The bytes of frames in one group, and in one step. A larger frame has a group of its own."""
 SMALL_BYTES = 4 * BLOCK_BYTES
 BLOCKS_MAX = 4_096
-"""Blocks with short runs that are kept while a compaction runs."""
+"""The most blocks that are kept in memory during a compaction, for short runs."""
 
 
 class BadSegmentError(DamagedError):
-    """A segment that cannot be copied, because something in it does not check."""
+    """A segment cannot be copied, because something in it fails its check."""
 
     def __init__(self, number: int, what: str) -> None:
         super().__init__(
             f"{segment_name(number)} is damaged: {what}",
-            remedy="It is kept as it is; replicate the ledgers in it again",
+            remedy="It is kept as it is. Autorecovery restores what this bookie has lost of it",
         )
         self.number = number
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteSource:
-    """One segment, and the ledgers that live in it, as the event loop knows them."""
+    """A segment, and the ledgers that are alive in it, as the event loop knows them."""
 
     number: int
     trailer: Trailer
     ledger_ids: Sequence[int]
     salvage: Salvage | None = None
-    """The segment is damaged: what is left out."""
+    """How to leave out damaged parts, if the segment is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
+    """The result of copying segments: the new file's footer, and what was copied."""
+
     sealed: Sealed
     groups_at: int
     end: int
     copied_bytes: int
     duplicate_bytes: int
-    """Not copied, because the same entries stand in another of the segments."""
+    """The bytes that were not copied because another source has the same entries."""
 
 
 class _Open:
-    """One source while it is read."""
+    """A source while it is being read."""
 
     __slots__ = ("checksums", "file", "name", "source")
 
@@ -107,7 +113,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _SourceExtent(FrameExtent):
-    """Frames of one ledger that lie back to back in a source."""
+    """Adjacent frames of one ledger in a source."""
 
     origin: _Open
 
@@ -117,10 +123,10 @@ class _SourceExtent(FrameExtent):
 
 
 class Rewrite:
-    """See the module. Used by one thread at a time."""
+    """One compaction's work; see the module's docstring. Only one thread at a time may use it."""
 
     def __init__(self, disk: Disk, directory_id: bytes, sources: Sequence[RewriteSource]) -> None:
-        """`sources` ascend; the output takes the place of the last."""
+        """Prepare to copy `sources`, which ascend. The output replaces the last one."""
         self._disk = disk
         self._directory_id = directory_id
         self._sources = sources
@@ -140,9 +146,11 @@ class Rewrite:
         self._duplicates = 0
 
     def begin(self) -> list[StateRecord]:
-        """List what to copy; the state records of the last segment. `BadSegmentError`, `OSError`.
+        """List what to copy, and return the state records of the last source. Nothing is written.
 
-        Nothing is written."""
+        Raises:
+            BadSegmentError: A source cannot be read or is damaged.
+        """
         header: SegmentHeader | None = None
         records: list[StateRecord] = []
         for source in self._sources:
@@ -159,7 +167,7 @@ class Rewrite:
         return records
 
     def write_header(self, records: Sequence[StateRecord], size_bytes: int) -> None:
-        """Begin the output, with these state records. `OSError`."""
+        """Begin the output, with these state records. `OSError` if it cannot be written."""
         old = self._header
         header = SegmentHeader(
             self._directory_id, old.segment, old.first_group, old.previous, old.live,
@@ -180,9 +188,12 @@ class Rewrite:
         output.first_group, output.end_group = trailer.first_group, trailer.end_group
 
     def copy(self) -> int:
-        """Write and sync one group; how many bytes. 0: all is copied, `finish` comes next.
+        """Write and sync one group, and return its size, or 0 if everything is copied.
 
-        `BadSegmentError`; `OSError`: the output could not be written."""
+        Raises:
+            BadSegmentError: A source is damaged.
+            OSError: The output cannot be written.
+        """
         if self._groups and self._at == len(self._extents):
             return 0
         assert self._file is not None
@@ -195,7 +206,7 @@ class Rewrite:
         group = encoder.finish(GROUP_COMPACTED | GROUP_BARE | (GROUP_LAST if whole else 0))
         self._file.write(group.buffers, output.end)
         self._file.sync()
-        self._file.uncache(output.end, group.header.end - output.end)  # None of it is new.
+        self._file.uncache(output.end, group.header.end - output.end)  # No reader needs it soon.
         batch.file_offset = group.header.payload_offset
         for run in runs:
             self._runs.setdefault(run.ledger_id, []).append(run)
@@ -207,8 +218,12 @@ class Rewrite:
         return written
 
     def finish(self, last_add_confirmed: Mapping[int, int]) -> RewriteResult:
-        """The footer, and the rename; on return the output is durable in its place. `OSError`: the
-        old file has it; `StorageError`: either may have it after a crash."""
+        """Write the footer and rename the output to its final name. It is durable on return.
+
+        Raises:
+            OSError: The old file is unchanged.
+            StorageError: After a crash, there may be the old file or the new one.
+        """
         output, file = self._output, self._file
         assert file is not None
         ledgers = []
@@ -221,14 +236,15 @@ class Rewrite:
         try:
             self._disk.sync_directory(LOG_DIRECTORY)
         except OSError as error:
-            # Not one that passes, whatever it is: the segment is not what it was.
+            # This is never a temporary error, whatever its number is, because the file was replaced
+            # already.
             raise StorageError(
-                f"{output.name} was rewritten, and its directory could not be synced: {error}"
+                f"{output.name} was rewritten, but its directory could not be synced: {error}"
             ) from error
         return RewriteResult(sealed, output.groups_at, output.end, self._copied, self._duplicates)
 
     def close(self) -> None:
-        """Close all files, whatever has happened."""
+        """Close all files, after a success or a failure."""
         for one in self._open:
             with suppress(OSError):
                 one.file.close()
@@ -242,6 +258,7 @@ class Rewrite:
     # -- what to copy -------------------------------------------------------------------------
 
     def _look(self, source: RewriteSource) -> tuple[SegmentHeader, list[StateRecord]]:
+        """Read the header and the index of a source, and list what to copy of it."""
         trailer = source.trailer
         file = self._disk.open(segment_name(source.number))
         one = _Open(source, file, ())
@@ -287,8 +304,8 @@ class Rewrite:
                 self._extents += [_source_extent(one, extent) for extent in extents]
 
     def _without_copies(self) -> Iterator[_SourceExtent]:
-        """The pieces, but for those whose entries others before them have; notes how they lie."""
-        ledger_id: int | None = None  # -1 is one that an earlier version took
+        """Yield the extents whose entries no earlier extent has, and note where they overlap."""
+        ledger_id: int | None = None  # Not -1, which an earlier version accepted.
         low, high, most, before = 0, -1, -1, None
         for extent in self._extents:
             if extent.ledger_id != ledger_id:
@@ -303,7 +320,7 @@ class Rewrite:
                 self._duplicates += extent.size_bytes
                 continue
             if extent.first <= most:
-                self._spans[ledger_id] = 0  # They overlap; the footer finds out how far.
+                self._spans[ledger_id] = 0  # The footer finds out how far they overlap.
             if consecutive:
                 low = low if extent.first <= high + 1 and low <= high else extent.first
                 high = max(high, last)
@@ -314,7 +331,7 @@ class Rewrite:
     # -- copying ------------------------------------------------------------------------------
 
     def _gather(self, batch: LogBatch) -> tuple[list[Run], list[Buffer], int]:
-        """The runs of the next group, checked, with their frames."""
+        """Return the runs of the next group, and their frames, which are checked."""
         runs: list[Run] = []
         buffers: list[Buffer] = []
         size = 0
@@ -334,6 +351,7 @@ class Rewrite:
         return runs, buffers, size
 
     def _frames(self, extent: _SourceExtent) -> memoryview:
+        """Return the frames of an extent, after all checks."""
         one, size = extent.origin, extent.size_bytes
         low = extent.offset - extent.offset % BLOCK_BYTES
         high = -(-(extent.offset + size) // BLOCK_BYTES) * BLOCK_BYTES
@@ -349,12 +367,15 @@ class Rewrite:
         if not frames_are(
             frames, extent.ledger_id, ids, sizes, extent.frame_size, extent.head_bytes
         ):
-            what = f"the frames at {extent.offset} are not what they should"
+            what = f"the frames at {extent.offset} are not the ones that the index names"
             raise BadSegmentError(one.source.number, what)
         return frames
 
     def _block(self, one: _Open, at: int) -> bytes:
-        """Of short runs several lie in one block, and the next ledger's mostly in the same ones."""
+        """Return a block, from memory if possible.
+
+        A block has several short runs, and the next ledger's runs are mostly in the same blocks.
+        """
         key = (one.source.number, at)
         found = self._blocks.get(key)
         if found is None:
@@ -367,7 +388,7 @@ class Rewrite:
 
 
 def _checked(one: _Open, low: int, high: int) -> bytes:
-    """Whole blocks, each checked."""
+    """Read whole blocks, and check each of them."""
     number = one.source.number
     try:
         data = read(one.file, low, high - low)
@@ -377,7 +398,7 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
     block = (low - one.source.trailer.groups_at) // BLOCK_BYTES
     for at in range(0, high - low, BLOCK_BYTES):
         if crc32c(view[at : at + BLOCK_BYTES]) != one.checksums[block + at // BLOCK_BYTES]:
-            raise BadSegmentError(number, f"the block at {low + at} does not check")
+            raise BadSegmentError(number, f"the block at {low + at} does not match its checksum")
     return data
 
 
@@ -416,7 +437,7 @@ def _cut(extent: _SourceExtent) -> Iterator[_SourceExtent]:
 
 
 def _bare(frames: memoryview, extent: _SourceExtent) -> Sequence[Buffer]:
-    """The piece's frames as the output has them."""
+    """Return the frames of an extent in the form that the output has."""
     sizes = () if extent.sizes is None else extent.sizes
     return FrameRun(frames, extent.count, extent.frame_size, sizes, extent.head_bytes).pack()
 
@@ -433,7 +454,7 @@ def _goes_on(run: Run, extent: _SourceExtent) -> bool:
 
 
 def _left_out(extent: _SourceExtent) -> int:
-    """Bytes of each frame that the output does not have."""
+    """Return the number of bytes of each frame that the output leaves out."""
     return extent.head_bytes - BARE_HEAD_BYTES
 
 

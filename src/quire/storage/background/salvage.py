@@ -1,9 +1,9 @@
-"""What of a damaged segment is copied when it is written anew.
+"""Decide what to copy when a damaged segment is rewritten.
 
-Entries in damaged blocks are left out, but only those that newer segments have. Only newer segments
-count, so two damaged segments never excuse each other. It is enough that a newer segment *names* an
-entry: should that copy be damaged too, it is that segment's damage, and never "no such entry". If
-the footer is damaged, the groups say what the segment holds.
+Damaged entries are left out, but only if newer segments have them. Older segments do not count, so
+two damaged segments never rely on each other. It is enough that a newer segment *names* an entry.
+If that copy is damaged too, this is damage of that segment, which is never reported as "no such
+entry". If the footer is damaged, the groups tell what the segment contains.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from quire.storage.segment.segment import LedgerInfo, LogSegment, segment_name
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """Where else a ledger has entries, as the event loop knows it."""
+    """The newer segments in which a ledger has entries, as the event loop knows it."""
 
     sealed: tuple[tuple[int, Trailer], ...]
-    """Segments with footers."""
+    """Newer segments with footers."""
     open: tuple[Range, ...]
-    """Entries that are synced, in segments that have none yet."""
+    """The synced entries in newer segments without footers."""
 
 
 def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: int) -> Newer:
-    """All that the ledger has behind segment `number`."""
+    """Return what the ledger has in segments after `number`."""
     sealed = []
     for other in info.sealed_numbers:
         trailer = segments[other].trailer
@@ -48,14 +48,16 @@ def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: i
     for part in info.open_parts:
         if part.segment.number > number:
             for run in part.runs:
-                if run.batch.buffers is None:  # else a crash may take it back
+                if run.batch.buffers is None:  # Otherwise a crash may lose it.
                     ranges += extents.of_run(run).entries()
     return Newer(tuple(sealed), tuple(merged(ranges)))
 
 
 class Footers:
-    """Rows of ledgers in sealed segments. For one job of the maintenance: it closes what it has
-    opened."""
+    """The rows of ledgers in sealed segments, for one job of the maintenance worker.
+
+    At the end it closes the files that it has opened.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -69,7 +71,7 @@ class Footers:
         self._stack.close()
 
     def rows(self, number: int, trailer: Trailer, ledger_id: int) -> LedgerRows | None:
-        """None where the segment has none of the ledger, or its index does not check."""
+        """Return the ledger's rows, or None if there are none or the index fails its check."""
         if number not in self._open:
             self._open[number] = None
             with suppress(OSError, FormatError):
@@ -91,7 +93,7 @@ class Footers:
         return None
 
     def extents(self, number: int, trailer: Trailer, ledger_id: int) -> list[FrameExtent]:
-        """Its runs, none where they cannot be read."""
+        """Return the ledger's runs in a segment, or nothing if they cannot be read."""
         rows = self.rows(number, trailer, ledger_id)
         return [] if rows is None else list(extents.of_rows(ledger_id, rows))
 
@@ -99,7 +101,7 @@ class Footers:
 def lacking(
     footers: Footers, ledger_id: int, damaged: Sequence[Range], newer: Newer
 ) -> list[Range]:
-    """Those of the damaged entries that no newer segment names."""
+    """Return the damaged entries that no newer segment names."""
     left = without(damaged, newer.open)
     for number, trailer in reversed(newer.sealed):
         if not left:
@@ -113,19 +115,19 @@ def lacking(
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What the event loop hands over."""
+    """The input for rewriting a damaged segment, prepared on the event loop."""
 
     blocks: Sequence[Range]
-    """Damaged: numbers of blocks of the file."""
+    """The ranges of damaged blocks."""
     from_groups: bool
-    """The footer is damaged, the run tables of all groups are not."""
+    """Whether to read the groups because the footer is damaged. All run tables must be valid."""
     newer: Mapping[int, Newer]
-    """Of every ledger that lives in the segment."""
+    """The newer copies of each ledger that is alive in the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromGroups:
-    """What a footer would say, from the groups."""
+    """The contents of a segment's index, read from its groups."""
 
     extents: dict[int, list[FrameExtent]]
     records: list[StateRecord]
@@ -133,7 +135,12 @@ class FromGroups:
 
 
 def read_groups(file: File, trailer: Trailer) -> FromGroups:
-    """`FormatError` where a run table is damaged; `OSError`. Reads all of the segment."""
+    """Read the contents of the index from the groups. This reads the whole segment.
+
+    Raises:
+        FormatError: A run table is damaged.
+        OSError: The file cannot be read.
+    """
     scan = scan_groups(file, trailer.directory_id, trailer.segment, trailer.groups_at)
     found = FromGroups({}, [], array("I"))
     end = trailer.groups_at
@@ -144,15 +151,17 @@ def read_groups(file: File, trailer: Trailer) -> FromGroups:
         found.checksums.extend(group.checksums)
         _add_runs(found, group.header.payload_offset, group.table.runs, group.table.records)
     if end != trailer.footer_at:
-        raise FormatError("its index is damaged, and so is a run table")
+        raise FormatError("its index and a run table are damaged")
     return found
 
 
 def _add_runs(
     found: FromGroups, payload: int, runs: Sequence[RunRow], records: Sequence[StateRecord]
 ) -> None:
-    """In the order in which they were logged: what stands before the deletion of its ledger is
-    void."""
+    """Add runs and records in the order of the log.
+
+    A deletion removes the runs of its ledger that come before it.
+    """
     done = 0
     for record in (*records, None):
         stop = len(runs) if record is None else record.run_index
@@ -161,14 +170,17 @@ def _add_runs(
             found.extents.setdefault(row.ledger_id, []).append(extent)
         done = max(done, stop)
         if record is not None:
-            # As in a footer: where it stood among these runs means nothing elsewhere.
+            # As in a footer, the position among these runs has no meaning outside of the group.
             found.records.append(replace(record, run_index=0))
             if is_original_deletion(record):
                 found.extents.pop(record.ledger_id, None)
 
 
 def is_original_deletion(record: StateRecord) -> bool:
-    """Of a ledger, and not a copy, which voids nothing in its own segment."""
+    """Return whether a record deletes a ledger and is not a copy of such a record.
+
+    A copy removes nothing in its own segment.
+    """
     if record.kind is not RecordKind.DELETED:
         return False
     return Deleted.decode(record.value).before_segment == 0
@@ -177,13 +189,16 @@ def is_original_deletion(record: StateRecord) -> bool:
 def healthy_extents(
     footers: Footers, ledger_id: int, runs: Sequence[FrameExtent], salvage: Salvage
 ) -> list[FrameExtent]:
-    """What is to be copied of the runs of one ledger. `FormatError` where something would be left
-    out that nothing newer has."""
+    """Return the parts of a ledger's runs that should be copied.
+
+    Raises:
+        FormatError: A damaged entry would be left out that no newer segment has.
+    """
     damaged = extents.damaged_entries(runs, salvage.blocks)
     newer = salvage.newer.get(ledger_id)
     left = damaged if newer is None else lacking(footers, ledger_id, damaged, newer)
     if left:
         raise FormatError(
-            f"entry {left[0][0]} of ledger {ledger_id} is damaged, and nothing newer has it"
+            f"entry {left[0][0]} of ledger {ledger_id} is damaged, and no newer segment has it"
         )
     return [part for run in runs for part in extents.healthy(run, salvage.blocks)]

@@ -1,13 +1,15 @@
-"""Checking all of one segment, step by step: what a scrub reads, and what it concludes. Reads only.
+"""Check everything in one segment, step by step. This reads and changes nothing.
 
-- The header of the segment, and every part of its footer, against their checksums.
-- Every block between them against its checksum: as the footer has it, as the log knows it where
-  there is no footer yet, or as the group's own table has it where the footer is damaged.
-- The header and the run table of every group; the frames of every run: length, ledger, entry.
-- Every run that the footer names against the run tables.
+- The header of the segment, and every part of its footer, are checked against their checksums.
+- Every block between them is checked against its checksum in the footer. If there is no footer yet,
+  the checksum is the one that the log has in memory. If the footer is damaged, it is the one in the
+  group's own table.
+- The header and the run table of every group are checked, and the length, ledger id and entry id of
+  every frame.
+- Every run in the footer is compared with the run tables.
 
-A block that cannot be read is damaged. What this means for entries is said by the runs: those of
-the footer, else those of the groups. Where neither is whole, nobody knows.
+A block that cannot be read counts as damaged. The runs in the footer, or else those in the groups,
+tell which entries are affected. If both are damaged, this is unknown.
 """
 
 from __future__ import annotations
@@ -47,48 +49,56 @@ from quire.storage.segment.footer import read
 from quire.storage.segment.frames import frame_ids, frames_are
 
 BLOCK_RANGES_MAX = 1_024
-"""Of one segment. Where there are more, good blocks between them count as damaged, too."""
+"""The most ranges of damaged blocks of one segment. If there are more, healthy blocks between them
+count as damaged too."""
 INDEX_ROWS = 10_000
-"""Of a footer, compared with the groups in one step."""
+"""The rows of a footer that are compared with the groups in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubTarget:
-    """What is known of a segment that is to be checked."""
+    """The facts that a scrub needs about the segment that it checks."""
 
     number: int
     groups_at: int
     end: int
-    """Behind the last group that is synced."""
+    """The end of the last synced group."""
     trailer: Trailer | None
-    """Of its footer; None: it has none yet."""
+    """The trailer of the footer, or None if there is no footer yet."""
     checksums: Sequence[int]
-    """Of its blocks, where it has no footer."""
+    """The checksums of the blocks, if there is no footer."""
 
 
 @dataclass(slots=True)
 class Findings:
+    """The result of a scrub of one segment."""
+
     blocks: list[Range] = field(default_factory=list)
-    """Numbers of damaged blocks, counted from the start of the file."""
+    """The ranges of damaged blocks, counted from the start of the file."""
     header: bool = False
-    """The header of the segment is damaged."""
+    """Whether the segment's header is damaged."""
     index: str = ""
-    """Which part of the footer is damaged, or does not fit the groups."""
+    """The part of the footer that is damaged or contradicts the groups, or ""."""
     lost_tables: int = 0
-    """Groups whose run table is damaged: at least so many."""
+    """The number of groups whose run table is damaged. There may be more."""
     extent_known: bool = True
-    """Whether `ledgers` is all that is damaged: the footer, or all run tables, are whole."""
+    """Whether `ledgers` is complete. That needs a valid footer, or valid run tables of all
+    groups."""
     ledgers: dict[int, list[Range]] = field(default_factory=dict)
-    """Entries without a good copy in this segment. Only of a segment with a footer."""
+    """The entries without a good copy in this segment. It is filled only for a segment with a
+    footer."""
 
     @property
     def clean(self) -> bool:
+        """Whether the scrub has found no damage."""
         return not self.blocks and not self.header and not self.index
 
 
 class SegmentScrub:
-    """Used by one thread at a time. Every call of `step` reads a group, or a part of another kind;
-    `found` is there when it returns 0."""
+    """The scrub of one segment. Only one thread at a time may use it.
+
+    Each call of `step` reads a group or another part. When it returns 0, `found` is complete.
+    """
 
     def __init__(self, file: File, directory_id: bytes, target: ScrubTarget) -> None:
         self._file = file
@@ -97,7 +107,7 @@ class SegmentScrub:
         self._expected: Sequence[int] | None = target.checksums
         self._bad: set[int] = set()
         self._holes: list[Range] = []
-        """Bytes, first and last, of groups whose tables are not known."""
+        """The first and last byte of each range whose run table is unknown."""
         self._summary: Summary | None = None
         self._rows: dict[int, LedgerRows] = {}
         self._starts = array("Q")
@@ -105,13 +115,16 @@ class SegmentScrub:
         self._ledgers = array("q")
         self._firsts = array("q")
         self._hurt: dict[int, list[Range]] = {}
-        """Entries in damaged blocks, by what run tables say."""
+        """The entries in damaged blocks, according to the run tables."""
         self.found = Findings()
         self._steps = self._run()
 
     def step(self) -> int:
-        """How many bytes were read; 0: all is checked. `StorageError`: the segment is of a later
-        version."""
+        """Check the next part, and return the number of bytes read, or 0 at the end.
+
+        Raises:
+            StorageError: The segment was written by a later version.
+        """
         return next(self._steps, 0)
 
     def _run(self) -> Iterator[int]:
@@ -123,14 +136,14 @@ class SegmentScrub:
             yield from self._index()
         self._conclude()
 
-    # -- what stands around the groups --------------------------------------------------------
+    # -- header and footer --------------------------------------------------------------------
 
     def _head(self) -> int:
         size = self._target.groups_at
         self._uncache(0, size)
         try:
             header = read_segment_header(self._file, self._directory_id, self._target.number)
-            # Its checksum leaves the padding out.
+            # The checksum of the header does not cover its padding.
             whole = header is not None and read(self._file, 0, size) == encode_segment_header(
                 header
             )
@@ -140,6 +153,7 @@ class SegmentScrub:
         return size
 
     def _footer(self, trailer: Trailer) -> int:
+        """Check the footer, and return its size."""
         self._expected = None
         self._uncache(trailer.footer_at, trailer.file_bytes)
         try:
@@ -168,7 +182,7 @@ class SegmentScrub:
         return trailer.file_bytes - trailer.footer_at
 
     def _part(self, offset: int, size: int) -> bytes:
-        """Of the footer; where it cannot be read, what does not check."""
+        """Return a part of the footer, or b"", which fails every check, if it cannot be read."""
         try:
             return read(self._file, offset, size)
         except OSError:
@@ -190,12 +204,14 @@ class SegmentScrub:
     # -- groups -------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[int]:
+        """Check all groups, and yield the number of bytes after each step."""
         at, end = self._target.groups_at, self._target.end
         while at < end:
             header = self._header_at(at)
             if header is None or header.end > end:
                 low, at = at, at + BLOCK_BYTES
-                # Block by block, each a step: a disk that fails may take its time for every one.
+                # Each block is a step of its own, because a failing disk may need a long time for
+                # each.
                 while at < end and self._header_at(at) is None:
                     at += BLOCK_BYTES
                     yield BLOCK_BYTES
@@ -253,7 +269,7 @@ class SegmentScrub:
             if hurt and self._is_hurt(row, start, hurt):
                 continue
             at = start - header.offset
-            if row.count == 1:  # of thousands in a group
+            if row.count == 1:  # A group may have thousands of these.
                 ids = size - 4, row.ledger_id, row.first
                 right = size >= known.size and known.unpack_from(data, at) == ids
             else:
@@ -269,7 +285,7 @@ class SegmentScrub:
                 self._hurt.setdefault(row.ledger_id, []).extend(extent.entries())
 
     def _is_hurt(self, row: RunRow, start: int, hurt: Sequence[Range]) -> bool:
-        """Whether the run lies in any of these blocks; notes its entries that do."""
+        """Return whether the run touches any of these blocks, and note its entries that do."""
         extent = extents.of_table_row(row, start)
         if not touches(hurt, *extent.blocks):
             return False
@@ -278,14 +294,14 @@ class SegmentScrub:
         return True
 
     def _expected_at(self, low: int, high: int) -> Sequence[int] | None:
-        """The checksums that the blocks should have; fewer: the others are not known."""
+        """Return the expected checksums of the blocks. Those at the end are missing if unknown."""
         if self._expected is None:
             return None
         base = self._target.groups_at
         return self._expected[(low - base) // BLOCK_BYTES : (high - base) // BLOCK_BYTES]
 
     def _blocks(self, low: int, data: bytes, expected: Sequence[int] | None) -> None:
-        """Compare. Where nobody knows what a block should be, it is damaged."""
+        """Compare blocks with their checksums. A block without a known checksum is damaged."""
         number = low // BLOCK_BYTES
         found = block_checksums((data,))
         if expected is None or len(expected) < len(found):
@@ -297,7 +313,10 @@ class SegmentScrub:
             )
 
     def _read(self, low: int, high: int) -> bytes:
-        """Whole blocks. What cannot be read is damaged, and zeros stand for it."""
+        """Read whole blocks.
+
+        Blocks that cannot be read are noted as damaged, and zeros are returned for them.
+        """
         self._uncache(low, high)
         try:
             data = read(self._file, low, high - low)
@@ -308,7 +327,10 @@ class SegmentScrub:
         return data.ljust(high - low, b"\0")
 
     def _uncache(self, low: int, high: int) -> None:
-        """The disk is to be checked, not memory. The newest entries are left to their readers."""
+        """Make sure that the disk is read and not memory.
+
+        A segment without a footer is left in the cache for its readers.
+        """
         if self._target.trailer is not None:
             self._file.uncache(low, high - low)
 
@@ -322,7 +344,7 @@ class SegmentScrub:
     # -- the index against the groups -----------------------------------------------------------
 
     def _index(self) -> Iterator[int]:
-        """Nothing is read any more, but there may be many rows."""
+        """Compare the rows of the footer with the groups. No disk is read, but it takes time."""
         holes = merged(self._holes)
         done = 0
         for ledger_id, rows in self._rows.items():
@@ -338,7 +360,7 @@ class SegmentScrub:
                 yield 1
 
     def _doubtful(self, ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
-        """All runs but those that stand in the groups just so: nearly all do."""
+        """Yield the runs that are not in the groups exactly like this. There are usually few."""
         starts, ends = self._starts, self._ends
         for row in range(len(rows.firsts)):
             start, size = rows.offsets[row], rows.frame_sizes[row] * rows.counts[row]
@@ -353,11 +375,10 @@ class SegmentScrub:
                 yield extents.of_row(ledger_id, rows, row)
 
     def _stands(self, extent: FrameExtent, holes: Sequence[Range]) -> bool:
-        """Whether groups have just these entries there, in one run or in several behind each
-        other."""
+        """Return whether groups have exactly these entries there, in adjacent runs."""
         at, end = extent.offset, extent.offset + extent.size_bytes
         if touches(holes, at, end - 1):
-            return True  # nobody knows
+            return True  # A run table is lost, so this cannot be checked.
         place = bisect_left(self._starts, at)
         entry_id = extent.first
         while at < end:

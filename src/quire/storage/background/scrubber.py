@@ -1,8 +1,9 @@
-"""The scrub in the background: which segment is next, and at what pace.
+"""Run the scrub in the background: decide which segment is next, and at what pace.
 
-A round checks every segment once, the oldest first, and begins `scrub_interval_s` after the one
-before began. Segments in which a read or a compaction has met damage come first. Where a round is
-stands in `current/SCRUB`; without it a round begins anew.
+`scrub` has the checks of one segment, and this module has the schedule. A round checks every
+segment once, the oldest first. It begins `scrub_interval_s` after the previous round has begun.
+Segments in which a read or a compaction has found damage come first. The progress of the round is
+stored in `current/SCRUB`. Without that file, the round begins again.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
 FIRST_DELAY_S = 600.0
-"""After a start, for what that has to do; less where rounds are more frequent."""
+"""Seconds to wait after a start, which has other work to do. Rounds that are more frequent begin
+earlier."""
 SAVE_INTERVAL_S = 60.0
-"""Between two notes of where a round is."""
+"""Seconds between two writes of the progress."""
 SUSPECT_AGAIN_S = 60.0
-"""A segment in which reads meet damage again and again is looked at so often."""
+"""Seconds before a segment is checked again if reads find damage in it again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
+    """The progress of a round."""
+
     began_ms: int
-    """Calendar."""
+    """The calendar time at which the round has begun."""
     upcoming: int
-    """The next segment; -1: it is over."""
+    """The number of the next segment, or -1 if the round is over."""
 
     def encode(self) -> bytes:
         return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()
@@ -51,6 +55,8 @@ class Round:
 
 
 class Scrubber(PacedJob):
+    """The scrubber of one store."""
+
     def __init__(self, context: JobContext, quarantine: Quarantine) -> None:
         super().__init__(context)
         self._quarantine = quarantine
@@ -63,42 +69,43 @@ class Scrubber(PacedJob):
         self._round = Round(0, -1)
         self._suspects: dict[int, None] = {}
         self._looked_s: dict[int, float] = {}
-        """When a suspected segment was last looked at."""
+        """When each suspected segment was last checked."""
         self._at_work: LogSegment | None = None
         self._is_suspect = False
         self.bytes_read = 0
         self.segments = 0
-        """Checked since the start."""
+        """The number of segments checked since the start."""
         self.rounds = 0
-        """That came to their end since the start."""
+        """The number of rounds completed since the start."""
         quarantine.suspect = self.suspect
 
     @property
     def upcoming(self) -> int:
-        """The next segment of the round; -1: no round is under way."""
+        """The number of the next segment, or -1 if there is no round."""
         return self._round.upcoming
 
     def load(self) -> None:
-        """Where the round is. Blocks."""
+        """Load the progress of the round. This blocks."""
         try:
             found = Round.decode(read_small_file(self._disk, SCRUB_NAME) or b"")
         except (OSError, StorageError):
-            return  # It rotted: no reason not to serve what did not.
+            return  # The file is damaged, which is no reason not to serve the rest.
         if found is not None:
             self._round = found
 
     def suspect(self, number: int) -> None:
-        """Something was damaged there: look at all of it, soon."""
+        """Check this whole segment soon, because something in it was damaged."""
         self._suspects[number] = None
 
     def tick(self) -> None:
-        """Every few seconds: begin what is due, if nothing is under way."""
+        """Begin what is due, if nothing is running. This is called every few seconds."""
         if self._at_work is None and not self.closed:
             self._next()
 
     # -- what is next ---------------------------------------------------------------------------
 
     def _next(self) -> None:
+        """Begin to check the next segment that is due."""
         now_s = self._monotonic()
         for number in list(self._suspects):
             last_s = self._looked_s.get(number)
@@ -112,7 +119,7 @@ class Scrubber(PacedJob):
         if self._monotonic() < self._begin_s or not self._interval_s:
             return
         if self._round.upcoming < 0:
-            # A calendar that was put back must not stop it.
+            # If the calendar was set back, begin a round anyway.
             since_s = (self._now_ms() - self._round.began_ms) / 1000
             if 0 <= since_s < self._interval_s:
                 return
@@ -134,7 +141,7 @@ class Scrubber(PacedJob):
             self._passed(segment)
             return
         if segment.in_flight and segment.end == segment.groups_at:
-            self._passed(segment)  # The log has not begun it yet.
+            self._passed(segment)  # The log has not begun this segment yet.
             return
         target = target_of(segment)
         try:
@@ -142,12 +149,12 @@ class Scrubber(PacedJob):
         except OSError as error:
             if may_pass(error):
                 self._looked_s[segment.number] = self._monotonic()
-                self.suspect(segment.number)  # again later
+                self.suspect(segment.number)  # Try again later.
                 self._passed(segment)
                 return
-            # Nothing of it can be read: as damaged as can be.
+            # Nothing of the segment can be read, so everything counts as damaged.
             everything = [(0, max(0, target.end // BLOCK_BYTES - 1))]
-            found = Findings(everything, True, "it cannot be opened", 1, extent_known=False)
+            found = Findings(everything, True, "the file cannot be opened", 1, extent_known=False)
             self._conclude(segment, target, found)
             return
         self._step(segment, target, SegmentScrub(file, self._directory_id, target))
@@ -174,7 +181,7 @@ class Scrubber(PacedJob):
             return
         self._files.give_back(segment)
         if size is None:
-            # A later version wrote it: not for us to judge. Anything else was reported.
+            # A later version wrote the segment, so it cannot be judged. Other errors were reported.
             self._passed(segment)
         elif not self.closed:
             self._conclude(segment, target, scrub.found)
@@ -182,9 +189,9 @@ class Scrubber(PacedJob):
     def _conclude(self, segment: LogSegment, target: ScrubTarget, found: Findings) -> None:
         number = segment.number
         if self._catalogue.segments.get(number) is not segment:
-            pass  # It is gone, or another file has taken its place.
+            pass  # The segment is gone, or another file has replaced it.
         elif (segment.trailer is None) != (target.trailer is None) and not found.clean:
-            # It was sealed meanwhile: what its footer names counts.
+            # It was sealed in the meantime, so check it again with its footer.
             self._looked_s.pop(number, None)
             self.suspect(number)
         else:
@@ -218,14 +225,15 @@ class Scrubber(PacedJob):
         self._look_at(error)
 
     def cancel(self) -> None:
+        """Begin nothing new, and release the file that a waiting scrub has open."""
         if self._timer is not None and self._at_work is not None:
-            self._files.give_back(self._at_work)  # A job that is queued does at its end.
+            self._files.give_back(self._at_work)  # A queued job does this at its end.
             self._at_work = None
         super().cancel()
 
 
 def target_of(segment: LogSegment) -> ScrubTarget:
-    """What is synced of it now."""
+    """Return what is synced of the segment now, as the target of a scrub."""
     checksums = segment.checksums[:] if segment.trailer is None else ()
     end = segment.end if segment.trailer is None else segment.trailer.footer_at
     return ScrubTarget(segment.number, segment.groups_at, end, segment.trailer, checksums)

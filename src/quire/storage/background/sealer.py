@@ -1,5 +1,7 @@
-"""Turns closed segments into sealed ones: the footer is written off the event loop, and then takes
-the place of the index in memory."""
+"""Seal closed segments: write their footers and drop their indexes from memory.
+
+The footers are written off the event loop.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +23,38 @@ from quire.storage.segment.segment import (
 )
 
 LEDGERS_PER_SLICE = 500
-"""The number of ledgers taken over in one event-loop iteration, which takes about a millisecond. A
-segment may have entries of tens of thousands, and adds must not wait for all of them."""
+"""The number of ledgers to hand over in one event-loop iteration, which takes about a millisecond.
+A segment may have entries of tens of thousands, and adds must not wait for all of them."""
 NO_SEGMENT_BEFORE = 1
-"""The number of the first segment: a deletion up to here deletes nothing."""
+"""The number of the first segment. A deletion record with this value deletes nothing."""
 
 
 class Sealer(BackgroundJob):
+    """Seals the closed segments of one store."""
+
     def __init__(self, context: JobContext, sealed: Callable[[], None]) -> None:
-        """`sealed` is called after each seal."""
+        """Create a sealer that calls `sealed` after each seal."""
         super().__init__(context)
         self._sealed = sealed
         self._postponed: list[LogSegment] = []
-        """For lack of space."""
+        """Segments that could not be sealed for lack of space."""
         self.closed = False
         self._under_way: set[int] = set()
-        """Closed segments that wait for their footer, by their numbers."""
+        """The numbers of closed segments that are being sealed."""
         self.error: str | None = None
-        """Why the last seal failed. A segment that is not sealed stays readable."""
+        """Why the last seal failed, or None. A segment that is not sealed can still be read."""
 
     @property
     def waiting(self) -> int:
-        """How many segments wait for their footer, and have room for it."""
+        """The number of segments that are being sealed, not counting those that wait for space."""
         return len(self._under_way)
 
     def seal(self, segment: LogSegment) -> None:
-        """All groups of the segment are synced, and it takes no more. Where groups of it were lost
-        nothing is written over what may be left of them, as long as they are missed."""
+        """Begin to seal a segment that takes no more groups. All its groups must be synced.
+
+        A segment that lost groups is not sealed until the loss is repaired. Otherwise the footer
+        could overwrite what is left of these groups.
+        """
         if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
             return
         if segment.state is not SegmentState.CLOSED or segment.number in self._under_way:
@@ -59,13 +66,13 @@ class Sealer(BackgroundJob):
         self._jobs.run(partial(write_footer, job), partial(self._on_written, job))
 
     def seal_repaired(self) -> None:
-        """What these have lost is not missed any more, and that is durable."""
+        """Seal the segments whose losses are repaired. The record of the repair is durable."""
         for segment in list(self._catalogue.segments.values()):
             if segment.lost_groups and segment.state is SegmentState.CLOSED:
                 self.seal(segment)
 
     def retry(self) -> None:
-        """There may be space again."""
+        """Seal the segments that had to wait for space."""
         postponed, self._postponed = self._postponed, []
         for segment in postponed:
             self.seal(segment)
@@ -86,7 +93,10 @@ class Sealer(BackgroundJob):
         self._take_over(segment, sealed.ledgers, 0)
 
     def _take_over(self, segment: LogSegment, ledgers: Summary, at: int) -> None:
-        """A ledger is found through its part before its turn, and through the footer behind it."""
+        """Hand some ledgers over from the index in memory to the footer.
+
+        Reads find a ledger through its part in memory before this, and through the footer after it.
+        """
         infos, parts, number = self._catalogue.ledgers, segment.parts, segment.number
         turn = slice(at, at + LEDGERS_PER_SLICE)
         for ledger_id, first, last, size_bytes in zip(
@@ -95,7 +105,7 @@ class Sealer(BackgroundJob):
             ledgers.lasts[turn],
             ledgers.size_bytes[turn],
         ):
-            # A ledger that was dropped meanwhile is in the footer, but not here any more.
+            # A ledger that was dropped in the meantime is in the footer but no longer in the index.
             part = parts.pop(ledger_id, None)
             if part is None:
                 continue
@@ -104,13 +114,14 @@ class Sealer(BackgroundJob):
             info.add_sealed(number, first, last, size_bytes)
         at += LEDGERS_PER_SLICE
         if self.closed:
-            return  # The footer is there: the next start finds it.
+            return  # The footer is written, so the next start finds it.
         if at < len(ledgers.ledger_ids):
             self._schedule(0, partial(self._take_over, segment, ledgers, at))
         else:
             self._on_taken_over(segment)
 
     def _on_taken_over(self, segment: LogSegment) -> None:
+        """Drop the segment's index from memory, after all ledgers were handed over."""
         self._under_way.discard(segment.number)
         infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():
@@ -129,10 +140,13 @@ class Sealer(BackgroundJob):
 
 
 def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
-    """Of ledgers that were dropped when the segment took no more, so that no record of it tells of
-    them. Should its index be lost, a start finds their runs in its groups: with these it speaks of
-    them, and the records of their deletion are kept. They say nothing else: whether that deletion
-    is durable yet is not known here."""
+    """Yield records that keep the segment's dropped ledgers known after a loss of its index.
+
+    These ledgers have runs in the segment but no records. If the index is lost, a start finds the
+    runs in the groups. Because of these records it also knows that the segment mentions the
+    ledgers, so it keeps the records of their deletion. The records yielded here delete nothing
+    themselves, because that deletion may not be durable yet.
+    """
     known = {record.ledger_id for record in segment.records}
     value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()
     for ledger_id in sorted(segment.forgotten - known):
@@ -142,8 +156,11 @@ def mentions_of(segment: LogSegment) -> Iterator[StateRecord]:
 def _described(
     parts: list[tuple[int, LedgerPart]], ledgers: Mapping[int, LedgerInfo]
 ) -> Iterator[tuple[int, LedgerPart, int]]:
-    """What a footer says of each ledger, put together on the maintenance thread: the parts do not
-    change any more, and any LAC that was once known is a lower bound."""
+    """Yield what the footer says about each ledger.
+
+    This runs on the maintenance thread. The parts do not change any more, and any LAC that was
+    known at some time is a valid lower bound.
+    """
     parts.sort()
     for ledger_id, part in parts:
         info = ledgers.get(ledger_id)

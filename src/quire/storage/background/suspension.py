@@ -1,10 +1,11 @@
-"""Compaction that an operator has suspended, until it is resumed or the bookie is started again;
-and the note of it in the data directory, `log/SUSPENDED`, for who looks at a bookie's space from
-outside:
+"""Suspend compaction until an operator resumes it or the bookie is restarted.
+
+A note in the data directory, `log/SUSPENDED`, tells tools that read the directory about the
+suspension:
 
     {"minor": true, "major": false, "by": "...", "since_ms": 1700000000000}
 
-The note decides nothing: a start removes it.
+The note has no effect on the bookie, and a start removes it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from quire.storage.segment.segment import LOG_DIRECTORY
 
 NOTE_NAME = f"{LOG_DIRECTORY}/SUSPENDED"
 BY_MAX = 200
-"""Characters of a name."""
+"""The most characters of the operator's name that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
+    """The kinds of compaction that are suspended, by whom, and since when."""
+
     minor: bool
     major: bool
     by: str
     since_ms: int
-    """Calendar."""
+    """The calendar time of the suspension."""
 
     def describe(self) -> str:
+        """Return the suspension in words, for messages and reports."""
         which = "compaction" if self.minor and self.major else self._kind + " compaction"
         since = datetime.fromtimestamp(self.since_ms // 1000, UTC)
         return f"{which} is suspended by {self.by} since {since:%Y-%m-%dT%H:%M:%SZ}"
@@ -41,14 +45,21 @@ class Suspension:
         return "minor" if self.minor else "major"
 
     def stops(self, *, minor: bool) -> bool:
-        """Whether a segment is left alone that a minor compaction would take, or only a major."""
+        """Return whether this suspension keeps a segment from being compacted.
+
+        `minor` tells whether a minor compaction would take the segment. Otherwise only a major one
+        would.
+        """
         return self.major and (self.minor or not minor)
 
 
 def suspended(
     before: Suspension | None, *, minor: bool, major: bool, by: str, now_ms: int
 ) -> Suspension | None:
-    """With these kinds suspended, too. What is so already keeps its name and time."""
+    """Return the suspension with these kinds added.
+
+    An existing suspension keeps its name and time.
+    """
     if not minor and not major:
         return before
     if before is None:
@@ -57,7 +68,7 @@ def suspended(
 
 
 def resumed(before: Suspension | None, *, minor: bool, major: bool) -> Suspension | None:
-    """Without these kinds."""
+    """Return the suspension without these kinds, or None if nothing is left."""
     if before is None:
         return None
     left = Suspension(
@@ -67,7 +78,7 @@ def resumed(before: Suspension | None, *, minor: bool, major: bool) -> Suspensio
 
 
 def write_note(disk: Disk, found: Suspension | None) -> None:
-    """Durable on return. `OSError`."""
+    """Write or remove the note. The change is durable on return. `OSError` if that fails."""
     if found is None:
         remove_small_file(disk, NOTE_NAME)
     else:
@@ -75,7 +86,10 @@ def write_note(disk: Disk, found: Suspension | None) -> None:
 
 
 def read_note(disk: Disk) -> Suspension | None:
-    """None: there is none, or it makes no sense. `OSError`."""
+    """Return the suspension in the note, or None if there is none or it cannot be understood.
+
+    `OSError` if the file cannot be read.
+    """
     try:
         data = read_small_file(disk, NOTE_NAME)
         return None if data is None else Suspension(**json.loads(data))

@@ -1,4 +1,5 @@
 """Reports about a data directory that need no running bookie.
 
-Only `erase` and `rebuild` change files. Imports all of storage but the store and the directories.
+Only `erase` and `rebuild` change files. This folder may import all of storage except `store` and
+`directories`.
 """

@@ -1,12 +1,13 @@
-"""Whether a data directory holds together: what `quire bookie disk check` finds. Reads only.
+"""Check a whole data directory, for `quire bookie disk check`. This reads and changes nothing.
 
-- What a start would find: segments and groups that are missing, damage in what is not sealed.
-- All of every segment, as a scrub reads it (`scrub`).
-- The groups of every sealed segment against its index: entries that no index names are not found by
-  reads, although they are there.
+- Everything that a start would find is reported: missing segments and groups, and damage in
+  segments that are not sealed.
+- Every segment is checked completely, as a scrub does it (`scrub`).
+- The groups of every sealed segment are compared with its index. Reads do not find entries that are
+  in the groups but not in the index.
 
-Beside a bookie that runs, what is found in a log that goes on is looked at a second time: it may
-have gone on between two steps of the look.
+While a bookie runs, a problem in a segment that is not sealed is checked a second time. The log may
+have grown between two steps of the check.
 """
 
 from __future__ import annotations
@@ -29,40 +30,46 @@ from quire.storage.segment.ledger_ids import LedgerIdSet
 from quire.storage.segment.segment import SegmentState
 
 Progress = Callable[[int], None]
-"""Called with the bytes that were read since the last call."""
+"""Called with the number of bytes that were read since the last call."""
 NAMED_MAX = 8
-"""Ledgers, and ranges of one kind, that are told of a segment."""
+"""The most ledgers, and ranges of one kind, that are named for a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """One segment."""
+    """The result of checking one segment."""
 
     number: int
     state: str
-    """sealed, open, or gone: it was removed or replaced while it was looked at."""
+    """The state: sealed, open, or gone. A segment is gone if it was removed or replaced during the
+    check."""
     size_bytes: int
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is to check, and what a start would say."""
+    """The segments to check, and the problems that a start would report."""
 
     segments: dict[int, ScrubTarget | None]
-    """Ascending. What is known of those that are not sealed."""
+    """The segments, ascending, with what is known of those that are not sealed."""
     ledgers: LedgerIdSet
     size_bytes: int
     problems: tuple[str, ...]
     torn_group: int | None
-    """The last group is not whole: it is being written, or was when the bookie ended. No damage:
-    nobody was told that it is stored."""
+    """The last group, if it is incomplete. It is being written, or the bookie ended while it was.
+    This is no damage, because it was never acknowledged."""
     position: LogPosition
     """The end of the log."""
 
 
 def survey(disk: Disk) -> Survey:
-    """`StorageError` where it is no directory of ours; `OSError`."""
+    """Read the log as a start does.
+
+    Raises:
+        StorageError: The directory is not a bookie's data directory.
+        OSError: The disk fails.
+    """
     return with_log(disk, lambda recovered, _: _survey(recovered))
 
 
@@ -84,7 +91,12 @@ def _survey(recovered: RecoveredLog) -> Survey:
 
 
 def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[CheckedSegment]:
-    """Each segment, oldest first. `StorageError` where a later version wrote one; `OSError`."""
+    """Check each segment, oldest first.
+
+    Raises:
+        StorageError: A later version wrote a segment.
+        OSError: The disk fails.
+    """
     for number, target in found.segments.items():
         checked = _check(disk, found, number, target, progress)
         if checked.problems and checked.state == "open":
@@ -93,7 +105,7 @@ def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Ch
                 target = found_again.segments[number]
                 checked = _check(disk, found_again, number, target, lambda _: None)
             elif missing_problem(number) not in found_again.problems:
-                checked = CheckedSegment(number, "gone", 0)  # sealed meanwhile, and collected
+                checked = CheckedSegment(number, "gone", 0)  # It was sealed and removed.
         yield checked
 
 
@@ -106,7 +118,7 @@ def _check(
             if trailer is not None:
                 target = ScrubTarget(number, trailer.groups_at, trailer.footer_at, trailer, ())
             if target is None:
-                return CheckedSegment(number, "gone", 0)  # replaced by one that is being sealed
+                return CheckedSegment(number, "gone", 0)  # A segment being sealed replaced it.
             scrub = segment.scrub(target)
             while size := scrub.step():
                 progress(size)
@@ -114,7 +126,9 @@ def _check(
             if trailer is not None and not problems:
                 problems += _not_indexed(disk, segment, found.ledgers)
             if trailer is None and segment.has_remains(target.end):
-                problems.append("its index is missing or damaged; the groups are its truth")
+                problems.append(
+                    "its index is missing or damaged; the next start rebuilds it from the groups"
+                )
             state = "open" if trailer is None else "sealed"
             return CheckedSegment(number, state, segment.description.file_bytes, tuple(problems))
     except FileNotFoundError:
@@ -122,26 +136,28 @@ def _check(
 
 
 def _sentences(found: Findings) -> Iterator[str]:
+    """Yield the findings of a scrub in words."""
     if found.header:
         yield "its header does not match its checksum"
     if found.index:
         yield f"its index is damaged: {found.index}"
     if found.lost_tables:
-        yield f"{counted(found.lost_tables, 'group')} without a table that checks"
+        yield f"the tables of {counted(found.lost_tables, 'group')} are damaged"
     for first, last in found.blocks[:NAMED_MAX]:
         end = (last + 1) * BLOCK_BYTES - 1
         yield f"bytes {first * BLOCK_BYTES} to {end} do not match their checksums"
     if len(found.blocks) > NAMED_MAX:
-        yield f"... and {counted(len(found.blocks) - NAMED_MAX, 'stretch')} more"
+        yield f"... and {counted(len(found.blocks) - NAMED_MAX, 'more range')}"
     for ledger_id, spans in sorted(found.ledgers.items())[:NAMED_MAX]:
-        yield f"ledger {ledger_id}: no good copy in it of {words_of(spans)}"
+        yield f"ledger {ledger_id}: the segment has no good copy of {words_of(spans)}"
     if len(found.ledgers) > NAMED_MAX:
-        yield f"... and {counted(len(found.ledgers) - NAMED_MAX, 'ledger')} more"
+        yield f"... and {counted(len(found.ledgers) - NAMED_MAX, 'more ledger')}"
     if not found.extent_known:
-        yield "what else is damaged in it is not known"
+        yield "what else is damaged in it is unknown"
 
 
 def words_of(spans: Sequence[Range]) -> str:
+    """Return ranges of entries in words, shortened if there are many."""
     some = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
     more = ", ..." if len(some) > NAMED_MAX else ""
     return f"entries {', '.join(some[:NAMED_MAX])}{more}"
@@ -151,7 +167,10 @@ def words_of(spans: Sequence[Range]) -> str:
 
 
 def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterator[str]:
-    """Of a segment that is whole. Runs of ledgers that were deleted since are rightly not there."""
+    """Yield the entries in the groups of an undamaged segment that its index does not name.
+
+    Entries of ledgers that were deleted are rightly not in the index.
+    """
     number = segment.description.number
     told = 0
     for ledger_id, held in sorted(runs_of_groups(segment.groups()).items()):
@@ -160,7 +179,7 @@ def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterat
         try:
             named = [span for one in segment.rows(ledger_id) for span in one.entries()]
         except FormatError:
-            continue  # told before
+            continue  # This was reported already.
         here = merged(span for one in held for span in one.entries())
         lacking = without(here, merged(named))
         if lacking and not _was_deleted(disk, ledger_id, number):
@@ -168,11 +187,11 @@ def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIdSet) -> Iterat
             if told <= NAMED_MAX:
                 yield f"its index does not name {words_of(lacking)} of ledger {ledger_id}"
     if told > NAMED_MAX:
-        yield f"... nor entries of {counted(told - NAMED_MAX, 'ledger')} more"
+        yield f"... nor entries of {counted(told - NAMED_MAX, 'more ledger')}"
 
 
 def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent]]:
-    """By ledger."""
+    """Return the runs of each ledger in these groups."""
     held: dict[int, list[FrameExtent]] = {}
     for group in groups:
         for row in group.table.runs:
@@ -182,7 +201,7 @@ def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[FrameExtent
 
 
 def _was_deleted(disk: Disk, ledger_id: int, number: int) -> bool:
-    """Whether the log has a deletion of the ledger that concerns this segment."""
+    """Return whether the log has a deletion of the ledger that applies to this segment."""
     for later in segment_numbers(disk):
         try:
             if later >= number:

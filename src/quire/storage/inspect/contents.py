@@ -1,7 +1,7 @@
-"""What lies in a data directory: its files, a segment, the runs of a ledger, the end of the log.
+"""Describe what is in a data directory: files, a segment, a ledger's runs, the end of the log.
 
-Reads only, and works beside a bookie that runs: what is told is then a moment of the log, and files
-that go meanwhile are told as gone.
+This changes nothing, and works while a bookie runs. The result then shows one moment of the log,
+and files that are removed in the meantime are reported as gone.
 """
 
 from __future__ import annotations
@@ -37,32 +37,36 @@ from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 
 @dataclass(frozen=True, slots=True)
 class SegmentDescription:
-    """What a segment's header and trailer say; its groups are not looked at."""
+    """A segment according to its header and trailer. Its groups are not read."""
 
     number: int
     file_bytes: int
     state: str
-    """sealed; open (not sealed yet); prepared (no group is in it); damaged (its header is)."""
+    """The state: sealed, open (not sealed yet), prepared (it has no group), or damaged (its header
+    is)."""
     header: SegmentHeader | None
     trailer: Trailer | None
 
     @property
     def groups_at(self) -> int:
+        """The offset of the first group, as far as it is known."""
         if self.header is not None:
             return self.header.size_bytes
         return 0 if self.trailer is None else self.trailer.groups_at
 
     @property
     def groups_end(self) -> int:
-        """Where groups can end at most."""
+        """The largest offset at which the groups can end."""
         return self.file_bytes if self.trailer is None else self.trailer.footer_at
 
 
 @dataclass(frozen=True, slots=True)
 class FileDescription:
+    """A file of a data directory."""
+
     name: str
     size_bytes: int | None
-    """None: it went meanwhile."""
+    """The size of the file, or None if it was removed in the meantime."""
     segment: SegmentDescription | None = None
 
 
@@ -71,29 +75,31 @@ class FileDescription:
 _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
-    "current/INCARNATION": "how often the directory was started",
-    "current/SCRUB": "how far the scrub is",
+    "current/INCARNATION": "how many times the directory was started",
+    "current/SCRUB": "progress of the scrub",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",
     "log/INDEX": "index cache",
     "log/INDEX.new": "index cache that is being written",
     "log/compaction.spare": "room for a compaction",
-    LOCK_NAME: "lock of the bookie that runs",
+    LOCK_NAME: "lock of the running bookie",
 }
 
 
 def kind_of(name: str) -> str:
-    """What a file of a data directory is for."""
+    """Return the purpose of a file in a data directory."""
     if number_of(name) is not None:
         return "segment"
     if name.startswith(f"{LOG_DIRECTORY}/") and name.endswith(DAMAGED_SUFFIX):
-        return "what is known of damage"
+        return "record of damage"
     return _KINDS.get(name, "other")
 
 
 def list_files(disk: Disk) -> Iterator[FileDescription]:
-    """The files in the directory and in the directories there, by name. `StorageError`, `OSError`.
-    Of each segment two blocks are read."""
+    """Yield the files in the directory and one level below it, by name.
+
+    Two blocks of each segment are read. It may raise `StorageError` or `OSError`.
+    """
     own_id = identity_of(disk).directory_id
     for name in _names(disk):
         number = number_of(name)
@@ -112,8 +118,11 @@ def list_files(disk: Disk) -> Iterator[FileDescription]:
 
 
 def file_sizes(disk: Disk) -> Iterator[tuple[str, int]]:
-    """Every file below the directory, whosever it is, however deep: its name, and its size with
-    what is preallocated. One that went meanwhile is left out. `OSError`."""
+    """Yield the name and size of every file below the directory.
+
+    This includes files that do not belong to the bookie. Sizes include preallocated space. Files
+    that are removed in the meantime are left out. It may raise `OSError`.
+    """
     waiting = list(disk.list())
     while waiting:
         name = waiting.pop()
@@ -145,7 +154,7 @@ def _names(disk: Disk) -> Iterator[str]:
 
 
 def number_of(name: str) -> int | None:
-    """Of the segment whose file this is; None: it is none."""
+    """Return the number of the segment whose file this is, or None if it is no segment."""
     try:
         number = int(name.removeprefix(f"{LOG_DIRECTORY}/").partition(".")[0], 16)
     except ValueError:
@@ -154,13 +163,18 @@ def number_of(name: str) -> int | None:
 
 
 def segment_numbers(disk: Disk) -> list[int]:
-    """Of the segments that have a file."""
+    """Return the numbers of the segments that have a file."""
     found = (number_of(f"{LOG_DIRECTORY}/{name}") for name in disk.list(LOG_DIRECTORY))
     return [number for number in found if number is not None]
 
 
 def describe_segment(file: File, directory_id: bytes, number: int) -> SegmentDescription:
-    """`StorageError` where a later version wrote it; `OSError`."""
+    """Describe a segment from its header and trailer.
+
+    Raises:
+        StorageError: A later version wrote it.
+        OSError: The file cannot be read.
+    """
     size = file.size()
     header = read_segment_header(file, directory_id, number)
     trailer = _trailer(file, directory_id, number)
@@ -184,23 +198,23 @@ def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
 
 
 class SegmentDump:
-    """One segment, group by group. Made by `open_segment`."""
+    """The contents of one segment, group by group. `open_segment` creates it."""
 
     def __init__(self, file: File, directory_id: bytes, description: SegmentDescription) -> None:
         self._file = file
         self._directory_id = directory_id
         self.description = description
         self.summary: Summary | None = None
-        """The ledgers of its footer."""
+        """The summary of ledgers in the footer."""
         self.records: tuple[StateRecord, ...] = ()
-        """Those of its footer."""
+        """The state records in the footer."""
         self.problem = ""
-        """Why its footer cannot be used."""
+        """Why the footer cannot be used, or ""."""
         if description.trailer is not None:
             self._load(description.trailer)
 
     def _load(self, trailer: Trailer) -> None:
-        """Each part by itself: one may be whole where the other is not."""
+        """Read both parts separately, because one may be valid if the other is not."""
         try:
             data = read(self._file, trailer.records_at, trailer.records_bytes)
             self.records = tuple(decode_footer_records(data, trailer))
@@ -213,8 +227,10 @@ class SegmentDump:
             self.problem = str(error)
 
     def groups(self) -> Iterator[ScannedGroup]:
-        """Those whose tables check, with the number of their damaged blocks. What lies between two
-        that do not follow on each other is not known. `OSError`."""
+        """Yield the groups with valid tables, and how many of their blocks are damaged.
+
+        If two groups are not adjacent, what is between them is unknown. It may raise `OSError`.
+        """
         description = self.description
         return each_group(
             self._file,
@@ -225,8 +241,11 @@ class SegmentDump:
         )
 
     def frames(self, extent: FrameExtent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
-        """Entry id, place and size of its frame in the file, and the entry, of each in a run, one
-        by one. Nothing of them is checked. `head_bytes`: of its group. `OSError`."""
+        """Yield (entry id, offset of the frame, its size, the entry) for each entry of a run.
+
+        Nothing is checked. `head_bytes` is the number of bytes before the entry in the frames of
+        this group. It may raise `OSError`.
+        """
         at = extent.offset
         for index in range(extent.count):
             entry_id = extent.first + index if extent.ids is None else extent.ids[index]
@@ -235,17 +254,19 @@ class SegmentDump:
             at += size
 
     def scrub(self, target: ScrubTarget) -> SegmentScrub:
-        """A check of all of it, step by step."""
+        """Return a check of the whole segment, which runs step by step."""
         return SegmentScrub(self._file, self._directory_id, target)
 
     def has_remains(self, end: int) -> bool:
-        """Whether the block behind the last group is neither zeros nor the start of another group:
-        then it was an index."""
+        """Return whether there is an index after the last group, which may be damaged.
+
+        This is the case if the next block is neither zeros nor the start of a group.
+        """
         block = read(self._file, end, BLOCK_BYTES)
         return bool(block.strip(b"\0")) and not block.startswith(GROUP_MAGIC)
 
     def rows(self, ledger_id: int) -> list[FrameExtent]:
-        """The runs that its footer has of a ledger. `FormatError` where they do not check."""
+        """Return the runs of a ledger from the footer. `FormatError` if they fail their check."""
         if self.summary is None:
             raise FormatError(self.problem or "it has no footer yet")
         assert self.description.trailer is not None
@@ -262,7 +283,13 @@ class SegmentDump:
 
 @contextmanager
 def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
-    """`StorageError`; `FileNotFoundError` where there is no such segment, or not any more."""
+    """Open a segment.
+
+    Raises:
+        StorageError: The directory is not a bookie's data directory, or a later version wrote the
+            segment.
+        FileNotFoundError: The segment does not exist, or not any more.
+    """
     own_id = identity_of(disk).directory_id
     file = disk.open(segment_name(number))
     try:
@@ -276,45 +303,51 @@ def open_segment(disk: Disk, number: int) -> Iterator[SegmentDump]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerInSegment:
-    """What one segment has of a ledger."""
+    """The runs that one segment has of a ledger."""
 
     segment: int
     sealed: bool
     runs: tuple[FrameExtent, ...]
     problem: str = ""
-    """Why its runs are not known."""
+    """Why its runs are unknown, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerDescription:
+    """A ledger as the disk knows it."""
+
     ledger_id: int
     fenced: bool
     has_master_key: bool
     last_entry_id: int
-    """-1: no entry."""
+    """The last entry, or -1 if there is none."""
     last_add_confirmed: int
-    """The greatest that the disk tells of; -1: none."""
+    """The greatest LAC on the disk, or -1 if there is none."""
     has_explicit_lac: bool
     refused_until_ms: int | None
-    """It was fenced and deleted, and is refused until then (calendar)."""
+    """If the ledger was fenced and deleted: the calendar time until which adds to it are
+    refused."""
     parts: tuple[LedgerInSegment, ...]
-    """By segment."""
+    """The ledger's parts, ordered by segment."""
     absence_unknown: bool
-    """Something of the log was lost: entries that are not here may have been."""
+    """Whether a part of the log was lost, so that entries that are not found may have existed."""
 
     @property
     def entries(self) -> list[Range]:
+        """The ranges of entries in all segments together."""
         return merged(span for part in self.parts for run in part.runs for span in run.entries())
 
     @property
     def size_bytes(self) -> int:
-        """Of all frames, copies included."""
+        """The size of all frames, including copies."""
         return sum(run.size_bytes for part in self.parts for run in part.runs)
 
 
 def describe_ledger(disk: Disk, ledger_id: int) -> LedgerDescription | None:
-    """None: the log knows no such ledger, and nothing of it is missed. `StorageError`,
-    `OSError`."""
+    """Describe a ledger, or return None if the log certainly does not have it.
+
+    It may raise `StorageError` or `OSError`.
+    """
     return with_log(disk, lambda recovered, _: _ledger(disk, recovered, ledger_id))
 
 
@@ -344,7 +377,7 @@ def _ledger(disk: Disk, recovered: RecoveredLog, ledger_id: int) -> LedgerDescri
 def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
     with open_segment(disk, number) as segment:
         if segment.description.trailer is None:
-            raise FileNotFoundError(segment_name(number))  # it was a moment ago: look again
+            raise FileNotFoundError(segment_name(number))  # It was sealed a moment ago. Try again.
         try:
             return LedgerInSegment(number, True, tuple(segment.rows(ledger_id)))
         except FormatError as error:
@@ -356,23 +389,28 @@ def _sealed_part(disk: Disk, number: int, ledger_id: int) -> LedgerInSegment:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
+    """The end of a log."""
+
     segment: int
-    """The newest that was begun; 0: the log has none."""
+    """The newest segment that was begun, or 0 if there is none."""
     offset_bytes: int
-    """In its file: behind the last group that is certainly synced."""
+    """The offset in its file after the last group that is certainly synced."""
     last_group: int | None
-    """That group; None: there was none yet."""
+    """The number of that group, or None if there is none yet."""
     unsure_group: int | None
-    """Whole, but maybe not synced: the next start writes it again before it serves."""
+    """The number of a valid group that may not be synced. The next start writes it again."""
     torn_group: int | None
-    """Not whole: nobody was told that it is stored."""
+    """The number of an incomplete group at the end, which was never acknowledged."""
     clean: bool
     """Whether the last stop was clean."""
     problems: tuple[str, ...]
 
 
 def end_of_log(disk: Disk) -> LogEnd:
-    """`StorageError`, `OSError`. The segments that are not sealed are read."""
+    """Return the end of the log, reading the segments that are not sealed.
+
+    It may raise `StorageError` or `OSError`.
+    """
     return with_log(disk, lambda recovered, _: _end(recovered))
 
 

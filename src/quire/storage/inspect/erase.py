@@ -1,4 +1,4 @@
-"""Taking away what a bookie keeps in a data directory, and nothing else."""
+"""Delete a bookie's files from a data directory, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ OUR_DIRECTORIES = (CURRENT_DIRECTORY, LOG_DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class ErasePlan:
+    """The files to delete, and what stays."""
+
     files: tuple[str, ...]
-    """In the order in which they go."""
+    """The files, in the order in which they are deleted."""
     size_bytes: int
-    """Of the files, preallocated parts included."""
+    """The size of the files, including preallocated space."""
     kept: tuple[str, ...]
-    """What lies beside them, and is not ours."""
+    """The names in the directory that do not belong to a bookie. They are kept."""
 
 
 def plan_erase(disk: Disk, cookie_name: str) -> ErasePlan:
-    """The cookie goes first and the directory's own id last: whenever it is interrupted, what is
-    left is refused by a start, and can be erased. `OSError`."""
+    """Plan the deletion of a bookie's files.
+
+    The cookie is deleted first and the directory's own id last. If the deletion is interrupted, no
+    bookie starts on the rest, and it can be deleted later. `OSError` if the directory cannot be
+    read.
+    """
     kept = set(disk.list()) - IGNORED_NAMES - set(OUR_DIRECTORIES)
     names: list[str] = []
     size = 0
@@ -46,7 +52,10 @@ def plan_erase(disk: Disk, cookie_name: str) -> ErasePlan:
 
 
 def erase(disk: Disk, plan: ErasePlan) -> None:
-    """Durable on return. Hold the disk's lock. `OSError`: some of it is left then."""
+    """Delete the files. This is durable on return. The caller must hold the disk's lock.
+
+    If it raises `OSError`, some of the files are left.
+    """
     before = ""
     for at, name in enumerate(plan.files):
         directory = name.rpartition("/")[0]

@@ -1,10 +1,12 @@
-"""Making the index of segments again, from their groups: `quire bookie disk rebuild-index`.
+"""Rebuild the index of segments from their groups, for `quire bookie disk rebuild-index`.
 
-The groups are the truth; what is derived of them is the footer of a sealed segment. One that does
-not check, or names what no group holds, is cut off and written anew. Cut off and not yet written,
-the segment is one that was never sealed: a start scans and seals it. So a crash loses nothing.
+The groups of a sealed segment are authoritative, and its footer is derived from them. A footer that
+fails its check, or names entries that no group has, is cut off and written again. A crash in
+between loses nothing. Without its footer, the segment is one that was never sealed, and a start
+scans and seals it.
 
-A segment whose groups are not all there keeps what it has: its footer may know what they do not.
+A segment that has lost groups is not changed, because its footer may have information that the
+groups no longer have.
 """
 
 from __future__ import annotations
@@ -30,20 +32,24 @@ from quire.storage.segment.segment import LogSegment, SegmentState, segment_name
 
 
 class RebuildOutcome(enum.StrEnum):
+    """The outcome for one segment."""
+
     GOOD = "good"
-    """Its index is what it should be, and was left alone."""
+    """The index is correct and was not changed."""
     REBUILT = "rebuilt"
-    """With a dry run: it would be."""
+    """The index was rebuilt. In a dry run, it would be rebuilt."""
     OPEN = "open"
-    """It is the newest: the bookie's next start seals it."""
+    """This is the newest segment, which the bookie's next start seals."""
     INCOMPLETE = "incomplete"
-    """Its groups are not all there."""
+    """The segment has lost groups, so its index was not changed."""
     GONE = "gone"
-    """A dry run, and the bookie has removed it meanwhile."""
+    """The bookie has removed the segment in the meantime. This happens only in a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
+    """The result for one segment."""
+
     number: int
     outcome: RebuildOutcome
     why: str = ""
@@ -51,18 +57,21 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class SegmentToRebuild:
-    """One segment."""
+    """A segment whose index is to be checked."""
 
     number: int
     newest: bool
     sealed: bool
     lost_groups: int
-    """Of one that is not sealed."""
+    """The number of lost groups, if the segment is not sealed."""
     size_bytes: int
 
 
 def plan(disk: Disk) -> list[SegmentToRebuild]:
-    """All segments that a start would find, ascending. `StorageError`, `OSError`."""
+    """Return all segments that a start would find, ascending.
+
+    It may raise `StorageError` or `OSError`.
+    """
 
     def work(recovered: RecoveredLog, _: bytes) -> list[SegmentToRebuild]:
         segments = recovered.replayer.catalogue.segments
@@ -80,8 +89,11 @@ def plan(disk: Disk) -> list[SegmentToRebuild]:
 def rebuild(
     disk: Disk, todo: Sequence[SegmentToRebuild], progress: Progress, *, dry_run: bool
 ) -> Iterator[Rebuilt]:
-    """One after the other; each that is rebuilt is durable when it is given. Hold the disk's lock,
-    unless it is a dry run. `StorageError`, `OSError`."""
+    """Check the index of these segments, and rebuild it where necessary.
+
+    Each result is durable when it is yielded. The caller must hold the disk's lock, except in a dry
+    run. It may raise `StorageError` or `OSError`.
+    """
     own_id = identity_of(disk).directory_id
     for one in todo:
         try:
@@ -116,11 +128,11 @@ def _rebuild(
 
 
 def _why(segment: SegmentDump, work: SegmentToRebuild, progress: Progress) -> str:
-    """What is wrong with its index; "": nothing."""
+    """Return what is wrong with the segment's index, or ""."""
     trailer = segment.description.trailer
     if trailer is None:
         progress(work.size_bytes)
-        return "it has none that checks"
+        return "it has no valid index"
     target = ScrubTarget(work.number, trailer.groups_at, trailer.footer_at, trailer, ())
     scrub = segment.scrub(target)
     while size := scrub.step():
@@ -133,7 +145,7 @@ def _scan(file: File, own_id: bytes, segment: SegmentDump) -> SegmentScan:
 
 
 def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToRebuild) -> str:
-    """Why its groups are not the whole truth; "": they are."""
+    """Return why the groups are incomplete, or "" if they are complete."""
     if found.header is None:
         return "its header is damaged"
     if work.lost_groups:
@@ -155,10 +167,10 @@ def _what_is_lost(found: UnsealedSegment, segment: SegmentDump, work: SegmentToR
 def _write(
     own_id: bytes, found: UnsealedSegment, summary: Summary | None, trailer: Trailer | None
 ) -> None:
-    """Durable on return."""
+    """Write the footer. It is durable on return."""
     segment, replayed = _replay(found)
     if trailer is not None:
-        # The groups of a compaction do not tell which ones the segment stands for.
+        # The groups of a compaction do not show which group numbers the segment stands for.
         segment.first_group, segment.end_group = trailer.first_group, trailer.end_group
     ledgers = []
     for ledger_id, part in sorted(segment.parts.items()):
@@ -177,7 +189,7 @@ def _write(
 
 
 def _replay(found: UnsealedSegment) -> tuple[LogSegment, Catalogue]:
-    """The segment by itself, as a start builds it from its groups."""
+    """Rebuild the segment alone, as a start does it from its groups."""
     catalogue = Catalogue()
     replayer = Replayer(catalogue)
     replayer.unsealed(found, found.scan.groups, 0)

@@ -1,5 +1,8 @@
-"""All of a data directory read and checked at once, by whoever asks. Reads only, and works beside a
-bookie that runs: what is checked is then each segment as it was at a moment."""
+"""Read and check a whole data directory at once, for `quire bookie scrub`.
+
+This changes nothing, and works while a bookie runs. Each segment is then checked as it was at some
+moment.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,27 @@ from quire.storage.segment.segment import LogSegment
 
 @dataclass(frozen=True, slots=True)
 class SegmentScrubbed:
+    """The result of checking one segment."""
+
     number: int
     name: str
     checked_bytes: int
     blocks: tuple[Range, ...]
-    """Damaged: numbers of blocks of the file, first and last."""
+    """The first and last number of each range of damaged blocks."""
     header: bool
     """Whether the header is damaged."""
     index: str
-    """What is wrong with the footer; "": nothing."""
+    """The problem with the footer, or ""."""
     lost_groups: int
-    """Of which nobody knows what was in them, unless the footer does."""
+    """The number of groups whose run table is lost. Only the footer knows what they contain."""
     damaged: dict[int, tuple[Range, ...]]
-    """Entries of ledgers that are alive, without a good copy in this segment."""
+    """The entries of live ledgers that have no good copy in this segment."""
     lacking: dict[int, tuple[Range, ...]]
-    """Those of them of which newer segments have none either."""
+    """The entries in `damaged` that newer segments do not have either."""
 
     @property
     def clean(self) -> bool:
+        """Whether nothing is damaged or lost."""
         return not (self.blocks or self.header or self.index or self.lost_groups)
 
     @property
@@ -48,17 +54,20 @@ class SegmentScrubbed:
 
 
 class DirectoryScrub:
-    """`for one in scrub.segments(): ...`. `StorageError` where the directory holds no log of ours;
-    `OSError`."""
+    """The check of one directory. Use it as `for one in scrub.segments(): ...`.
+
+    It may raise `StorageError`, if the directory has no log of a bookie, and `OSError`.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._directory_id = b""
         self._catalogue = Catalogue()
         self._footers: set[int] = set()
-        """Segments with something behind their groups that is no footer."""
+        """The segments that have something after their groups that is not a footer."""
         self.problems: tuple[str, ...] = ()
-        """What a start would say of the log as a whole: segments that are missing, say."""
+        """The problems of the log as a whole that a start would report, such as missing
+        segments."""
         with_log(disk, self._take)
         self.total_bytes = sum(one.file_bytes for one in self._catalogue.segments.values())
 
@@ -71,8 +80,11 @@ class DirectoryScrub:
     def segments(
         self, advance: Callable[[int], None] = lambda size: None
     ) -> Iterator[SegmentScrubbed]:
-        """Each segment, oldest first; one that the bookie removes meanwhile is left out. `advance`
-        is called with each number of bytes that was read."""
+        """Yield the result for each segment, oldest first.
+
+        A segment that the bookie removes in the meantime is left out. `advance` is called with the
+        number of bytes of each read.
+        """
         for _, segment in sorted(self._catalogue.segments.items()):
             for _ in range(LOOKS_MAX):
                 found = self._check(segment, advance)
@@ -83,7 +95,7 @@ class DirectoryScrub:
                     break
 
     def _check(self, segment: LogSegment, advance: Callable[[int], None]) -> Findings | None:
-        """None: it is gone."""
+        """Check one segment, or return None if it is gone."""
         try:
             file = self._disk.open(segment.name)
         except FileNotFoundError:
@@ -93,13 +105,18 @@ class DirectoryScrub:
             while size := scrub.step():
                 advance(size)
             if segment.trailer is None and segment.number in self._footers:
-                scrub.found.index = "its footer does not check; a start makes it from the groups"
+                scrub.found.index = (
+                    "its footer is damaged; the next start rebuilds it from the groups"
+                )
             return scrub.found
         finally:
             file.close()
 
     def _was_replaced(self, segment: LogSegment) -> bool:
-        """Whether a compaction or a seal has come between; then it is checked as it is now."""
+        """Return whether a compaction or a seal has replaced the file.
+
+        If so, `segment` gets the values of the new file, and is checked again.
+        """
         try:
             file = self._disk.open(segment.name)
         except FileNotFoundError:

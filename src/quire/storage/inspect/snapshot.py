@@ -1,5 +1,7 @@
-"""Looking at the log of a data directory as a start would, without changing anything, whether a
-bookie runs on it or not."""
+"""Look at the log of a data directory as a start does, without changing anything.
+
+This works whether a bookie runs on the directory or not.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,40 @@ from quire.storage.segment.catalogue import Catalogue
 from quire.storage.segment.segment import LogSegment
 
 LOOKS_MAX = 5
-"""How often a look begins again, because files went or were replaced meanwhile, or something seems
-to be lost: a group that was not there when its place was read, and then lay behind the last."""
+"""The most attempts to read the log. An attempt is repeated if files were removed or replaced in
+the meantime, or if something seems to be lost. A group may have been written while the log was
+read, so that it seems to be missing before later ones."""
 
 T = TypeVar("T")
 
 
 def identity_of(disk: Disk) -> Identity:
-    """`StorageError` where it is no data directory of ours; `OSError`."""
+    """Return the identity of a data directory.
+
+    Raises:
+        StorageError: The directory is not a bookie's data directory.
+        OSError: It cannot be read.
+    """
     identity = read_identity(disk)
     if identity is None:
         raise StorageError(
-            f"{disk.path} holds no data of a Quire bookie", remedy="Name its data directory"
+            f"{disk.path} holds no data of a Quire bookie",
+            remedy="Name the data directory of a bookie",
         )
     return identity
 
 
 def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
-    """`work(what a start would find, the directory's id)`, once more where a file goes meanwhile:
-    of a bookie that runs it is a moment of its log. Of what is lost only that is told which was so
-    in the look before. Files are open while it works.
+    """Call `work(what a start would find, the directory's id)` and return its result.
 
-    `StorageError` where the directory holds no log of ours, or changes too fast; `OSError`."""
+    If a file is removed in the meantime, this is repeated. The log of a running bookie is seen as
+    it was at one moment. A problem counts only if the previous attempt has found it as well. The
+    files are open while `work` runs.
+
+    Raises:
+        StorageError: The directory has no log of a bookie, or changes too fast.
+        OSError: The disk fails.
+    """
     identity = identity_of(disk)
     before: set[str] = set()
     for left in reversed(range(LOOKS_MAX)):
@@ -54,7 +68,7 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
         except FileNotFoundError:
             continue
         except StorageError:
-            # Another file may have taken the place of one just now.
+            # A file may have been replaced in the meantime.
             if not left:
                 raise
         finally:
@@ -62,12 +76,13 @@ def with_log(disk: Disk, work: Callable[[RecoveredLog, bytes], T]) -> T:
                 if segment.file is not None:
                     segment.file.close()
     raise StorageError(
-        f"{disk.path} changes faster than it can be looked at", remedy="Try it again"
+        f"{disk.path} changes faster than it can be read",
+        remedy="Try again, or stop the bookie first",
     )
 
 
 def _apply_tail(recovered: RecoveredLog) -> None:
-    """The last group, which a start would write again, counts where it is."""
+    """Apply the last group, which a start would write again, at its present place."""
     if recovered.tail is None:
         return
     group, replayer = recovered.tail.group, recovered.replayer

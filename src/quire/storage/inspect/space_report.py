@@ -1,7 +1,7 @@
-"""Where the bytes of a data directory are, and why they do not come back. Reads only.
+"""Report where the bytes of a data directory are, and why space is not given back.
 
-Works on the directory of a bookie that runs as well: what is looked at is then a moment of the log,
-and a file that goes while it is looked at makes the whole look begin again.
+This changes nothing, and works while a bookie runs. It shows one moment of the log. If a file is
+removed in the meantime, the report begins again.
 """
 
 from __future__ import annotations
@@ -33,43 +33,46 @@ from quire.storage.segment.segment import (
 )
 
 COPIES_ENTRIES_MAX = 2_000_000
-"""Of one ledger, whose entry ids are held in memory to find copies."""
+"""The most entry ids of one ledger that are kept in memory to find copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpace:
+    """The space of one segment."""
+
     number: int
     name: str
     state: str
-    """sealed, open (not sealed yet), damaged, dropped, or prepared."""
+    """The state: sealed, open (not sealed yet), damaged, dropped, or prepared."""
     file_bytes: int
     live_bytes: int
-    """Frames of ledgers that are not deleted."""
+    """The bytes of frames of ledgers that are not deleted."""
     copies_bytes: int
-    """Of these, frames of entries that a newer segment has too."""
+    """The part of `live_bytes` that a newer segment has as well."""
     deleted_bytes: int
-    """Frames that its index names and whose ledger is deleted, or has moved to another segment."""
+    """The bytes of frames in the index that no longer count. Their ledger is deleted, or has these
+    entries in another segment."""
     index_bytes: int
-    """Its footer: rows, state records, checksums."""
+    """The bytes of the footer: rows, state records and checksums."""
     ledgers: int
     live_ledgers: int
     state_records: int
     why: str
-    """Why what is not alive in it does not come back."""
+    """Why the space that is not alive is not given back."""
     damaged_blocks: int = 0
     lacking_ledgers: int = 0
-    """Of which entries were damaged, and this bookie has no other copy."""
+    """The number of ledgers with damaged entries of which this bookie has no other copy."""
     lacking_entries: int = 0
 
     @property
     def other_bytes(self) -> int:
-        """Headers, padding, what was preallocated, and frames that died before it was sealed."""
+        """The bytes of headers, padding, preallocated space, and frames that died earlier."""
         return self.file_bytes - self.live_bytes - self.deleted_bytes - self.index_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpace:
-    """Of a file that is no segment of the log."""
+    """The space of a file that is not a segment of the log."""
 
     name: str
     file_bytes: int
@@ -78,6 +81,8 @@ class FileSpace:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpace:
+    """The space of one ledger."""
+
     ledger_id: int
     live_bytes: int
     copies_bytes: int
@@ -87,35 +92,45 @@ class LedgerSpace:
 
 @dataclass(frozen=True, slots=True)
 class SpaceReport:
+    """The space of one data directory."""
+
     path: str
     total_bytes: int
-    """Of the file system."""
+    """The size of the file system."""
     free_bytes: int
     reserve_bytes: int
-    """Preallocated for a compaction."""
+    """The bytes that are preallocated for a compaction."""
     segments: tuple[SegmentSpace, ...]
     files: tuple[FileSpace, ...]
-    """All others, also those that are not a bookie's."""
+    """All other files, including those that do not belong to a bookie."""
     ledgers: tuple[LedgerSpace, ...]
-    """The largest first."""
+    """The ledgers, the largest first."""
     problems: tuple[str, ...]
     absence_unknown: bool
-    """Something of the log is lost and nobody knows what: a bookie takes no new ledgers then."""
+    """Whether a part of the log is lost and it is unknown which. A bookie then takes no new
+    ledgers."""
 
     @property
     def file_bytes(self) -> int:
-        """Of all files below the directory, preallocated parts included."""
+        """The size of all files below the directory, including preallocated space."""
         return sum(one.file_bytes for one in self.segments) + sum(
             one.file_bytes for one in self.files
         )
 
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
-    """`StorageError` where the directory holds no log of ours, or changes too fast; `OSError`."""
+    """Create the report.
+
+    Raises:
+        StorageError: The directory has no log of a bookie, or changes too fast.
+        OSError: The disk fails.
+    """
     return with_log(disk, lambda recovered, own_id: _Look(disk, config, own_id, recovered).report())
 
 
 class _Look:
+    """One look at a log, from which the report is made."""
+
     def __init__(
         self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: RecoveredLog
     ) -> None:
@@ -128,10 +143,10 @@ class _Look:
         self._damage = dict(stored_records(disk))
         self._sizes = dict(file_sizes(disk))
         self._available_bytes = max(self._sizes.get(SPARE_NAME, 0), disk.free_bytes())
-        """For the output of a compaction."""
+        """The space that is available for the output of a compaction."""
         self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
-        """By segment."""
+        """The bytes of copies in each segment."""
         self._ledger_copies: dict[int, int] = {}
 
     def report(self) -> SpaceReport:
@@ -165,7 +180,7 @@ class _Look:
         )  # fmt: skip
 
     def _problems(self) -> tuple[str, ...]:
-        """What a start finds, but for segments that are missed no more."""
+        """Return the problems that a start would find, without losses that were repaired."""
         before = self._catalogue.repaired_before
         repaired = {missing_problem(n) for n in self._catalogue.missing if n < before}
         return tuple(one for one in self._recovered.problems if one not in repaired)
@@ -192,7 +207,7 @@ class _Look:
         )  # fmt: skip
 
     def _with_damage(self, one: SegmentSpace) -> SegmentSpace:
-        """As a scrub has found it."""
+        """Add the damage that a scrub has found."""
         damage = self._damage.get(one.number)
         if damage is None:
             return one
@@ -206,6 +221,7 @@ class _Look:
         )
 
     def _why(self, segment: LogSegment) -> str:
+        """Return why the free space of a sealed segment is not given back."""
         if segment.number in self._vouchers:
             return VOUCHES
         if not segment.live_ledgers:
@@ -228,13 +244,13 @@ class _Look:
         return "it is compacted at the next major interval, or when the disk is full"
 
     def _others(self) -> Iterator[SegmentSpace]:
-        """Files that are prepared for the log, or that the log does not name any more."""
+        """Yield preallocated files, and files that the log no longer names."""
         newest = max(self._catalogue.segments, default=0)
         for name, size in sorted(self._sizes.items()):
             number = number_of(name)
             if number is None or number in self._catalogue.segments:
                 continue
-            state, why = "prepared", "adds go to it when the one before is full"
+            state, why = "prepared", "it is used when the current segment is full"
             if number < newest:
                 state, why = "dropped", "the next start removes it"
             elif size < self._config.segment_bytes and size <= self._config.reserve_bytes:
@@ -244,7 +260,7 @@ class _Look:
     # -- copies -----------------------------------------------------------------------------------
 
     def _count_copies(self, info: LedgerInfo) -> None:
-        """Entries of sealed segments that a newer sealed segment has too."""
+        """Count entries of sealed segments that a newer sealed segment has as well."""
         seen: set[int] = set()
         for number in reversed(info.sealed_numbers):
             rows = self._rows(number, info.ledger_id)
@@ -286,7 +302,7 @@ class _Look:
         try:
             return load_footer(file, self._directory_id, number)
         except FormatError as error:
-            # A compaction has put another file there.
+            # A compaction has replaced the file.
             raise FileNotFoundError(str(error)) from None
         finally:
             file.close()

@@ -1,5 +1,5 @@
-"""The write path: batches of adds become groups of the log, which are written and synced.
+"""The write path of the log: batches of adds become groups, which are written and synced.
 
-Read `appender` (on the event loop), `group_commit` (on the log's worker), `preallocation`. Imports
-`segment`.
+Start with `appender`, which runs on the event loop. `group_commit` writes the groups on the log's
+worker, and `preallocation` prepares segment files. This folder imports only `segment`.
 """

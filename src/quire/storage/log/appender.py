@@ -1,6 +1,7 @@
-"""The path of a batch into the log, on the event loop: space, order, completion, failure.
+"""Append batches to the log: find space, keep the order, and report success or failure.
 
-The segment of a batch is chosen when the batch is appended, so that the index can name it at once.
+This part of the write path runs on the event loop. The segment of a batch is chosen when the batch
+is appended, so that the index can name it at once.
 """
 
 from __future__ import annotations
@@ -21,29 +22,39 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 Done = Callable[[StorageError | None], None]
 MAX_NOTE_BYTES = 256 * 1024
-"""The most bytes of state records written as one batch."""
+"""The most bytes of state records that are written as one batch."""
 
 
 STATE_SHARE = 4
-"""The divisor that gives the share of the reserve for state records alone."""
+"""The reserve is divided by this to get the share that only state records may use."""
 PATIENCE_S = 0.01
-"""Seconds that a patient batch waits at most for others to share their sync."""
+"""The most seconds that a patient batch waits for other batches to share a sync with."""
 PATIENT_BYTES_MAX = 512 * 1024
-"""The number of bytes on the disk at which waiting patient batches are written by themselves. It
-bounds the delay of a batch that they join: by no more than the time to write this much."""
+"""The number of bytes at which waiting patient batches are written without further waiting. It
+limits the delay for a batch that joins them to the time that it takes to write this much."""
 
 
 class TimerHandle(Protocol):
+    """A timer that can be cancelled, like the event loop's `TimerHandle`."""
+
     def cancel(self) -> None: ...
 
 
 class Schedule(Protocol):
+    """A function that schedules a callback."""
+
     def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
         """Call `callback` after `delay` seconds, like the event loop's `call_later`."""
         ...
 
 
 class Appender:
+    """The event loop's side of the log: it accepts batches and completes them once they are synced.
+
+    A *patient* batch is one that no writer or reader waits for, such as a copy of an
+    under-replicated entry. It may wait a moment to share a sync with another batch; see `submit`.
+    """
+
     def __init__(
         self,
         catalogue: Catalogue,
@@ -56,8 +67,8 @@ class Appender:
     ) -> None:
         """Create an appender without a current segment.
 
-        `closed` is called with each segment that takes no more groups, once all of its groups are
-        synced.
+        `closed` is called with each segment that takes no more groups, as soon as all of its groups
+        are synced.
         """
         self._catalogue = catalogue
         self._config = config
@@ -70,19 +81,20 @@ class Appender:
         self._sequence = 0
         self._completed = 0
         self._pending: list[StateRecord] = []
-        """The state records to be written with the next batch."""
+        """The state records that will be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
         self._resting: list[tuple[LogBatch, LogSegment]] = []
-        """Patient batches that the log's worker does not know of yet. They are the newest of all
-        batches."""
+        """Patient batches that were not handed to the log's worker yet. They are newer than all
+        batches that were."""
         self._resting_bytes = 0
         self._patience: TimerHandle | None = None
         self._in_company = False
-        """Whether a writer's add has arrived since a patient batch last waited in vain."""
+        """Whether a writer's add has arrived since a patient batch last waited for nothing. If not,
+        patient batches do not wait."""
         self._timer: TimerHandle | None = None
         self._idle_sequence = -1
         self._unmarked = False
-        """Whether the last group is something other than an end mark."""
+        """Whether the last group is anything other than an end mark."""
         self._was_full = False
         self._stalled = False
         """Whether the log waits for a preallocated segment."""
@@ -101,10 +113,10 @@ class Appender:
     # -- space ------------------------------------------------------------------------------------
 
     def resume(self, segment: LogSegment, sequence: int, pending: Sequence[StateRecord]) -> None:
-        """Set the segment to append to, which is begun already, and continue after its last batch.
+        """Continue the log in `segment`, after the batch with the number `sequence`.
 
-        `sequence` is the number of the last batch, and `pending` is what is to be written with the
-        next one. This may be called on another thread, because it schedules nothing.
+        The header of the segment is already written. `pending` has the records to write with the
+        next batch. Another thread may call this, because it schedules nothing.
         """
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
         self.current = segment
@@ -122,7 +134,11 @@ class Appender:
     def admit(self, batch: LogBatch, *, reserve: bool) -> LogSegment:
         """Return the segment that the batch will go to.
 
-        `DiskFullError` and `UsageError` mean that nothing has happened.
+        Only batches with `reserve` may use the reserve.
+
+        Raises:
+            DiskFullError: There is no space for the batch. Nothing has changed.
+            UsageError: The batch is larger than a segment. Nothing has changed.
         """
         if self.closing:
             raise StorageError("the store is closed")
@@ -148,24 +164,24 @@ class Appender:
         return segment
 
     def _check_share(self, segment: LogSegment, cost: int) -> None:
-        """Refuse recovery adds that would use up the share of the reserve for state records.
+        """Refuse a recovery's add that would use up the share of the reserve for state records.
 
-        The disk is full. A fence, or the deletions that give space back, must not lack the space
-        that an add has taken.
+        This applies on a full disk. Fences, and the deletions that free space, need this share.
         """
         share = self._preallocated.reserve_bytes // STATE_SHARE
         if not self._preallocated.capacity() and not segment.fits(cost + share):
             raise DiskFullError(f"the log is full: {self._preallocated.error}")
 
     def _roll(self, old: LogSegment, cost: int) -> LogSegment:
+        """Return a segment with space for a batch, and close the old one if it is another."""
         preallocated = self._preallocated
-        # One block is for the end mark, in case this becomes the last group.
+        # Keep one block for the end mark, in case this becomes the last group of the segment.
         header = segment_header_size(len(self._catalogue.segments) + 1)
         needed = header + cost + BLOCK_BYTES
         if needed > self._config.segment_bytes:
             raise UsageError(
-                f"a batch that takes {cost} bytes does not fit into a segment of "
-                f"{self._config.segment_bytes}",
+                f"a batch of {cost} bytes does not fit into a segment of "
+                f"{self._config.segment_bytes} bytes",
                 remedy="Raise segment_bytes",
             )
         if preallocated.capacity() < needed:
@@ -173,8 +189,9 @@ class Appender:
                 if old.fits(cost):
                     return old
                 raise DiskFullError(f"the log is full: {preallocated.error}")
-            # The next segment is being prepared. Until it is ready the old one grows by what was
-            # received already, and no more should be received.
+            # The next segment is being prepared. Until it is ready, batches that were already
+            # received still go to the old segment, which grows. `full` asks the callers to receive
+            # no more.
             self._stalled = self._was_full = True
             return old
         segment = preallocated.take()
@@ -188,14 +205,15 @@ class Appender:
     # -- submission -------------------------------------------------------------------------------
 
     def submit(self, batch: LogBatch, segment: LogSegment) -> None:
-        """Queue a batch that `admit` has accepted for `segment`, once its runs are indexed.
+        """Queue a batch that `admit` has accepted for `segment`. Its runs are already in the index.
 
         A patient batch waits for the next batch that is not patient, and both are written and
-        synced together. So copies and explicit LACs cost no syncs of their own on a disk that is
-        written to anyway, and no batch waits behind a sync that is theirs alone. If none arrives
-        within `PATIENCE_S`, the patient batches are written by themselves, and later ones are
-        written at once until a writer's add arrives. They are also written by themselves if many
-        bytes wait. The order of batches never changes.
+        synced together. So copies and explicit LACs need no syncs of their own on a disk that is
+        busy anyway, and no other batch waits for a sync that serves only them.
+
+        If no such batch arrives within `PATIENCE_S`, the patient batches are written by themselves.
+        Later ones are then written at once until a writer's add arrives. Patient batches also stop
+        waiting when they reach `PATIENT_BYTES_MAX`. The order of batches never changes.
         """
         runs, size = batch.run_count, batch.size_bytes
         segment.in_flight += 1
@@ -219,12 +237,12 @@ class Appender:
         self._writer.submit(batch, segment)
 
     def _on_patience(self) -> None:
-        """Write the waiting batches because no other batch has arrived."""
+        """Write the waiting patient batches, because no other batch has arrived."""
         self._in_company = False
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Submit the patient batches that have waited, before any newer batch."""
+        """Submit the patient batches that have waited. They must come before any newer batch."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -233,9 +251,9 @@ class Appender:
             self._writer.submit(batch, segment)
 
     def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
-        """Log state records in order, and call `done` when all are durable.
+        """Log state records in order, and call `done` when all of them are durable.
 
-        They may use the reserve. `patient` is explained in `submit`.
+        The records may use the reserve. `submit` explains `patient`.
         """
         if self.failed is not None:
             done(self.failed)
@@ -264,11 +282,12 @@ class Appender:
         self.submit(batch, self.admit(batch, reserve=True))
 
     def add_pending(self, record: StateRecord) -> None:
-        """Log this record before the next batch, or soon if there is none."""
+        """Log this record with the next batch, or after a short time if there is none."""
         self._pending.append(record)
         self._arm()
 
     def barrier(self, done: Done) -> None:
+        """Call `done` when everything appended so far is durable, or has failed."""
         if self.failed is None and self._pending:
             try:
                 self._submit_records((), None)
@@ -284,6 +303,7 @@ class Appender:
     # -- completion -------------------------------------------------------------------------------
 
     def on_written(self, group: WrittenGroup) -> None:
+        """Complete the batches of a group that was written and synced."""
         segment = group.segment
         segment.end = group.end
         segment.end_group = self.end_group = group.number + 1
@@ -320,15 +340,16 @@ class Appender:
 
     @property
     def taken(self) -> tuple[int, int]:
-        """The bytes that wait to be durable, and the bytes written since the start."""
+        """The bytes that are not durable yet, and the bytes written since the start."""
         return self.queued_bytes, self.bytes_written
 
     @property
     def full(self) -> bool:
+        """Whether callers should receive no more adds until `on_drained` is called."""
         return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
 
     def on_prepared(self) -> None:
-        """Continue after a segment was prepared, or could not be."""
+        """Continue after the preparation of a segment has succeeded or failed."""
         self._stalled = False
         self._check_drained()
 
@@ -344,8 +365,10 @@ class Appender:
             barriers.popleft()[1](error)
 
     def on_failed(self, batches: Sequence[LogBatch], error: StorageError) -> None:
-        """Fail for good: batches in the queue may or may not be stored, and no more are
-        accepted."""
+        """Fail every queued batch and accept no more.
+
+        The failed batches may or may not be stored.
+        """
         self.failed = error
         self._cancel_timer()
         self._hand_over()
@@ -361,6 +384,7 @@ class Appender:
     # -- the end mark -----------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Begin to write end marks and pending records, once the log's worker runs."""
         if self._unmarked or self._pending:
             self._arm()
 
@@ -370,7 +394,7 @@ class Appender:
             self._timer = self._schedule(self._config.seal_idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
-        """Write an empty group after the last one, which proves that the last one was synced."""
+        """Write an empty group after the last group, to prove that the last group was synced."""
         self._timer = None
         if self.failed is not None or self.closing:
             return
@@ -379,7 +403,7 @@ class Appender:
             try:
                 self._submit_records((), None)
             except StorageError:
-                return  # There is no space. The next batch will do this, if one fits.
+                return  # There is no space. The next batch that fits proves the same.
         elif busy:
             self._arm()
 
@@ -389,7 +413,7 @@ class Appender:
             self._timer = None
 
     def finish(self) -> None:
-        """Queue what is pending and the end mark, before the log's worker is stopped."""
+        """Queue the pending records and the end mark, before the log's worker is stopped."""
         if self.failed is None and not self.closing:
             try:
                 self._submit_records((), None)
@@ -401,4 +425,5 @@ class Appender:
 
     @property
     def drained(self) -> bool:
+        """Whether everything that was appended is durable."""
         return self._completed == self._sequence and not self._pending

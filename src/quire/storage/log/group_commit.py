@@ -1,11 +1,11 @@
-"""The write-once log: the waiting batches are composed into one group, which is written and synced.
+"""Write the log: combine all waiting batches into one group, write it, and sync it.
 
 The log writes one group at a time: group n + 1 is written only after the sync of group n has
-returned. A valid group, or a later segment, therefore proves that everything before it was synced.
-A bad block before it is damage, and only the last group may be torn. The log never waits for more
-batches: while one sync runs, the next group gathers.
+returned. So a valid group, or a later segment, proves that everything before it was synced. A bad
+block before such a group is damage. Only the last group of a log may be torn. The log never waits
+for more batches: while one sync runs, the batches of the next group arrive.
 
-`LogWriter` knows nothing of threads. `submit` and `take_waiting` are called on the event loop, and
+`LogWriter` does not create threads. `submit` and `take_waiting` are called on the event loop, and
 `step` is called by the worker. They share only a deque.
 """
 
@@ -26,7 +26,7 @@ from quire.storage.segment.segment import LogSegment
 
 
 class WrittenGroup:
-    """A group that is on the disk and synced, with the batches in it."""
+    """A group that is written and synced, with its batches."""
 
     __slots__ = ("batches", "checksums", "end", "number", "segment", "times_s")
 
@@ -43,14 +43,13 @@ class WrittenGroup:
         self.end = group.header.end
         self.checksums = group.checksums
         self.times_s = times_s
-        """The times at which the group was begun, written and synced, by the injected monotonic
-        clock."""
+        """When the group was begun, written and synced, by the store's monotonic clock."""
 
 
 class StorageTimes:
-    """The latencies of the log, observed once for each group, however much is in it.
+    """Histograms of the log's latencies. Each group is observed once, however many entries it has.
 
-    Patient batches wait on purpose, so they are not part of the figures for entries.
+    Patient batches wait on purpose, so they are left out of the figures for entries.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -62,10 +61,10 @@ class StorageTimes:
         self.synced = Histogram()
         """Seconds that the fdatasync of a group took."""
         self.added = Histogram()
-        """Seconds for each entry from the receipt of the oldest entry in its group until they were
-        durable."""
+        """Seconds from the receipt of the oldest entry of a group until the group was durable.
+        Every entry of the group counts with this time."""
         self.answered = Histogram()
-        """Seconds as in `added`, but until all entries of the group had their answers."""
+        """Seconds as in `added`, but until all entries of the group were answered."""
 
     def on_written(self, group: WrittenGroup) -> None:
         """Observe a group after its batches have been completed."""
@@ -84,6 +83,8 @@ class StorageTimes:
 
 
 class LogWriter:
+    """The log's worker: it writes and syncs one group after the other."""
+
     def __init__(
         self,
         worker: Worker,
@@ -98,16 +99,16 @@ class LogWriter:
         self._max_group_bytes = max_group_bytes
         self._monotonic = monotonic
         self.on_written: Callable[[WrittenGroup], None] = lambda group: None
-        """The callback for each synced group, posted to the event loop in order."""
+        """Called on the event loop for each synced group, in order."""
         self.on_failed: Callable[[Sequence[LogBatch], StorageError], None] = lambda *failure: None
-        """The callback for a failure, posted to the event loop. Nothing is written after a
-        failure."""
+        """Called on the event loop after a failure, with the batches of the failed group. Nothing
+        is written after a failure."""
         self._waiting: deque[tuple[LogBatch, LogSegment]] = deque()
         self._segment: LogSegment | None = None
         self._end = 0
         self._stopped = False
         self.draining = False
-        """Whether the worker is about to be stopped. Its last step then writes all waiting
+        """Whether the worker is about to be stopped. If so, its last step writes all waiting
         batches."""
         self.next_group = 0
         self._halt: StorageError | None = None
@@ -118,13 +119,14 @@ class LogWriter:
         self._worker.start(self.step)
 
     def submit(self, batch: LogBatch, segment: LogSegment) -> None:
+        """Queue a batch for the next group of its segment."""
         self._waiting.append((batch, segment))
         self._worker.wake()
 
     def halt(self, error: StorageError) -> None:
-        """Write nothing after the group that is being written, because the disk failed elsewhere.
+        """Write nothing after the current group, because the disk has failed elsewhere.
 
-        `on_failed` is posted as after a failed write.
+        `on_failed` is called as after a failed write.
         """
         self._halt = error
         self._worker.wake()
@@ -138,6 +140,7 @@ class LogWriter:
     # -- on the worker ----------------------------------------------------------------------------
 
     def step(self) -> None:
+        """Write groups until no batch waits, or something has failed."""
         while not self._stopped:
             if self._halt is not None:
                 self._stopped = True
@@ -156,13 +159,16 @@ class LogWriter:
                 self._fail(segment, batches, f"{type(error).__name__}: {error}")
                 raise
             self._worker.post(partial(self.on_written, group))
-            self._cache.wrote(segment.name, group.end)  # No caller waits for this.
+            self._cache.wrote(segment.name, group.end)  # Do this last: nobody waits for it.
             if self._waiting and not self.draining:
                 self._worker.wake()
                 return
 
     def write(self, segment: LogSegment, batches: Sequence[LogBatch]) -> WrittenGroup:
-        """Write and sync one group. An `OSError` is final: nothing may be written after it."""
+        """Write and sync one group.
+
+        An `OSError` is final: nothing may be written to the log after it.
+        """
         began_s = self._monotonic()
         file = segment.file
         assert file is not None
@@ -188,10 +194,10 @@ class LogWriter:
         return WrittenGroup(segment, batches, group, times_s)
 
     def _begin(self, segment: LogSegment) -> None:
-        """Write and sync the segment's header before the first group is written.
+        """Write and sync the segment's header before its first group is written.
 
-        If the header fails its checksum, no group of the segment was ever acknowledged, unless the
-        header was damaged later.
+        So if a header fails its checksum, either no group of the segment was ever acknowledged, or
+        the header was damaged later.
         """
         assert segment.file is not None
         header = SegmentHeader(
@@ -206,7 +212,7 @@ class LogWriter:
         self._end = len(data)
 
     def _take(self) -> tuple[LogSegment, list[LogBatch]] | None:
-        """Return the batches of the next group, all of one segment, or None if no batch waits."""
+        """Return the batches of the next group, all for one segment. Return None if none waits."""
         waiting = self._waiting
         try:
             batch, segment = waiting.popleft()
@@ -215,7 +221,8 @@ class LogWriter:
         taken = [batch]
         size = batch.size_bytes
         while waiting:
-            # Only this side removes batches, so the batch seen here is the one removed below.
+            # Only this thread removes batches, so the batch that is peeked at is the one removed
+            # below.
             batch, other = waiting[0]
             size += batch.size_bytes
             if other is not segment or size > self._max_group_bytes:

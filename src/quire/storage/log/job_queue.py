@@ -1,4 +1,4 @@
-"""Slow work off the event loop, one job after the other: preallocating, sealing, removing."""
+"""A queue of slow jobs for the maintenance worker, such as preallocating, sealing and removing."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ class _Job(Generic[T]):
 
 
 class JobQueue:
-    """A queue of jobs on a worker. `work` runs on the worker; `done(result, error)` runs on the
-    event loop behind it. Of errors only `OSError` and `StorageError` are expected; others are
-    handed to `done` too, and reported by the worker."""
+    """Run slow jobs one after the other on a worker, off the event loop.
+
+    A job consists of two functions. `work` runs on the worker. Then `done(result, error)` runs on
+    the event loop. `work` is expected to raise only `OSError` and `StorageError`. Any other
+    exception is passed to `done` as well, and the worker reports it.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._urgent: deque[_Job[Any]] = deque()
         self._jobs: deque[_Job[Any]] = deque()
         self.draining = False
-        """Set before the worker is stopped: its last step then does all that waits."""
+        """Whether the worker is about to be stopped. If so, its last step runs all waiting jobs."""
 
     def start(self) -> None:
         self._worker.start(self.step)
@@ -45,11 +48,12 @@ class JobQueue:
         *,
         urgent: bool = False,
     ) -> None:
-        """Urgent jobs go first: the log waits for preallocated segments."""
+        """Queue a job. Urgent jobs run first; the log may be waiting for a preallocated segment."""
         (self._urgent if urgent else self._jobs).append(_Job(work, done))
         self._worker.wake()
 
     def step(self) -> None:
+        """Run the next job. After `draining` is set, run all of them."""
         while self._urgent or self._jobs:
             job = self._urgent.popleft() if self._urgent else self._jobs.popleft()
             try:

@@ -1,9 +1,9 @@
-"""How much of the log the system keeps in its cache: the newest bytes, for who follows its ledgers.
+"""Keep only the newest part of the log in the operating system's page cache.
 
-What is older is given back once it is synced. Else the log takes all the memory that a machine has
-free, and each byte of it memory that nobody had before: on a virtual machine whose host hands out
-memory when it is first touched, that costs more than all else in a write
-(docs/internals/benchmarks.md).
+Readers that follow their ledgers need this part. Older data is released once it is synced.
+Otherwise the log would fill all free memory of the machine, always with pages that no program has
+used before. On a virtual machine whose host provides memory at the first touch, that costs more
+than the rest of a write (docs/internals/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from contextlib import suppress
 from quire.storage.interfaces import Disk
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Given back at once. Pieces begin at multiples of this, as the pages of the cache do at theirs."""
+"""The number of bytes to release at once. Pieces begin at multiples of this size, which are also
+multiples of the size of a page."""
 
 
 class LogPageCache:
-    """Of one data directory. Used by the thread that writes the log."""
+    """Track how much of one directory's log is cached. The thread that writes the log uses it."""
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
-        """`max_bytes` 0: no bound."""
+        """Keep at most `max_bytes` of the log in the cache; 0 means no limit."""
         self._disk = disk
         self._max_bytes = max_bytes
         self._pieces: deque[tuple[str, int, int]] = deque()
-        """Name of the file, offset and size; oldest first."""
+        """The name of the file, the offset and the size of each piece that is still cached, oldest
+        first."""
         self._pieces_bytes = 0
         self._name = ""
         self._start = self._end = 0
-        """Of what was written to the newest file, behind its last piece."""
+        """The range of the newest file that is written but not in `_pieces` yet."""
         self.given_back_bytes = 0
-        """Since the start."""
+        """The number of bytes released since the start."""
 
     def wrote(self, name: str, end: int) -> None:
-        """Up to `end` the file is written, and synced."""
+        """Note that the file is synced up to `end`, and release what exceeds the limit."""
         if not self._max_bytes:
             return
         if name != self._name:
@@ -56,8 +58,9 @@ class LogPageCache:
     def _give_back(self, name: str, offset: int, size: int) -> None:
         self._pieces_bytes -= size
         self.given_back_bytes += size
-        # By name: who else has it open may close it meanwhile. It may be removed, or another file
-        # have taken its place, of which a piece is read from the device once more.
+        # Open the file by its name, because others that have it open may close it at any time. If
+        # it was removed, there is nothing to do. If another file has replaced it, a piece of that
+        # file is read from the device once more, which is harmless.
         with suppress(OSError):
             file = self._disk.open(name)
             try:

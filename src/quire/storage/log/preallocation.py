@@ -1,16 +1,16 @@
-"""Preallocated segments, and the decision whether there is space for adds.
+"""Preallocate segment files, and decide whether there is space for adds.
 
-Two segments are kept: the *next* one in full size, and after it a small *reserve*. When the next
-one is taken, the reserve is extended and becomes the next one, and another reserve is created. If
-that fails for lack of space the store takes no more adds, but fences and recovery adds can still
-use the reserve.
+Two files are kept ready: the *next* segment in full size, and after it a small *reserve*. When the
+next segment is taken, the reserve is extended and becomes the next one, and a new reserve is
+created. If that fails for lack of space, the store takes no more adds, but fences and the adds of
+recoveries can still use the reserve.
 
-Free space near a threshold goes up and down with every segment. So adds end at once when less than
-`min_free_bytes` is free, or a segment cannot be prepared. They begin again only once
-`free_bytes_to_resume` are free, and not before `read_only_dwell_s` have passed.
+Free space near a threshold goes up and down with every segment. So adds are refused as soon as less
+than `min_free_bytes` are free, or a segment cannot be prepared. They are accepted again when
+`free_bytes_to_resume` are free, and `read_only_dwell_s` have passed.
 
-A file with a number proves that the segments before it were begun. At a restart, a missing segment
-before a preallocated one is a loss.
+A segment file proves that all segments with lower numbers were begun. So a start treats a missing
+segment before a preallocated file as a loss.
 """
 
 from __future__ import annotations
@@ -30,18 +30,25 @@ NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def is_full(error: Exception) -> bool:
+    """Return whether the error means that the disk, or the user's quota, is full."""
     return isinstance(error, OSError) and error.errno in FULL_DISK
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether it says nothing against the disk: there was no room, or the process, or the machine,
-    had no file descriptor left. Nothing was done then, and it is tried again."""
+    """Return whether the error may go away by itself and says nothing bad about the disk.
+
+    There was no space, or the process or the machine had no free file descriptor. Nothing was
+    written, and the caller tries again later.
+    """
     return is_full(error) or (isinstance(error, OSError) and error.errno in NO_FILES)
 
 
 def prepare(disk: Disk, number: int, size: int) -> LogSegment:
-    """A preallocated, empty segment file, its directory entry durable. What is there under that
-    name was never begun, or has been copied elsewhere, and is thrown away."""
+    """Create a preallocated, empty segment file with a durable directory entry.
+
+    If a file with this name exists, its content is discarded. It was never begun, or was copied
+    elsewhere.
+    """
     name = segment_name(number)
     new = not disk.exists(name)
     if new:
@@ -54,7 +61,8 @@ def prepare(disk: Disk, number: int, size: int) -> LogSegment:
         file.sync()
         disk.sync_directory(LOG_DIRECTORY)
     except OSError:
-        # One that was there stays: files prepared behind it would tell of a segment that was lost.
+        # Keep a file that existed before. Without it, later prepared files would make a start
+        # believe that a segment was lost.
         if not new:
             with suppress(OSError):
                 file.truncate(0)
@@ -66,7 +74,7 @@ def prepare(disk: Disk, number: int, size: int) -> LogSegment:
 
 
 class PreallocatedSegments:
-    """Used on the event loop."""
+    """The preallocated segment files of one directory. It is used on the event loop."""
 
     def __init__(
         self,
@@ -77,13 +85,17 @@ class PreallocatedSegments:
         changed: Callable[[], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """`changed` is called when a segment is prepared or `space` may have changed; `broken`
-        when a file could not be prepared for another reason than space."""
+        """Prepare nothing yet.
+
+        `changed` is called when a segment was prepared or `space` may have changed. `broken` is
+        called when a file could not be prepared, and the reason is not a lack of space or of file
+        descriptors.
+        """
         self._disk = disk
         self._jobs = jobs
         self._segment_bytes = config.segment_bytes
         self.reserve_bytes = min(config.reserve_bytes, config.segment_bytes)
-        """Of a reserve, not of what is left of it."""
+        """The size of a full reserve. What is left of a used one may be less."""
         self._min_free_bytes = config.min_free_bytes
         self._writable_free_bytes = config.free_bytes_to_resume
         self._dwell_s = config.read_only_dwell_s
@@ -98,39 +110,41 @@ class PreallocatedSegments:
         self.space = True
         """Whether the store takes adds."""
         self._short_since_s = float("-inf")
-        """The monotonic time at which `space` became False. There is no dwell after a start without
-        space."""
+        """The monotonic time at which `space` became False. After a start without space, adds need
+        not wait for `read_only_dwell_s`."""
         self.closed = False
-        """Set before the maintenance is stopped: nothing more is prepared."""
+        """Whether the maintenance worker is about to be stopped. If so, no more files are
+        prepared."""
         self.next_number = 0
         self.free_bytes = 0
-        """When it was last looked at."""
+        """The free space of the disk when it was last checked."""
         self.held_bytes = 0
-        """Of the free space: somebody else is to have it."""
+        """The part of the free space that is set aside for the output of a compaction."""
         self.error: str = ""
-        """Why there is no space."""
+        """Why there is no space for adds, or ""."""
 
     @property
     def prepared_number(self) -> int:
-        """The number of the segment that `take` would return; 0 if none is ready."""
+        """The number of the segment that `take` would return, or 0 if none is ready."""
         return self._ready[0].number if self._ready else 0
 
     def capacity(self) -> int:
-        """Of the segment that `take` would return; 0 where none is ready."""
+        """Return the size of the segment that `take` would return, or 0 if none is ready."""
         return self._ready[0].capacity if self._ready else 0
 
     def take(self) -> LogSegment:
+        """Return the next segment, and begin to prepare another one."""
         segment = self._ready.pop(0)
         self.ensure()
         return segment
 
     def note_shortage(self, reason: str) -> None:
-        """Found before the maintenance ran."""
+        """Record a lack of space that a start has found, before the maintenance worker runs."""
         self._prepared = self.space = False
         self.error = reason
 
     def ensure(self) -> None:
-        """Prepare what lacks, one after the other."""
+        """Prepare the files that are missing, one after the other."""
         if self._busy or self.closed:
             return
         if self._ready and self._ready[0].capacity < self._segment_bytes:
@@ -143,7 +157,10 @@ class PreallocatedSegments:
             self._jobs.run(work, self._on_prepared, urgent=True)
 
     def look(self) -> None:
-        """Before the start: how it begins. Blocks, and calls nobody. `OSError`."""
+        """Check the free space at a start, before the event loop is involved.
+
+        This blocks and calls no callback. It may raise `OSError`.
+        """
         self.free_bytes = free = self._disk.free_bytes()
         self._free_enough = free >= self._min_free_bytes
         if not self._free_enough:
@@ -151,14 +168,14 @@ class PreallocatedSegments:
             self.space = False
 
     def check(self) -> None:
-        """Look at the free space again, and retry what failed for lack of it."""
+        """Check the free space again, and retry what failed for lack of it."""
         if self._checking or self.closed:
             return
         self._checking = True
         self._jobs.run(self._disk.free_bytes, self._on_free, urgent=True)
 
     def close(self) -> None:
-        """Behind the last job. Prepared files stay, for the next start on a full disk."""
+        """Close the prepared files after the last job. They stay on the disk for the next start."""
         for segment in self._ready:
             if segment.file is not None:
                 segment.file.close()
@@ -166,7 +183,8 @@ class PreallocatedSegments:
 
     def _extend(self, segment: LogSegment) -> LogSegment:
         assert segment.file is not None
-        # Some file systems keep what a failed attempt took: do not try what cannot succeed.
+        # Some file systems do not give back what a failed attempt has allocated. So do not attempt
+        # what cannot succeed.
         free = self._disk.free_bytes()
         left = free - self.held_bytes - (self._segment_bytes - segment.capacity)
         if left < self._min_free_bytes:
@@ -190,13 +208,14 @@ class PreallocatedSegments:
             self._broken(error)
         elif self._prepared:
             self._prepared = False
-            self.error = f"no room for another segment of the log ({error})"
+            self.error = f"there is no space for another segment of the log ({error})"
             self._decide()
             self._changed()
 
     def _take_in(self, segment: LogSegment) -> None:
         if segment.number < self.next_number:
-            # Extended; it may have been taken meanwhile, and then has simply become larger.
+            # The file was extended. If it was taken in the meantime, the segment simply becomes
+            # larger.
             segment.capacity = self._segment_bytes
         else:
             self._ready.append(segment)
@@ -211,7 +230,7 @@ class PreallocatedSegments:
             self.error = (
                 f"{free} bytes are free, less than {self._min_free_bytes}"
                 if error is None
-                else f"the free space cannot be found out ({error})"
+                else f"the free space could not be determined ({error})"
             )
         if self._decide():
             self._changed()
@@ -219,7 +238,7 @@ class PreallocatedSegments:
             self.ensure()
 
     def _decide(self) -> bool:
-        """Set `space`, and return whether that changed it."""
+        """Update `space`, and return whether it changed."""
         enough = self._free_enough and self._prepared
         now_s = self._monotonic()
         if self.space:

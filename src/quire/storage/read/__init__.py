@@ -1,5 +1,6 @@
-"""The read path: find where entries are, read them, check them, and keep what will be read again.
+"""The read path: locate entries, read them, check them, and cache what will be needed again.
 
-Read `reader` (what the system has cached, on the event loop), then `cold_reads` (what has to wait
-for the device). Imports `segment`.
+Start with `reader`, which reads what the system has cached, on the event loop. `cold_reads` handles
+reads that must wait for the device. Of storage, this folder imports only `segment` and
+`interfaces`.
 """

@@ -1,4 +1,4 @@
-"""What reads keep: open files of sealed segments, and parts of their footers. Both bounded."""
+"""Caches for reads: a bounded number of open segment files, and recently used parts of footers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quire.storage.interfaces import Disk, File
 from quire.storage.segment.segment import LogSegment, SegmentState
 
 ENTRY_OVERHEAD_BYTES = 400
-"""What Python adds to a cached value."""
+"""The memory that Python needs for a cached value beside its bytes."""
 
 
 class ByteCache:
-    """Least recently used values go first once their bytes pass the limit."""
+    """A cache with a limit in bytes. The least recently used values are removed first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -25,6 +25,7 @@ class ByteCache:
         return len(self._values)
 
     def get(self, key: Hashable) -> Any:
+        """Return the value, or None if it is not cached."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -32,6 +33,7 @@ class ByteCache:
         return found[0]
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
+        """Add a value, and remove the least recently used ones if the cache is too large."""
         self.discard(key)
         size_bytes += ENTRY_OVERHEAD_BYTES
         self._values[key] = (value, size_bytes)
@@ -47,7 +49,7 @@ class ByteCache:
 
 
 class SegmentFiles:
-    """The files of segments; those of sealed ones are opened when needed."""
+    """The open files of segments. Those of sealed segments are opened when needed."""
 
     def __init__(self, disk: Disk, max_open: int) -> None:
         self._disk = disk
@@ -58,7 +60,7 @@ class SegmentFiles:
         return len(self._open)
 
     def get(self, segment: LogSegment) -> File:
-        """`OSError` where it cannot be opened."""
+        """Return the open file of the segment. `OSError` if it cannot be opened."""
         if segment.state is not SegmentState.SEALED:
             if segment.file is None:
                 segment.file = self._disk.open(segment.name)
@@ -71,19 +73,25 @@ class SegmentFiles:
         return segment.file
 
     def borrow(self, segment: LogSegment) -> File:
-        """For a thread: it stays open until it is given back. `OSError` as `get`."""
+        """Return a file that stays open until `give_back`, for use on a thread.
+
+        It raises `OSError` like `get`.
+        """
         file = self.get(segment)
         segment.readers += 1
         return file
 
     def give_back(self, segment: LogSegment, *, close: bool = False) -> None:
-        """`close`: the store is closed, and opens nothing more."""
+        """Release a borrowed file.
+
+        With `close`, also close it, because the store is closed and opens no more files.
+        """
         segment.readers -= 1
         if close or segment.state is SegmentState.RETIRED:
             self.close(segment)
 
     def close(self, segment: LogSegment) -> None:
-        """Once nothing reads it."""
+        """Close the file of a segment, unless somebody still reads it."""
         if self._open.get(segment.number) is segment:
             del self._open[segment.number]
         if segment.file is not None and not segment.readers:

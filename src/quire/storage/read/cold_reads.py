@@ -1,9 +1,9 @@
 """Reads that may have to wait for the device, or that take more than one event-loop iteration.
 
-Threads read and compute checksums, the event loop compares them and takes apart what they brought:
-while it is busy with one piece of a read, the next one is under way. Large pieces that the system
-has cached, as what was read ahead, the event loop reads itself: to copy one takes less time than to
-wake a thread and to be woken by it.
+Threads read extents and compute the checksums of their blocks. The event loop compares the
+checksums and takes the frames apart. While it processes one extent, the next one is being read. If
+a large extent is in the system's cache, for instance because it was read ahead, the event loop
+reads it itself. Copying it takes less time than waking a thread and being woken by it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment
 T = TypeVar("T")
 
 InfoOf = Callable[[int], LedgerInfo]
-"""The ledger now: it may be deleted while a read waits. `NoLedger`."""
+"""Return what is known about a ledger now. It may be deleted while a read waits: then
+`NoLedger`."""
 
 ROWS_PER_TURN = 4096
 """The number of index rows examined in one event-loop iteration."""
 
 LARGE_BYTES = 64 * 1024
-"""Extents of so many bytes are read on the event loop if they are cached."""
+"""Extents of at least this size are read on the event loop if they are cached."""
 TRIES = 2
-"""A read may begin in what is left of a run."""
+"""The number of small extents that a read looks for in the cache. It is more than one because the
+first extent may be the short rest of a run."""
 
 _FAILED = FetchedExtent(b"", [])
 
@@ -53,8 +55,11 @@ def untraced(missing: WouldBlock) -> WouldBlock:
 
 
 def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> FetchedExtent:
-    """On a thread. `blocks`: the checksums are wanted. `ask`: whether the device has to be waited
-    for."""
+    """Read an extent, on a thread.
+
+    `blocks` asks for the checksums of the blocks. `ask` asks whether the device had to be waited
+    for.
+    """
     try:
         data = file.read(offset, size, wait=False) if ask else None
         waited = ask and data is None
@@ -62,33 +67,33 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Fetche
             data = file.read(offset, size) or b""
         return FetchedExtent(data, checksums_of(data) if blocks else None, waited)
     except (OSError, MemoryError):
-        return _FAILED  # Whoever asked is to be answered.
+        return _FAILED  # The read that waits for this must get an answer.
 
 
 def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[FetchedExtent]:
-    """On a thread: offsets and sizes. The device is told of all before the first is waited for."""
+    """Read these offsets and sizes, on a thread. Tell the device about all of them first."""
     try:
         for offset, size in wanted if len(wanted) > 1 else ():
             file.prefetch(offset, size)
     except OSError:
-        pass  # The reads say it.
+        pass  # The reads below report it.
     return [fetch(file, offset, size, True, False) for offset, size in wanted]
 
 
 class _Fetch(Generic[T]):
-    """Something that is being fetched, or was. Nobody need wait for it."""
+    """An operation on a thread that is running or done. Nobody has to wait for its result."""
 
     __slots__ = ("done", "found", "waiter")
 
     def __init__(self) -> None:
         self.done = False
         self.found: T | None = None
-        """None, once done: it was not run."""
+        """The result. It is None after the end if the operation was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
 
 class _Read:
-    """One read, and what was fetched for it."""
+    """The state of one read, and what was fetched for it."""
 
     __slots__ = (
         "at_hand", "cost_bytes", "fetched", "ledger_id", "overhead_bytes", "scattered",
@@ -101,21 +106,25 @@ class _Read:
         self.fetched: dict[ExtentKey, FetchedExtent] = {}
         self.under_way: dict[ExtentKey, _Fetch[FetchedExtent]] = {}
         self.at_hand = TRIES
-        """How many more extents are looked for in the cache, if all are small."""
+        """How many more small extents to look for in the system's cache before asking a thread."""
         self.cost_bytes = 0
-        """Of what was read since the budget was asked last, and for it."""
+        """The bytes that were read since the budget was last charged."""
         self.singly_until = 0
-        """Entries before this one are not gathered: something among them does not check."""
+        """Entries before this one are not gathered, because something among them failed its
+        check."""
         self.scattered = 0
-        """The number of extents in `fetched` for runs to come."""
+        """The number of extents in `fetched` that are not used yet."""
 
     def took_a_piece(self) -> None:
+        """Note that one of the fetched extents was used."""
         self.scattered -= 1
         if self.scattered <= 0:
-            self.fetched = {}  # What was fetched is used up.
+            self.fetched = {}  # Everything that was fetched is used up.
 
 
 class ColdReads:
+    """The reads of one store that may wait for the device. It belongs to the event loop."""
+
     """Used on the event loop."""
 
     def __init__(
@@ -139,7 +148,7 @@ class ColdReads:
     async def read(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int
     ) -> Entries:
-        """See `LedgerStore.read_blocking`."""
+        """Read entries; see `LedgerStore.read_blocking`."""
         read = _Read(ledger_id, overhead_bytes)
         entries = Entries()
         while len(entries) < max_count:
@@ -153,7 +162,7 @@ class ColdReads:
                 wanted = untraced(missing)
             except NoLedger:
                 if entries:
-                    return entries  # It was deleted meanwhile.
+                    return entries  # The ledger was deleted in the meantime.
                 raise
             if wanted is not None:
                 run = await self._gather(read, wanted, info, at, most, max_bytes)
@@ -162,7 +171,8 @@ class ColdReads:
             if not run:
                 break
             if max_count > 1:
-                # While its bytes are at hand: in the end there may be megabytes.
+                # Pack the run while its bytes are in the processor's cache. The whole answer may
+                # have megabytes.
                 self._scratch.pack(run)
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
@@ -178,11 +188,11 @@ class ColdReads:
     def _run(
         self, read: _Read, info: LedgerInfo, at: int, most: int, max_bytes: int, *, begun: bool
     ) -> FrameRun | None:
-        """See `Reader.run`."""
+        """Read the next run, on the event loop if it is probably cached; see `Reader.run`."""
         asked = info, at, most, max_bytes, read.overhead_bytes
         if not read.fetched and not read.under_way and self._is_at_hand(read, at):
             left, read.at_hand = read.at_hand, 0
-            with suppress(WouldBlock, MemoryError):  # A thread says that there is none.
+            with suppress(WouldBlock, MemoryError):  # If it is not cached, a thread reads it below.
                 where = self._scratch if begun or most > 1 else None
                 run = self._reader.run(*asked, where, begun=begun)
                 large = run is not None and run.frame_bytes >= LARGE_BYTES
@@ -191,15 +201,17 @@ class ColdReads:
         return self._reader.run(*asked, read.fetched, begun=begun)
 
     def _is_at_hand(self, read: _Read, at: int) -> bool:
-        """Most likely."""
+        """Return whether the entry is probably in the system's cache."""
         ahead = self._ahead.may_be_at_hand
         return read.at_hand > 0 or ahead(read.ledger_id, at, LARGE_BYTES)
 
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> FrameRun | None:
-        """A run of many from here on, put together where they lie scattered. None: something was
-        fetched, look again."""
+        """Gather a run of many entries if they are scattered.
+
+        Return None if something else was fetched instead, and the caller should look again.
+        """
         gather, wanted = None, missing
         if _is_one_of_many(missing, most) and at >= read.singly_until:
             asked = info, at, most, max_bytes, read.overhead_bytes
@@ -221,8 +233,10 @@ class ColdReads:
     async def _fetch(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> None:
-        """What a run from `at` on wants; and begin with the extent after it, so that the device and
-        the thread have something to do."""
+        """Fetch what a run from `at` on needs.
+
+        Also begin to fetch the extent after it, so that the device and the thread have work.
+        """
         begun = read.under_way.pop(missing.key, None)
         if begun is None and _is_one_of_many(missing, most):
             wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
@@ -239,20 +253,21 @@ class ColdReads:
                 info, at + missing.entries, most - missing.entries, rest_bytes, read.overhead_bytes
             )
             if behind is not None and behind.key not in read.fetched:
-                # What was guessed wrong is not wanted.
+                # This replaces an extent that was begun on a wrong guess.
                 read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
         extent = read.fetched[missing.key] = await _of(begun)
         if extent.waited:
             self._ahead.waits(read.ledger_id, at, missing.segment)
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
-        """See `LedgerStore.entry_ranges`."""
+        """Return the ranges of entries that are stored; see `LedgerStore.entry_ranges`."""
         found: list[Range] = []
         number = taken = -1
         fetched: dict[ExtentKey, FetchedExtent] = {}
         while True:
-            # Oldest first: what a compaction or the sealing of a segment moves meanwhile, it moves
-            # to where we have not been, or it is taken before we go past it.
+            # Go from the oldest segment to the newest. If a compaction or the sealing of a segment
+            # moves entries in the meantime, it moves them to a segment that comes later here, or
+            # they are taken before their segment is passed.
             info = self._info_of(ledger_id)
             segment = self._reader.next_sealed(info, number)
             if segment is None:
@@ -263,14 +278,15 @@ class ColdReads:
                 fetched[missing.key] = await _of(self._begin(ledger_id, missing))
                 continue
             fetched, number = {}, segment.number
-            # One that had to wait for space is sealed behind newer ones.
+            # A segment that had to wait for space may be sealed after newer ones.
             passed = [part for part in info.open_parts if taken < part.segment.number < number]
             if passed:
                 taken = passed[-1].segment.number
                 await _put(found, _of_parts(passed))
             if rows is not None:
                 await _put(found, _of_rows(rows))
-        # Taken in the turn in which no sealed one was left: what is sealed later is among them.
+        # These parts are read in the same event-loop iteration that found no further sealed
+        # segment. So whatever is sealed later is among them.
         await _put(found, _of_parts(info.open_parts))
         return merged(found)
 
@@ -284,7 +300,7 @@ class ColdReads:
     async def _each(
         self, segment: LogSegment, wanted: Sequence[WouldBlock | BlockExtent]
     ) -> list[FetchedExtent]:
-        """Fetch extents of one segment."""
+        """Fetch several extents of one segment with one call of a thread."""
         places = [(one.offset, one.size) for one in wanted]
         failed = [_FAILED] * len(places)
         return await _of(self._on_thread(segment, failed, fetch_each, places))
@@ -292,7 +308,10 @@ class ColdReads:
     def _on_thread(
         self, segment: LogSegment, failed: T, call: Callable[..., T], *given: object
     ) -> _Fetch[T]:
-        """`call(file, *given)`; `failed` where there is no file."""
+        """Run `call(file, *given)` on a thread.
+
+        The result is `failed` if the file cannot be opened.
+        """
         fetching = _Fetch[T]()
         try:
             file = self._files.borrow(segment)
@@ -303,8 +322,12 @@ class ColdReads:
         return fetching
 
     def _fetched(self, fetching: _Fetch[T], segment: LogSegment, found: T | None) -> None:
-        """Also where the read has been cancelled: until here the file stays open."""
-        # Not as soon as `close` begins: the log may still be written and sealed.
+        """Store the result of a call, and wake the read that waits for it.
+
+        This also runs after the read was cancelled, because the file stays open until here.
+        """
+        # Check `closed` only here. When `close` has just begun, the log may still be written and
+        # sealed.
         self._files.give_back(segment, close=self.closed)
         fetching.done, fetching.found = True, found
         if fetching.waiter is not None and not fetching.waiter.done():
@@ -312,25 +335,28 @@ class ColdReads:
 
 
 def _is_one_of_many(missing: WouldBlock, most: int) -> bool:
-    """Whether it is a small extent with entries, and not the last of a read of so many."""
+    """Return whether this is a small extent of entries, with more wanted after it."""
     return 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
 
 
 def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]]:
-    """First and last entry of each run, and all where they are not consecutive."""
+    """Yield the first and last entry of each run, and its ids if they are not consecutive."""
     for row, at in enumerate(rows.ids_at):
         ids = None if at == CONSECUTIVE else rows.ids[at : at + rows.counts[row]]
         yield rows.firsts[row], rows.last(row), ids
 
 
 def _of_parts(parts: Iterable[LedgerPart]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
-    """The same, of the runs that are there now: adds come meanwhile."""
+    """Do the same as `_of_rows` for the runs that exist now. More may be added in the meantime."""
     runs = list(chain.from_iterable(part.runs for part in parts))
     return ((run.first, run.last, run.ids) for run in runs)
 
 
 async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
-    """Most runs go on where the one before ends: as ranges they are never there one by one."""
+    """Append the entries of these runs to `found` as ranges, and join adjacent ranges.
+
+    Most runs continue the one before, so few ranges are created.
+    """
     for number, (first, last, ids) in enumerate(runs, 1):
         for one in ((first, last),) if ids is None else ranges_of(ids):
             if found and found[-1][1] + 1 == one[0]:
@@ -347,5 +373,5 @@ async def _of(fetching: _Fetch[T]) -> T:
         fetching.waiter = asyncio.get_running_loop().create_future()
         await fetching.waiter
     if fetching.found is None:
-        raise asyncio.CancelledError  # The threads are gone: the bookie stops.
+        raise asyncio.CancelledError  # The threads have ended because the bookie stops.
     return fetching.found

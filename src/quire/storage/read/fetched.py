@@ -1,10 +1,14 @@
-"""The parts of a segment's file that a read has fetched, and the memory that they are read into.
+"""The bytes that a read has fetched from a segment's file, and a reusable buffer for them.
 
-Off the event loop, threads fetch extents of the file and compute the checksums of their blocks. On
-the event loop, frames of which an answer is made at once are read into a scratch buffer. It stays
-in the processor's cache, and so do the places of the entries in it: as long as frames have one
-size, a view of each entry is made once. Joining views takes a quarter of the time that it takes to
-make an object of each entry first.
+There are two ways to read an extent, which is a range of bytes in the file:
+
+- A thread fetches it and computes the checksums of its blocks. The result is a `FetchedExtent`.
+- The event loop reads it from the system's cache into a `ScratchBuffer`, if the answer is built at
+  once.
+
+The scratch buffer stays in the processor's cache. As long as all frames have the same size, the
+buffer also keeps a view of each entry. Joining such views takes a quarter of the time that it takes
+to create an object for each entry first.
 """
 
 from __future__ import annotations
@@ -20,27 +24,30 @@ from quire.storage.interfaces import File
 from quire.storage.segment.segment import LogSegment
 
 FRAMES_AT = BLOCK_BYTES
-"""Where the first frame lies, wherever it lies in its block."""
+"""The offset of the first frame in the scratch buffer, wherever the frame begins in its block."""
 VIEWS_MAX = 4096
-"""Kept, of 200 bytes each."""
+"""The most views that are kept. Each takes 200 bytes."""
 
 
 class ScratchBuffer:
-    """Memory that the frames of one extent at a time are read into, until their run is packed.
+    """Memory that the frames of one extent are read into. It is used again for the next extent.
 
-    Used on the event loop.
+    It belongs to the event loop. A run must be packed before the next extent is read.
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """The buffer holds an extent of `size_bytes`, and two blocks more."""
+        """Allocate memory for an extent of `size_bytes` and two more blocks."""
         self._memory = bytearray(FRAMES_AT + size_bytes + 2 * BLOCK_BYTES)
         self.view = memoryview(self._memory)
         self._frame_size = 0
         self._bodies: list[memoryview] = []
 
     def read(self, file: File, low: int, size: int, skip: int) -> memoryview | None:
-        """The bytes of the file from `low` on, so that the frame that begins `skip` bytes behind it
-        lies at `FRAMES_AT`. None: they are not cached, or too many. `OSError`."""
+        """Read `size` bytes of the file from `low` on.
+
+        They are placed so that the frame that begins `skip` bytes after `low` is at `FRAMES_AT`.
+        Return None if the bytes are not cached or do not fit. `OSError` if reading fails.
+        """
         begin = FRAMES_AT - skip
         part = self.view[begin : begin + size]
         if len(part) < size or not file.read_into(low, part):
@@ -48,7 +55,7 @@ class ScratchBuffer:
         return part
 
     def pack(self, run: FrameRun) -> None:
-        """`run.pack()`, of a run that may lie here."""
+        """Do the same as `run.pack()`, but faster for a run in this buffer."""
         run.pack(self._bodies_of(run) if run.lies_in(self._memory) else ())
 
     def _bodies_of(self, run: FrameRun) -> Sequence[memoryview]:
@@ -65,26 +72,31 @@ class ScratchBuffer:
 
 
 ExtentKey = tuple[LogSegment, int, int]
-"""What of a segment's file: offset and size. After a compaction the segment is another object."""
+"""A segment, and the offset and size of an extent of its file. A compaction creates a new segment
+object, so a key never refers to a later file."""
 
 
 class FetchedExtent(NamedTuple):
-    """What was read of a segment's file, off the event loop."""
+    """An extent of a segment's file that a thread has read."""
 
     data: Buffer
-    """Fewer bytes at the end of the file, none where the disk failed: that checks nowhere."""
+    """The bytes: fewer at the end of the file, and none if the disk failed. Such data fails every
+    check."""
     checksums: list[int] | None = None
-    """Of its blocks, where they are wanted: see `checksums_of`."""
+    """The checksums of the blocks, if they were asked for; see `checksums_of`."""
     waited: bool = False
-    """The device had to be waited for."""
+    """Whether the thread had to wait for the device."""
 
 
 FetchedExtents = dict[ExtentKey, FetchedExtent] | ScratchBuffer | None
-"""What was fetched off the event loop, all else being a `WouldBlock`. Or, if cached bytes are to be
-read on the event loop: the scratch buffer to read them into, or None for memory of their own."""
+"""The source of a read's bytes.
+
+A dictionary has the extents that threads have fetched; anything else raises `WouldBlock`.
+Otherwise, cached bytes are read on the event loop: into the scratch buffer, or into new memory if
+this is None."""
 
 
 def checksums_of(data: Buffer) -> list[int]:
-    """Of its blocks; the first begins with it."""
+    """Return the checksum of each block of `data`, which begins with a whole block."""
     view = memoryview(data)
     return [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]

@@ -1,10 +1,10 @@
-"""Runs that took turns with those of other ledgers, read together.
+"""Gather many small runs of one ledger with a single read.
 
-Such a ledger has runs of one or some entries, with those of others between. Many of them are read
-by one call of a thread. Where they lie near each other, what is between is read too, as one extent
-of the file. The frames are put together: then they are a run like any other, and are checked as
-one. All blocks that are read must be whole; where anything is out of the ordinary the runs are read
-one by one, which tells what is damaged.
+If entries of many ledgers are interleaved, the runs of each ledger are short and scattered over the
+segment. One call of a thread reads many of them. If runs are close together, the bytes between them
+are read as well, as one extent of the file. The frames are joined into one run, which is checked
+like any other. Every block must match its checksum. If anything is wrong, the runs are read one by
+one instead, to find out what is damaged.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from quire.storage.segment.frames import frames_are
 from quire.storage.segment.segment import LogSegment
 
 GATHERED_BYTES = 1024 * 1024
-"""Read together."""
+"""The most bytes that one gather read reads."""
 GATHERED_EXTENTS_MAX = 128
-"""So many."""
+"""The most extents that one gather read reads."""
 RUNS_MIN = 4
-"""Fewer are read one by one."""
+"""Fewer runs than this are read one by one."""
 ENTRIES_MAX = 4096
-"""The most entries assembled in one event-loop iteration, which takes a millisecond or two."""
+"""The most entries that are joined in one event-loop iteration, which takes a millisecond or
+two."""
 SPREAD_MAX = 32
-"""Bytes that are passed over for one that is wanted, in the extent so far."""
+"""The most bytes that are read between runs for each wanted byte of the same extent."""
 PASSED_MAX_BYTES = 128 * 1024
-"""Between two runs. A block always is."""
+"""The largest gap between two runs that is read as well. A gap of at most a block is always
+read."""
 PASSED_SHARE = 4
-"""Of a budget for reads beside adds, one byte for so many that are read with those wanted."""
+"""In the budget for reads beside adds, this many bytes that are read count at least as one byte."""
 
 
 class BlockExtent(NamedTuple):
-    """Whole blocks of a segment's file, in which runs lie."""
+    """A range of whole blocks in a segment's file that contains runs to gather."""
 
     offset: int
     runs: Sequence[tuple[int, int]]
-    """Where each begins and ends in the file; ascending, none in another."""
+    """The start and end of each run in the file. They ascend and do not overlap."""
 
     @property
     def end(self) -> int:
+        """The offset of the first block after the extent."""
         return aligned(self.runs[-1][1])
 
     @property
@@ -54,26 +57,30 @@ class BlockExtent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GatherRead:
-    """Runs of consecutive entries, and the extents of a segment's file that hold them."""
+    """The plan of a gather read: entries of one ledger, and the extents of the file to read."""
 
     segment: LogSegment
     ledger_id: int
     first: int
     extents: Sequence[BlockExtent]
-    """Ascending, none in another."""
+    """The extents. They ascend and do not overlap."""
     sizes: Sequence[int]
-    """Of all frames."""
+    """The sizes of all frames."""
 
     @property
     def cost_bytes(self) -> int:
-        """What is passed over is read and checked on a thread, but not taken apart."""
+        """The number of bytes that the read counts for in the budget for reads beside adds.
+
+        Bytes between the wanted runs are read and checked on a thread but not processed further, so
+        they count for less.
+        """
         read_bytes = sum([extent.size for extent in self.extents])
         return max(sum(self.sizes), read_bytes // PASSED_SHARE)
 
     def run(self, found: Sequence[bytes]) -> FrameRun | None:
-        """Return the run that was read, or None if something else lies there.
+        """Return the run that was read, or None if the bytes are not the expected frames.
 
-        `found` is what was read of each extent, all of whose blocks match their checksums.
+        `found` has the bytes of each extent. All their blocks match their checksums.
         """
         count, head_bytes = len(self.sizes), self.segment.head_bytes
         parts: list[bytes] = []
@@ -97,9 +104,14 @@ def plan_gather_read(
     max_bytes: int,
     overhead: int,
 ) -> GatherRead | None:
-    """Runs from this entry on, with so many entries at most; `max_bytes`, `overhead`: see
-    `LedgerStore.read`. None: it is not worth it, or not that simple. No runs of the ledger overlap
-    in the segment."""
+    """Plan a gather read of the entries from `entry_id` on.
+
+    The runs of the ledger must not overlap in the segment. Return None if a gather read is not
+    worthwhile or not possible.
+
+    `most` is the largest number of entries to read. `LedgerStore.read` explains `max_bytes` and
+    `overhead`.
+    """
     row = bisect_right(rows.firsts, entry_id) - 1
     most = min(most, ENTRIES_MAX)
     if row < 0 or len(rows.firsts) - row < RUNS_MIN or most < RUNS_MIN:
@@ -135,7 +147,7 @@ def plan_gather_read(
             frames = frames[: _that_fit(frames, budget, max_bytes, per_entry)]
             if not frames:
                 break
-            size, most = sum(frames), len(sizes) + len(frames)  # the last of them
+            size, most = sum(frames), len(sizes) + len(frames)  # This is the last run.
         if not runs:
             extents.append(BlockExtent(begin, runs))
         behind = start + size
@@ -151,8 +163,10 @@ def plan_gather_read(
 
 
 def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[int, Sequence[int]]:
-    """Where the frame of this entry lies in this run, and the sizes of it and those behind it; none
-    where the run lacks it, or has gaps."""
+    """Return the offset of this entry's frame, and the sizes of that frame and those after it.
+
+    There are no sizes if the run does not have the entry, or if its ids are not consecutive.
+    """
     skipped, at = entry_id - rows.firsts[row], rows.offsets[row]
     count = rows.counts[row] - skipped
     if rows.ids_at[row] != CONSECUTIVE or skipped < 0 or count <= 0:
@@ -166,7 +180,7 @@ def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[
 
 
 def _that_fit(sizes: Sequence[int], budget: int, max_bytes: int, per_entry: int) -> int:
-    """How many of these frames, from the first on."""
+    """Return how many of these frames fit into both limits."""
     for count, size in enumerate(sizes):
         budget -= size
         max_bytes -= size + per_entry

@@ -1,4 +1,7 @@
-"""What a read may find instead of entries. Cheap and internal: the bookie turns them into codes."""
+"""Exceptions that a read raises instead of returning entries.
+
+They are cheap and internal. The bookie turns `NoLedger` and `NoEntry` into error codes.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,27 @@ from quire.storage.segment.segment import LogSegment
 
 
 class NoLedger(Exception):
-    """The store knows no such ledger."""
+    """The store does not know the ledger."""
 
 
 class NoEntry(Exception):
-    """The store knows the ledger and never had the entry, unless `negatives_unknown` is set."""
+    """The store knows the ledger but does not have the entry.
+
+    It never had the entry, unless `negatives_unknown` is set.
+    """
 
 
 class WouldBlock(Exception):
-    """The device would have to be waited for: use `read_blocking`."""
+    """The read would have to wait for the device. Use `read_blocking` instead."""
 
     def __init__(
         self, segment: LogSegment, offset: int, size: int, entries: int = 0, entry_bytes: int = 0
     ) -> None:
-        """`entries`: how many, with how many bytes, lie in these blocks; 0: it is of an index."""
+        """Name the extent that is needed.
+
+        `entries` and `entry_bytes` are the number and size of the entries in it. `entries` is 0 if
+        the extent is part of an index.
+        """
         super().__init__()
         self.segment = segment
         self.offset = offset
@@ -29,4 +39,5 @@ class WouldBlock(Exception):
 
     @property
     def key(self) -> tuple[LogSegment, int, int]:
+        """The key under which the fetched extent is stored."""
         return self.segment, self.offset, self.size

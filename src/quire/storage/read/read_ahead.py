@@ -1,13 +1,14 @@
-"""Reading ahead of readers that go through a ledger on the device from one entry to the next.
+"""Read ahead for readers that go through a ledger on the device, one entry after the other.
 
-While what a reader has asked for is checked and sent, the device brings what it wants next into the
-system's cache: the cache, its bounds, and what it gives up first, are the system's. It has a thread
-of its own, so that no read waits behind what nobody has asked for yet. The event loop then reads it
-from there: a thread that did would have to be woken for each piece, which takes longer than to copy
-it (`cold_reads`).
+While an answer is checked and sent, the device brings what the reader will want next into the
+operating system's cache. The system decides how much it keeps and what it drops first. Separate
+threads make these calls, so no read waits for data that nobody has asked for yet. The event loop
+then reads the data from the cache (`cold_reads`), because waking a thread for each piece takes
+longer than copying it.
 
-Behind the end of what a ledger has in a segment comes an index, without which nobody knows where it
-goes on. So it is looked for as soon as less than `AHEAD_BYTES` are known to lie before the reader.
+Where a ledger's entries in one segment end, the index of another segment is needed to know where
+they continue. So that index is looked up as soon as less than `AHEAD_BYTES` are known to be ahead
+of the reader.
 """
 
 from __future__ import annotations
@@ -26,47 +27,62 @@ from quire.storage.read.cache import SegmentFiles
 from quire.storage.segment.segment import LogSegment, SegmentState
 
 AHEAD_BYTES = 16 * 1024 * 1024
-"""How far ahead of a reader: what the device brings while some answers are made and sent."""
+"""How far to read ahead of a reader. The device brings this much while a few answers are built and
+sent."""
 STEP_BYTES = 1024 * 1024
-"""Less is not worth a call, but at the end. Large calls make a sync beside them wait longer."""
+"""The smallest amount that is worth a call, except at the end of an extent. Larger calls would
+delay the syncs that run beside them."""
 AHEAD_EXTENTS_MAX = 4
-"""Known ahead of a reader, in as many segments: each takes an index that may be large."""
+"""The most extents that are known ahead of a reader, each in another segment. Each needs an index,
+which may be large."""
 CALLS_MAX = 8
-"""Under way at the same time. A reader that finds so many is looked at again when it reads on: with
-many readers the device has enough to do with what they wait for."""
+"""The most calls at the same time. A reader that finds them all in use is considered again with its
+next read. With many readers, the device is busy with what they wait for."""
 FOLLOWED_MAX = 256
-"""Ledgers whose readers are followed; the one that was read least recently is forgotten."""
+"""The most ledgers whose readers are followed. The one that was read least recently is
+forgotten."""
 STEPS_BEFORE = 2
-"""Reads that must have followed each other: a single look at an entry reads nothing else."""
+"""The number of reads that must have continued each other before anything is read ahead. A single
+look at an entry causes no other reads."""
 THROUGH_BYTES = 512 * 1024
-"""A reader that takes several entries of so many bytes at once goes on: one such read is enough."""
+"""If a reader takes several entries of this many bytes at once, it counts as sequential after one
+read."""
 
 ROWS_MAX = 4096
-"""Runs that are looked at for one extent: in a millisecond or two. The next begins after it."""
+"""The most runs that are examined for one extent, which takes a millisecond or two. The next extent
+begins after them."""
 
 _Call = Literal["entries", "index"]
 
 
 @dataclass(slots=True)
 class ReadAheadExtent:
-    """A part of a segment's file, most of which belongs to one ledger."""
+    """A range of a segment's file that is worth reading ahead: most of it is of one ledger."""
 
     segment: LogSegment
     start: int
     stop: int
     last: int
-    """The last entry in it."""
+    """The last entry in the range."""
     until: int
-    """Everything before was asked for."""
+    """The offset up to which everything was asked for."""
     cached: bool = False
-    """As far as is known. What is in the cache need not be brought there."""
+    """Whether the range is in the system's cache, as far as is known. If so, it need not be read
+    ahead."""
 
 
 def read_ahead_extent(
     segment: LogSegment, rows: LedgerRows, size_bytes: int, entry_id: int | None
 ) -> ReadAheadExtent | None:
-    """`size_bytes`: of all frames of the ledger in the segment. `entry_id`: the runs from this one
-    on, as far as no entry lacks; else all runs. None: there is more of other ledgers between."""
+    """Return a range of the segment's file to read ahead, or None if most of it is other data.
+
+    Args:
+        segment: The segment.
+        rows: The ledger's runs in it.
+        size_bytes: The size of all frames of the ledger in the segment.
+        entry_id: The entry to begin with. The range ends at the first gap in the entries. None
+            means all runs.
+    """
     first, row = 0, len(rows.offsets) - 1
     if 2 * size_bytes < rows.offsets[row] - rows.offsets[0]:
         return None
@@ -82,7 +98,7 @@ def read_ahead_extent(
 
 
 def _end_of(rows: LedgerRows, row: int) -> int:
-    """Of a run, in the file."""
+    """Return the offset at which a run ends in the file."""
     count, frame_size = rows.counts[row], rows.frame_sizes[row]
     if frame_size:
         return rows.offsets[row] + frame_size * count
@@ -91,6 +107,8 @@ def _end_of(rows: LedgerRows, row: int) -> int:
 
 
 class _Follow:
+    """The state of one reader that is followed."""
+
     __slots__ = (
         "end", "extents", "goes_through", "known", "next_entry", "piece_bytes", "steps",
         "under_way", "waited_in",
@@ -100,31 +118,31 @@ class _Follow:
         self.next_entry = next_entry
         self.steps = 0
         self.goes_through = False
-        """It is time to read ahead."""
+        """Whether the reader counts as sequential, so that it is time to read ahead."""
         self.piece_bytes = 0, 0
-        """Of the last two: one may be what was left of an answer."""
+        """The bytes of the last two reads. One of them may be the short rest of an answer."""
         self.extents: deque[ReadAheadExtent] = deque()
-        """Where the reader is, and what comes then."""
+        """The range that the reader is in, and the ranges after it."""
         self.end = 0
-        """Where in the first of them the last entry ends that was read."""
+        """The offset in the first range at which the last entry that was read ends."""
         self.known = False
-        """Nothing comes behind the last of them."""
+        """Whether nothing after the last range is worth reading ahead."""
         self.under_way: set[_Call] = set()
         self.waited_in: LogSegment | None = None
-        """Where a read had to wait last."""
+        """The segment in which a read last had to wait for the device."""
 
     @property
     def ahead_bytes(self) -> int:
-        """Known to lie before the reader."""
+        """The number of bytes that are known to be ahead of the reader."""
         return sum(one.stop - self.begin(one) for one in self.extents)
 
     def begin(self, extent: ReadAheadExtent) -> int:
-        """Where what is wanted of it begins."""
+        """Return the offset in the range from which on data is wanted."""
         return self.end if extent is self.extents[0] else extent.start
 
 
 class ReadAhead:
-    """Used on the event loop."""
+    """The reading ahead of one store. It belongs to the event loop."""
 
     def __init__(self, files: SegmentFiles, blocking: BlockingReader) -> None:
         self._files = files
@@ -132,13 +150,12 @@ class ReadAhead:
         self._follows: OrderedDict[int, _Follow] = OrderedDict()
         self.closed = False
         self.calls = 0
-        """Under way."""
+        """The number of calls that are running."""
         self.asked_bytes = 0
-        """Read ahead since the start."""
+        """The number of bytes read ahead since the start."""
 
     def waits(self, ledger_id: int, entry_id: int, segment: LogSegment) -> None:
-        """A read has to wait for the device: its reader is worth to be followed, to the end of the
-        segment."""
+        """Note that a read has to wait for the device. From now on, follow its reader."""
         follow = self._follows.get(ledger_id)
         if follow is not None:
             self._follows.move_to_end(ledger_id)
@@ -152,14 +169,17 @@ class ReadAhead:
                 extent.cached, extent.until = False, follow.begin(extent)
 
     def is_followed(self, ledger_id: int, segment: LogSegment) -> bool:
+        """Return whether the ledger has a reader in this segment that is followed."""
         follow = self._follows.get(ledger_id)
         return follow is not None and (
             follow.waited_in is segment or any(one.segment is segment for one in follow.extents)
         )
 
     def may_be_at_hand(self, ledger_id: int, entry_id: int, piece_bytes: int) -> bool:
-        """Whether a reader has come here in pieces of so many bytes, so that what it wants has been
-        brought, or is on its way."""
+        """Return whether what the reader wants next has probably been brought into the cache.
+
+        This is the case if it has come here in sequence, in pieces of at least this size.
+        """
         follow = self._follows.get(ledger_id)
         return (
             follow is not None
@@ -177,8 +197,11 @@ class ReadAhead:
         end: int,
         extent: Callable[[], ReadAheadExtent | None],
     ) -> None:
-        """Entries of a sealed segment, which end at this offset of it. `extent`: how far the ledger
-        goes on there."""
+        """Note that a reader has read entries of a sealed segment.
+
+        If the reader is sequential, this reads ahead. `end` is the offset at which the entries end.
+        `extent` returns how far the ledger continues in this segment.
+        """
         follow = self._follows.get(ledger_id)
         if follow is None:
             return
@@ -207,6 +230,7 @@ class ReadAhead:
         self._advance(follow)
 
     def _advance(self, follow: _Follow) -> None:
+        """Read ahead the next range that is not asked for yet, if a call is allowed now."""
         if not self._may_call(follow, "entries"):
             return
         left = AHEAD_BYTES
@@ -216,7 +240,7 @@ class ReadAhead:
             start = max(begin, extent.until)
             size = stop - start
             if not extent.cached and size > 0 and (size >= STEP_BYTES or stop == extent.stop):
-                extent.until = stop  # Before it is asked for: that may be done at once.
+                extent.until = stop  # Set this before the call, which may be done at once.
                 self._bring(follow, "entries", extent.segment, start, size)
                 return
             left -= stop - begin
@@ -230,8 +254,7 @@ class ReadAhead:
         )
 
     def wants_beyond(self, ledger_id: int) -> ReadAheadExtent | None:
-        """The last that is known to lie before a reader, where it is time to look how the ledger
-        goes on behind it."""
+        """Return the last range known ahead of a reader, if it is time to look for the next one."""
         follow = self._follows.get(ledger_id)
         if follow is None or follow.known or not self._may_call(follow, "index"):
             return None
@@ -240,11 +263,14 @@ class ReadAhead:
         return follow.extents[-1]
 
     def bring_index(self, ledger_id: int, segment: LogSegment, at: int, size: int) -> None:
-        """Of a segment in which the ledger may go on: ask again once it is there."""
+        """Read ahead the index of a segment in which the ledger may continue.
+
+        The caller asks again once the index is cached.
+        """
         self._bring(self._follows[ledger_id], "index", segment, at, size)
 
     def has_looked_beyond(self, ledger_id: int, extent: ReadAheadExtent | None) -> None:
-        """The ledger goes on here. None: it does not, or not where it is worth to be brought."""
+        """Add the range in which the ledger continues. None means that none is worth reading."""
         follow = self._follows[ledger_id]
         if extent is None:
             follow.known = True
@@ -260,7 +286,7 @@ class ReadAhead:
         try:
             file = self._files.borrow(segment)
         except OSError:
-            return  # Whoever reads it next is told.
+            return  # The next read of this segment reports the error.
         follow.under_way.add(call)
         self.calls += 1
         self.asked_bytes += size

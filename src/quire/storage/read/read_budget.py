@@ -1,8 +1,9 @@
-"""Large reads give way to adds: while entries are taken, those who catch up share a rate.
+"""Limit the rate of large reads while entries are being added.
 
-Else one of them at full speed has most of what a bookie can do, its event loop, its interpreter
-lock and its device in turn, and every add waits for each of these: five times as long as alone.
-Where more is added than the rate, they get a multiple of that: who is behind must come nearer.
+A single reader that catches up at full speed takes most of the event loop, the interpreter lock and
+the device in turn. Each add waits for all three and takes five times as long. So all such readers
+of a directory share a rate. If entries are added faster than this rate, readers get a multiple of
+the rate of the adds. Otherwise they would never catch up.
 """
 
 from __future__ import annotations
@@ -11,40 +12,45 @@ import asyncio
 from collections.abc import Callable
 
 STEP_S = 0.01
-"""So often is looked whether entries are still taken."""
+"""Seconds between two checks whether entries are still being added."""
 PAUSE_S = 0.02
-"""Behind the last ones: between two groups nothing waits, for a moment."""
+"""Seconds after the last add during which adds still count as going on. Between two groups there is
+always a moment in which nothing waits."""
 STEP_MIN_S = 0.001
-"""No wait is shorter: what is left may be a fraction of a byte."""
+"""The shortest wait in seconds, because only a fraction of a byte may be left to wait for."""
 READ_PER_TAKEN = 2
-"""Bytes may be read for each that is added."""
+"""The number of bytes that may be read for each byte that is added."""
 
 
 class ReadBudget:
-    """Of one data directory. Used on the event loop."""
+    """The budget that all large reads of one data directory share. It belongs to the event loop."""
 
     def __init__(self, bytes_per_s: int, taken: Callable[[], tuple[int, int]]) -> None:
-        """`bytes_per_s` 0: no bound. `taken`: bytes that wait for the log, and that it has
-        written since its start."""
+        """Create a budget of `bytes_per_s`; 0 means no limit.
+
+        `taken` returns the number of bytes that wait for the log, and the number that the log has
+        written since its start.
+        """
         self._bytes_per_s = bytes_per_s
         self._taken = taken
         self._spent = self._earned = 0.0
-        """Bytes since the start. What is not spent is not saved up."""
+        """The bytes that were read, and the bytes that were allowed, since the start. An allowance
+        that is not used at once is lost."""
         self._looked_s = 0.0
-        """When it was earned up to, by the loop's clock."""
+        """The time up to which `_earned` is calculated, by the event loop's clock."""
         self._all_taken = 0
-        """Up to then."""
+        """The bytes of adds that `_earned` accounts for."""
         self._written: int | None = None
-        """When it was last looked."""
+        """The bytes that the log had written at the last check."""
         self._taken_s: float | None = None
-        """When entries were last seen to be taken."""
+        """When adds were last seen to be going on."""
         self.waited_s = 0.0
-        """By all reads together, since the start."""
+        """The seconds that all reads together have waited since the start."""
 
     async def spend(self, size_bytes: int) -> None:
-        """Note that this much of a read is done, and wait until more of it is due.
+        """Count these bytes of a read, and wait until the budget allows more.
 
-        Waits at least one event-loop iteration. Cancel-safe.
+        It waits for at least one event-loop iteration. Cancelling it is safe.
         """
         if not self._bytes_per_s or not self._entries_are_taken():
             self._earned = self._spent
@@ -66,7 +72,7 @@ class ReadBudget:
             self.waited_s += now() - began_s
 
     def _entries_are_taken(self) -> bool:
-        """Or were a moment ago."""
+        """Return whether entries are being added, or were a moment ago."""
         queued_bytes, written = self._taken()
         before, self._written = self._written, written
         if queued_bytes > 0 or (before is not None and written != before):

@@ -1,9 +1,9 @@
-"""Reading entries: find where they lie, fetch whole runs, check, slice.
+"""Read entries without waiting for the device: locate them, read whole runs, and check them.
 
-Every block that is read is checked against its checksum, and every frame against the index: its
-length, ledger id and entry id. What does not check is damaged; another copy is tried, and where
-there is none the answer is `DamagedError`, never "no such entry". Digests are not checked: a bookie
-does not know their type.
+Every block that is read is checked against its checksum. Every frame is checked against the index:
+its length, ledger id and entry id. If a check fails, the data is damaged, and another copy is
+tried. If there is none, the answer is `DamagedError`, never "no such entry". Digests are not
+checked, because a bookie does not know their type.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ from quire.storage.segment.frames import checked
 from quire.storage.segment.segment import EntryLocation, LedgerInfo, LogSegment, sealed_places
 
 MAX_READ_BYTES = 1024 * 1024
-"""Of one read of a file."""
+"""The most bytes of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
-"""The bytes parsed in one event-loop iteration. Adds wait for no more than that."""
+"""The most bytes to process in one event-loop iteration. Adds wait for no more than that."""
 UNSHARED_BYTES = SLICE_BYTES // 2
-"""Reads of no more do not count in the rate that those who catch up share (`ReadBudget`)."""
+"""Reads of at most this size do not count in the rate that catching-up readers share
+(`ReadBudget`)."""
 SCATTERED_BYTES = 16 * 1024
-"""Extents of no more than this are fetched many at a time."""
+"""Extents of at most this size are fetched many at a time."""
 SCATTERED_MAX = 64
-"""So many, `MAX_READ_BYTES` in all."""
+"""The most extents that are fetched at a time. Together they have at most `MAX_READ_BYTES`."""
 
 
 class Reader:
-    """Used on the event loop; never waits for the device."""
+    """Reads from one store, on the event loop. They never wait for the device."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Reader:
         self._ahead = ahead
         self.damaged_reads = 0
         self.on_damage: Callable[[LogSegment], None] = lambda segment: None
-        """Called with each segment in which something did not check."""
+        """Called with each segment in which something fails its check."""
 
     def read(
         self,
@@ -80,7 +81,7 @@ class Reader:
         max_bytes: int,
         overhead: int,
     ) -> Entries:
-        """See `LedgerStore.read`."""
+        """Read entries that are in memory or cached; see `LedgerStore.read`."""
         entries = Entries()
         while len(entries) < max_count:
             run = self.run(
@@ -100,8 +101,11 @@ class Reader:
     def _not_scattered(
         self, info: LedgerInfo, first: int, max_count: int, max_bytes: int, overhead: int
     ) -> None:
-        """`WouldBlock` where many small runs are wanted that are better read together: cached or
-        not, that is nothing for the event loop, and each alone takes longer still."""
+        """Raise `WouldBlock` if many small runs are wanted, which are better read together.
+
+        This does not depend on whether they are cached. Reading them takes too long for the event
+        loop, and reading each of them alone takes even longer.
+        """
         gather = self.gather(info, first, max_count, max_bytes, overhead, None)
         if gather is not None:
             one = gather.extents[0]
@@ -118,8 +122,11 @@ class Reader:
         *,
         begun: bool,
     ) -> FrameRun | None:
-        """What follows of a read, up to `MAX_READ_BYTES` or one entry; None: nothing does. `begun`:
-        it is not the first run, so its first entry must fit, and damage just ends the read."""
+        """Return the next run of a read: up to `MAX_READ_BYTES` or one entry. None at the end.
+
+        `begun` means that the read already has a run. Then the first entry must fit as well, and
+        damage just ends the read.
+        """
         if entry_id > info.last_entry_id:
             return None
         try:
@@ -130,7 +137,7 @@ class Reader:
             raise
 
     def entry_size(self, info: LedgerInfo, entry_id: int) -> int | None:
-        """See `LedgerStore.entry_size`."""
+        """Return the size of an entry; see `LedgerStore.entry_size`."""
         try:
             for place in self._places(info, entry_id, None):
                 if not isinstance(place, DamagedError):
@@ -142,7 +149,7 @@ class Reader:
     def upcoming(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
     ) -> WouldBlock | None:
-        """What `run` is going to want off the event loop, where it goes on with this entry."""
+        """Return the extent that `run` will have to wait for when it reads on from this entry."""
         try:
             for place in self._places(info, entry_id, {}):
                 if isinstance(place, DamagedError) or place.batch is not None:
@@ -156,8 +163,10 @@ class Reader:
     def scattered(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
     ) -> list[WouldBlock]:
-        """The same of many runs of one segment, as long as each is small: of a ledger that took
-        entries in turn with others."""
+        """Return the same as `upcoming` for many runs of one segment, as long as each is small.
+
+        The runs of a ledger are small if its entries are interleaved with those of other ledgers.
+        """
         found: list[WouldBlock] = []
         while most and len(found) < SCATTERED_MAX:
             wanted = self.upcoming(info, entry_id, most, max_bytes, overhead)
@@ -180,8 +189,10 @@ class Reader:
         overhead: int,
         fetched: FetchedExtents,
     ) -> GatherRead | None:
-        """The same of a sealed segment, whose frames are put together; `WouldBlock`: an index is
-        wanted first."""
+        """Plan one read of many small runs of a sealed segment, or return None.
+
+        `WouldBlock` means that an index must be fetched first.
+        """
         sealed = next(iter(info.sealed_with(entry_id)), None)
         if sealed is None or any(part.first <= entry_id for part in info.open_parts):
             return None
@@ -192,7 +203,7 @@ class Reader:
             found = self._ledger_rows(segment, info.ledger_id, fetched)
             self._block_checksums(segment, fetched)
         except DamagedError:
-            return None  # Whoever reads the entry alone is told.
+            return None  # Reading the entry alone reports the damage.
         if found is None or found[1] != DISJOINT:
             return None
         rows, most = found[0], min(most, stop - entry_id)
@@ -201,9 +212,9 @@ class Reader:
     def gathered(
         self, gather: GatherRead, extents: Sequence[FetchedExtent], fetched: FetchedExtents
     ) -> FrameRun | None:
-        """Return its entries, or None if they are to be read one by one.
+        """Return the entries of a gather read, or None if they must be read one by one.
 
-        `extents` is what was read of each of its extents.
+        `extents` has what was read of each extent in the plan.
         """
         segment = gather.segment
         try:
@@ -229,7 +240,7 @@ class Reader:
         *,
         must_fit: bool,
     ) -> FrameRun | None:
-        """Entries from one run, or none: there is no such entry, or it would not fit."""
+        """Return entries of one run, or None if there is no such entry or it does not fit."""
         problem: DamagedError | None = None
         for place in self._places(info, entry_id, fetched):
             if isinstance(place, DamagedError):
@@ -261,7 +272,7 @@ class Reader:
     def _look_ahead(
         self, info: LedgerInfo, entry_id: int, run: FrameRun, place: EntryLocation
     ) -> None:
-        """The reader may go on: what it wants next then need not be waited for."""
+        """Tell the read-ahead that a reader it follows has come here."""
         ledger_id, segment = info.ledger_id, place.segment
         found = self._cache.get(_rows_key(segment, ledger_id))
         if found is None:
@@ -277,8 +288,11 @@ class Reader:
             self._look_beyond(info, last)
 
     def _look_beyond(self, info: LedgerInfo, last: ReadAheadExtent) -> None:
-        """The same behind the end of what is known, where an index and the first entries were to be
-        waited for, one behind the other. Called again until it is known where they are."""
+        """Look for the range that follows the last one known ahead of a reader.
+
+        Otherwise the reader would have to wait there for an index and then for the first entries.
+        If an index is not cached yet, this asks for it and is called again later.
+        """
         wanted, found = None, None
         if not info.ordered:
             wanted = last.last + 1
@@ -294,7 +308,8 @@ class Reader:
                 known = self._ledger_rows(segment, info.ledger_id, None)
                 found = known and read_ahead_extent(segment, known[0], known[2], wanted)
                 if found is not None:
-                    # Its first block may hold what another ledger's reader has read.
+                    # The first block may be cached only because a reader of another ledger needed
+                    # it.
                     inside = min(found.start + BLOCK_BYTES, found.stop - 1)
                     found.cached = self._files.get(segment).read(inside, 1, wait=False) is not None
                     break
@@ -303,11 +318,11 @@ class Reader:
                 self._ahead.bring_index(info.ledger_id, segment, trailer.footer_at, size)
                 return
             except (DamagedError, OSError):
-                break  # Whoever reads it is told.
+                break  # The next read of this segment reports the error.
         self._ahead.has_looked_beyond(info.ledger_id, found)
 
     def next_sealed(self, info: LedgerInfo, number: int) -> LogSegment | None:
-        """The oldest sealed segment behind `number` that holds entries of the ledger."""
+        """Return the oldest sealed segment after `number` that has entries of the ledger."""
         packed = info.sealed
         rows = range(sealed_rows.count(packed))
         at = bisect_right(rows, number, key=lambda row: sealed_rows.row_at(packed, row)[0])
@@ -316,7 +331,11 @@ class Reader:
     def rows_in(
         self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> LedgerRows | None:
-        """What a sealed segment's index says of the ledger. `DamagedError`."""
+        """Return the ledger's runs according to the index of a sealed segment.
+
+        Raises:
+            DamagedError: The index is damaged.
+        """
         try:
             found = self._ledger_rows(segment, ledger_id, fetched)
         except DamagedError:
@@ -325,7 +344,7 @@ class Reader:
         return None if found is None else found[0]
 
     def master_key(self, info: LedgerInfo, fetched: FetchedExtents) -> bytes | None:
-        """The key in one of the ledger's frames, of the last entry. Bare frames have none."""
+        """Return the master key in the frame of the ledger's last entry. Bare frames have none."""
         for place in self._places(info, info.last_entry_id, fetched):
             if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
                 continue
@@ -342,7 +361,10 @@ class Reader:
     def _places(
         self, info: LedgerInfo, entry_id: int, fetched: FetchedExtents
     ) -> Iterator[EntryLocation | DamagedError]:
-        """Where copies of the entry lie, newest first, and what kept us from finding more."""
+        """Yield the locations of all copies of the entry, newest first.
+
+        It yields a `DamagedError` for each damaged index in which another copy may be listed.
+        """
         stop = info.last_entry_id + 1
         for part in reversed(info.open_parts):
             if part.first > entry_id:
@@ -362,7 +384,7 @@ class Reader:
                 yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
 
     def summary(self, segment: LogSegment, fetched: FetchedExtents) -> Summary:
-        """`DamagedError` where it does not check."""
+        """Return the summary in the footer of a segment. `DamagedError` if it fails its check."""
         key = (segment.number, segment.generation, -2)
         summary: Summary | None = self._cache.get(key)
         if summary is None:
@@ -379,7 +401,7 @@ class Reader:
     def _ledger_rows(
         self, segment: LogSegment, ledger_id: int, fetched: FetchedExtents
     ) -> tuple[LedgerRows, int, int] | None:
-        """(its rows there, the greatest span of one, bytes of all frames)."""
+        """Return the ledger's rows there, the greatest span of one, and the bytes of all frames."""
         key = _rows_key(segment, ledger_id)
         found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
         if found is None:
@@ -404,7 +426,7 @@ class Reader:
                 pass
         raise DamagedError(
             f"the index of ledger {summary.ledger_id} in {segment.name} is damaged",
-            remedy="Its entries may exist; another replica has them",
+            remedy="Its entries may still exist on this bookie. Read them from another replica",
         )
 
     # -- fetching ---------------------------------------------------------------------------------
@@ -412,7 +434,7 @@ class Reader:
     def _fetch(
         self, segment: LogSegment, offset: int, size: int, fetched: FetchedExtents
     ) -> Buffer:
-        """The bytes of the file, fewer at its end. `WouldBlock`: see `FetchedExtents`."""
+        """Return the bytes of the file, fewer at its end. See `FetchedExtents` for `WouldBlock`."""
         if isinstance(fetched, dict):
             extent = fetched.get((segment, offset, size))
             if extent is None:
@@ -428,7 +450,10 @@ class Reader:
         scratch: ScratchBuffer | None = None,
         skip: int = 0,
     ) -> Buffer:
-        """On the event loop. `scratch`, `skip`: see `ScratchBuffer.read`."""
+        """Read cached bytes on the event loop.
+
+        `ScratchBuffer.read` explains `scratch` and `skip`.
+        """
         try:
             file = self._files.get(segment)
             if scratch is None:
@@ -444,12 +469,12 @@ class Reader:
     def _checksums(
         self, segment: LogSegment, first: int, end: int, fetched: FetchedExtents
     ) -> list[int]:
-        """Of the blocks at these offsets; fewer where the segment ends before."""
+        """Return the checksums of the blocks between these offsets. The segment may have fewer."""
         low, high = _blocks_between(segment, first, end)
         return list(self._block_checksums(segment, fetched)[low:high])
 
     def _block_checksums(self, segment: LogSegment, fetched: FetchedExtents) -> Sequence[int]:
-        """Of all its blocks."""
+        """Return the checksums of all blocks of the segment."""
         if segment.trailer is None:
             return segment.checksums
         key = (segment.number, segment.generation, -1)
@@ -467,7 +492,7 @@ class Reader:
     def _frames(
         self, place: EntryLocation, count: int, fetched: FetchedExtents
     ) -> tuple[memoryview, int, int]:
-        """(bytes, where the frames start in them, from where on they are not to be trusted)."""
+        """Return (bytes, offset of the frames in them, offset from which on they are bad)."""
         start = place.start
         if place.batch is not None:
             size = _frame_bytes(place, count)
@@ -503,7 +528,10 @@ class Reader:
 
 
 def _blocks_between(segment: LogSegment, first: int, end: int) -> tuple[int, int]:
-    """Numbers of blocks, behind the header."""
+    """Return the numbers of the first block and the one after the last.
+
+    Blocks are counted from the end of the segment's header.
+    """
     return (first - segment.groups_at) // BLOCK_BYTES, (end - segment.groups_at) // BLOCK_BYTES
 
 
@@ -512,10 +540,11 @@ def _rows_key(segment: LogSegment, ledger_id: int) -> Hashable:
 
 
 def _that_fit(place: EntryLocation, most: int, max_bytes: int, overhead: int) -> int:
-    """How many entries of the place to read; 0 where even the first passes the budget."""
+    """Return how many entries to read, or 0 if even the first one exceeds the budget."""
     per_entry = overhead - place.segment.head_bytes
     most = min(place.count, most)
-    max_bytes = max(max_bytes, 0)  # Below 0 the first entry, which is never refused, has passed it.
+    # A first entry is returned even if it exceeds the budget, so the rest may be negative.
+    max_bytes = max(max_bytes, 0)
     if place.sizes is None:
         most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
         return min(most, max_bytes // max(1, place.frame_size + per_entry))
@@ -534,7 +563,7 @@ def _frame_bytes(place: EntryLocation, count: int) -> int:
 
 
 def _blocks_of(place: EntryLocation, count: int) -> WouldBlock:
-    """The blocks of the file that hold so many frames of the place."""
+    """Return the blocks of the file that contain the first `count` frames."""
     size = _frame_bytes(place, count)
     low = place.start - place.start % BLOCK_BYTES
     high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,13 +1,15 @@
-"""Entries that a start has found already, read while it loads the rest of the log.
+"""Read entries that a start has already loaded, while it still loads the rest of the log.
 
-An entry that lies in a sealed segment and checks is that entry, whatever newer segments say: its
-payload is the same in every copy, and one that a newer segment says is deleted is one that garbage
-collection has not come to yet. Nothing else is known before all is loaded: not that an entry or a
-ledger is not here, nor which entry is the last, nor that a ledger is open; and what is damaged may
-have a good copy that comes later.
+An entry in a sealed segment that passes its check may be returned, whatever newer segments say. Its
+payload is the same in every copy. If a newer segment says that it is deleted, then garbage
+collection simply has not reached it yet.
 
-The thread that loads and the event loop share two things: the rows of a ledger, which are one
-immutable object, and the segments that they name, which are there before the rows are.
+Nothing else is known before everything is loaded. An entry or ledger that is not found may come
+later, and so may the good copy of a damaged entry. The last entry of a ledger, and whether it is
+open, are also unknown.
+
+The loading thread and the event loop share two things: the rows of a ledger, which are one
+immutable object, and the segments that the rows name, which are added before the rows are.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from quire.storage.segment.segment import LedgerInfo
 
 
 class EarlyReads:
-    """Used on the event loop. Files and caches are its own: those of the store are the loading
-    thread's."""
+    """Reads entries while the store starts. It belongs to the event loop.
+
+    It has its own files and caches, because those of the store belong to the loading thread.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class EarlyReads:
         ledgers: Mapping[int, LedgerInfo],
         loading: LoadProgress,
     ) -> None:
-        """`ledgers` and `loading`: of the start, which goes on meanwhile."""
+        """Read what a running start has loaded. `ledgers` and `loading` belong to that start."""
         self._ledgers = ledgers
         self._segments = loading.sealed
         self._files = SegmentFiles(disk, config.max_open_files)
@@ -49,21 +53,25 @@ class EarlyReads:
         reader = Reader(
             self._segments, self._files, ByteCache(config.footer_cache_bytes), self._ahead
         )
-        budget = ReadBudget(0, lambda: (0, 0))  # Nothing is taken yet.
+        budget = ReadBudget(0, lambda: (0, 0))  # No entries are added yet.
         self._cold = ColdReads(reader, self._files, self._ahead, blocking, self._info, budget)
 
     async def read(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int
     ) -> Entries | None:
-        """Like `LedgerStore.read_blocking`, of what is known so far: maybe fewer entries than there
-        are. None: the first is not among them (yet)."""
+        """Read entries as `LedgerStore.read_blocking` does, from what is loaded so far.
+
+        There may be more entries than it returns. It returns None if the first entry is not loaded
+        yet or is damaged.
+        """
         try:
             return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
         except (NoLedger, NoEntry, DamagedError):
             return None
 
     def _info(self, ledger_id: int) -> LedgerInfo:
-        # Once the store has started, rows may name segments that are sealed or compacted since.
+        # Once the store has started, the rows may name segments that were sealed or compacted
+        # since.
         known = None if self._cold.closed else self._ledgers.get(ledger_id)
         rows = b"" if known is None else known.sealed
         if not rows:
@@ -74,7 +82,7 @@ class EarlyReads:
         return info
 
     def close(self) -> None:
-        """Files close behind the reads that are under way, which give what they have by then."""
+        """Stop reading. Each file is closed after its last read, which still returns its result."""
         self._cold.closed = self._ahead.closed = True
         for segment in list(self._segments.values()):
             self._files.close(segment)

@@ -1,15 +1,16 @@
 """The incarnation of a data directory, and the position of its log.
 
-`current/INCARNATION` holds a number that rises at each start, and a random value of that start:
+`current/INCARNATION` has a number that rises at each start, and a random value of that start:
 
     crc: <CRC-32C of the rest, eight hexadecimal digits>
     format: 1
     incarnation: 7
     nonce: 4f0c...
 
-The bookie stores the same values in the metadata store (`metadata.bookie_directories`), with the
-position of the log. A directory that is behind either of them is an older copy of itself, or has
-lost its newest files. From its start on the log records that as a missing segment: see `recovery`.
+The bookie stores the same values in the metadata store (`metadata.bookie_directories`), together
+with the position of the log. If a directory is behind either of them, it is an older copy of
+itself, or has lost its newest files. From that start on, the log records this as a missing segment;
+see `log_recovery`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ class Incarnation:
 
     @classmethod
     def decode(cls, data: bytes) -> Incarnation:
-        """Decode the file. Raises ValueError if it is damaged or has an unknown format."""
+        """Decode the file.
+
+        Raises:
+            ValueError: It is damaged or has an unknown format.
+        """
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
             raise ValueError("it does not match its checksum")
@@ -54,28 +59,28 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The position up to which the log of a directory has got."""
+    """The end of a directory's log."""
 
     newest_file: int = 0
-    """The highest number of a segment file that is durable, whether it was begun or only
-    preallocated."""
+    """The highest number of a segment file that is durable, even if it is only preallocated."""
     end_group: int = 0
-    """The number of the group that follows the last synced one."""
+    """The number of the group after the last synced one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLog:
-    """The metadata store's knowledge of a directory whose log was not read yet."""
+    """The expectations of the metadata store for a directory whose log is not read yet."""
 
     position: LogPosition = LogPosition()
-    """The position that the log must reach, or else a part of it is lost."""
+    """The position that the log must reach. Otherwise a part of it is lost."""
     went_back: str = ""
-    """The reason why the directory counts as one that went back in time, whatever its log holds; ""
-    if there is none."""
+    """Why the directory counts as one that went back in time, whatever its log contains, or ""."""
 
     def held_against(self, found: LogPosition) -> str:
-        """Return why a log that ends here is behind, in words that follow the directory's path; ""
-        if it is not behind."""
+        """Return why a log that ends at `found` is behind, or "" if it is not.
+
+        The text continues a sentence that begins with the directory's path.
+        """
         wanted = self.position
         if self.went_back:
             return self.went_back
@@ -87,7 +92,7 @@ class ExpectedLog:
         if found.end_group < wanted.end_group:
             return (
                 f"went back in time: its log ends before group {found.end_group}, but its bookie "
-                f"has reported all before {wanted.end_group}"
+                f"has reported all groups before {wanted.end_group}"
             )
         return ""
 
@@ -95,7 +100,9 @@ class ExpectedLog:
 def read_incarnation(disk: Disk) -> Incarnation | None:
     """Return the incarnation, or None if the directory was last started by an earlier version.
 
-    Raises StorageError if the file is damaged, and OSError.
+    Raises:
+        StorageError: The file is damaged.
+        OSError: The file cannot be read.
     """
     data = read_small_file(disk, INCARNATION_NAME)
     if data is None:
@@ -107,5 +114,5 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:
-    """Replace the directory's incarnation, durably. Raises OSError."""
+    """Replace the directory's incarnation, durably. `OSError` if that fails."""
     write_small_file(disk, INCARNATION_NAME, incarnation.encode())

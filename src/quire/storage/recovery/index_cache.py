@@ -1,12 +1,14 @@
-"""The index cache, `log/INDEX`: what a start would make of the sealed segments, ready to be loaded.
+"""Load the index cache, `log/INDEX`: the index of the sealed segments, ready to be used at a start.
 
-The segments are the truth. The cache covers every segment that existed up to some number, and says
-of each which file that was. It counts only where all of these are there, no other is among them,
-and each has the trailer that it had: then what lies behind them is all that has happened since.
-A deletion in particular is kept in the log as long as a segment speaks of the ledger, and the cache
-knows only ledgers of which a segment speaks that it covers. Anything else (a segment that was
-removed or compacted since, one more, a wrong bit) and it is removed, for one line in the log: the
-footers are read instead, and it is written anew.
+The segments are authoritative. The cache covers every segment up to some number, and knows the
+trailer of each. It is used only if all of these segments exist with the same trailers, and no other
+segment is among them. Then only what comes after them in the log has happened since. This includes
+deletions. The log keeps a deletion for as long as a segment mentions the ledger, and the cache has
+only ledgers that its segments mention.
+
+In all other cases the cache is removed, the footers are read instead, and a new cache is written
+later. This happens if a covered segment was removed or compacted, if there is another one among
+them, or if any bit is wrong.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ TEMPORARY_NAME = f"{CACHE_NAME}.new"
 
 
 class StaleCacheError(FormatError):
-    """It is of other segments, or newer than the log: not to be used."""
+    """The cache describes other segments, or is newer than the log, so it must not be used."""
 
 
 class CachedIndex:
-    """One that was found. Its segments are in memory, its ledgers are still to be read."""
+    """A cache whose segments are read already. Its ledgers are read by `restore`."""
 
     def __init__(self, file: File, directory_id: bytes) -> None:
-        """`FormatError`, `OSError`."""
+        """Read the head and the segments. It may raise `FormatError` or `OSError`."""
         self._file = file
         self._size = file.size()
         self._at = 0
         header, body = self._block(fmt.HEAD)
         self.head = fmt.decode_head(header, body)
         if self.head.directory_id != directory_id:
-            raise FormatError("it is another directory's")
+            raise FormatError("it belongs to another directory")
         found = (fmt.decode_segment(*self._block(fmt.SEGMENT)) for _ in range(self.head.segments))
         self.segments: dict[int, CachedSegment] = {one.number: one for one in found}
 
@@ -50,29 +52,35 @@ class CachedIndex:
         header = fmt.decode_block_header(read(self._file, self._at, fmt.BLOCK_HEADER_BYTES))
         self._at += fmt.BLOCK_HEADER_BYTES
         if header.body_bytes > self._size - self._at:
-            raise FormatError("it is cut off")
+            raise FormatError("it is truncated")
         body = read(self._file, self._at, header.body_bytes)
         self._at += header.body_bytes
         fmt.check_block(header, body, kind)
         return header, body
 
     def trailer_of(self, number: int, file: File) -> Trailer | None:
-        """Of a segment that it covers, where this is the file that it knows; None where it does
-        not cover that segment. `StaleCacheError`: it should, and does not. `OSError`."""
+        """Return the trailer of a segment if the cache covers it and knows this file.
+
+        Return None if the cache does not reach that far.
+
+        Raises:
+            StaleCacheError: The cache should cover the segment, but knows another file.
+            OSError: The file cannot be read.
+        """
         if number > self.head.through:
             return None
         known = self.segments.get(number)
         size = file.size()
         data = read(file, max(0, size - TRAILER_BYTES), TRAILER_BYTES)
         if known is None or data != known.trailer:
-            raise StaleCacheError(f"segment {number:x} is not the one that it covers")
+            raise StaleCacheError(f"segment {number:x} has changed since it was written")
         return decode_trailer(data, self.head.directory_id, number, size)
 
     def check(self, live: set[int]) -> None:
-        """Against all segments that count. `StaleCacheError`."""
+        """Check that all covered segments are among those that count. `StaleCacheError` if not."""
         gone = self.segments.keys() - live
         if gone:
-            raise StaleCacheError(f"segment {min(gone):x} is gone, which it covers")
+            raise StaleCacheError(f"segment {min(gone):x}, which it covers, is gone")
 
     def restore(
         self,
@@ -81,9 +89,20 @@ class CachedIndex:
         end_group: int,
         go_on: Callable[[], None],
     ) -> None:
-        """Fill a catalogue that is empty. `end_group`: the group behind the last of the log.
-        `go_on` is called now and then, and may raise. `FormatError` or `OSError`, and it is half
-        full."""
+        """Fill an empty catalogue.
+
+        If this fails, the catalogue is partly filled.
+
+        Args:
+            catalogue: The catalogue to fill.
+            trailers: The trailers of the covered segments.
+            end_group: The number after the last group of the log.
+            go_on: Called now and then. It may raise to stop the start.
+
+        Raises:
+            FormatError: The cache is damaged or stale.
+            OSError: The cache cannot be read.
+        """
         for number, one in self.segments.items():
             catalogue.segments[number] = _restored(one, trailers[number])
         catalogue.repaired_before = self.head.repaired_before
@@ -99,9 +118,9 @@ class CachedIndex:
             ledgers += header.items
         end = fmt.decode_end(self._block(fmt.END)[1])
         if end.ledgers != ledgers or len(catalogue.ledgers) != ledgers:
-            raise FormatError("it lacks ledgers")
+            raise FormatError("some ledgers are missing from it")
         if self._at != self._size:
-            raise FormatError("something lies behind its end")
+            raise FormatError("there is data after its end")
         if end.end_group > end_group:
             raise StaleCacheError("it is newer than the log")
 
@@ -110,7 +129,12 @@ class CachedIndex:
 
 
 def open_cache(disk: Disk, directory_id: bytes) -> CachedIndex | None:
-    """None: there is none. `FormatError` or `OSError`: it cannot be used."""
+    """Open the cache, or return None if there is none.
+
+    Raises:
+        FormatError: It cannot be used.
+        OSError: It cannot be read.
+    """
     try:
         file = disk.open(CACHE_NAME)
     except FileNotFoundError:

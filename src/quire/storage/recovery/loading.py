@@ -1,4 +1,4 @@
-"""How far a start is with the log: written by the thread that reads it, looked at by others."""
+"""The progress of a start. The thread that reads the log updates it, and others look at it."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from quire.storage.segment.segment import LogSegment
 
 
 class LoadStopped(Exception):
-    """The start was given up: what was read is forgotten, and nothing was written."""
+    """The start was stopped. Everything that was read is forgotten, and nothing was written."""
 
 
 class LoadProgress:
-    """Counts segments twice: once when they are looked at, once when they are indexed."""
+    """Counts each segment twice: when its trailer or groups are read, and when it is indexed."""
 
     def __init__(self) -> None:
         self.segments = 0
         self._done = 0
         self._stopped = False
         self.sealed: dict[int, LogSegment] = {}
-        """Sealed segments that are indexed, or are about to be: objects of their own, for reads
-        that do not wait for the rest (`early_reads`)."""
+        """The sealed segments that are indexed, or are about to be. These are separate objects, for
+        reads that do not wait for the rest of the start (`early_reads`)."""
 
     def begin(self, segments: int) -> None:
-        """Also where a start begins anew. `LoadStopped`."""
+        """Begin to count, also when the start begins again. May raise `LoadStopped`."""
         self.segments = segments
         self._done = 0
         self.check()
 
     def advance(self, segments: int = 1) -> None:
-        """`LoadStopped`."""
+        """Count some segments. May raise `LoadStopped`."""
         self._done += segments
         self.check()
 
     def index(self, number: int, trailer: Trailer) -> None:
-        """Ahead of the ledgers' rows that name the segment."""
+        """Add a sealed segment. This must be done before any ledger's rows name it."""
         known = self.sealed.get(number)
         if known is not None and known.trailer == trailer:
-            return  # The start begins anew: reads may have its file open.
+            return  # The start begins again, and reads may have the file open.
         segment = LogSegment(number, None, trailer.file_bytes)
         segment.seal(trailer, LedgerIdSet())
         self.sealed[number] = segment
 
     def stop(self) -> None:
-        """From any thread: the start ends with the segment that it is at."""
+        """Ask the start to end after the current segment. This may be called from any thread."""
         self._stopped = True
 
     def check(self) -> None:
-        """`LoadStopped` where that was asked for."""
+        """Raise `LoadStopped` if the start was asked to end."""
         if self._stopped:
             raise LoadStopped
 
     @property
     def percent(self) -> int:
-        """0 before it has begun."""
+        """The share of the log that is loaded, in percent, or 0 before the start has begun."""
         return min(100, 50 * self._done // self.segments) if self.segments else 0

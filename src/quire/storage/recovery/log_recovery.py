@@ -1,23 +1,25 @@
-"""What a start finds in the log: torn or damaged, missing or dropped.
+"""Read the log at a start: find out what counts, what is torn, damaged or missing.
 
-The rules, from the order in which the log is written (see `group_commit` and `footer`):
+The rules follow from the order in which the log is written (see `group_commit` and `footer`):
 
-1. The header of a segment is synced before its first group, and each group before the next. What a
-   later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
-   where it does not check. Only the last group of the log may be *torn*, and is then cut off: what
-   has another group begun behind it was synced, even where neither of the two checks. A torn one
-   has sectors that are as they were, zeros; where none is, it is damaged as well.
-2. The last group that is whole may never have been synced: where only the process died, the page
-   cache kept it. It is written again, to a fresh segment, before anything is served. Nor may the
-   header of a segment have been synced that holds no more than that: such a segment is removed.
-3. The header of segment n names group f as its first. A group f or later in an older segment was
-   such a last group; it counts only where no later segment holds its copy.
-4. The newest header that checks lists the segments that must exist, but for those that were dropped
-   since. A prepared file proves that the one before it was begun.
-5. Damage whose extent is known (a block) is an error of the entries in it. Damage whose extent is
-   not known (a table, a segment) makes every absence unknown, until it has been repaired.
+1. The header of a segment is synced before its first group, and each group before the next. A later
+   group, a later segment or the mark of a clean stop proves that everything before it was synced.
+   If such data fails its check, it is *damaged*. Only the last group of the log can be *torn*. It
+   is then cut off. A group after which another one was begun was synced, even if both fail their
+   checks. A torn group has sectors that still have their old content, zeros. A bad group without
+   such a sector is damaged.
+2. The last valid group may never have been synced. If only the process died, it may exist only in
+   the page cache. It is written again, to a new segment, before anything is served. The same
+   applies to the header of a segment that has only this group. Such a segment is removed.
+3. The header of segment n names group f as its first. If an older segment has group f or a later
+   one, it was such a last group. It counts only if no later segment has its copy.
+4. The newest valid header lists the segments that must exist, except those that were dropped since.
+   A preallocated file proves that the segment before it was begun.
+5. If the extent of damage is known (a block), only the entries in it are affected. If its extent is
+   unknown (a table, a segment), an entry that is not found may have been lost, until the loss is
+   repaired.
 6. A log that ends before the position that its bookie has reported to the metadata store has lost
-   everything after its end. It counts as a log with a missing segment (see `incarnation`).
+   everything after its end. It is treated as a log with a missing segment (see `incarnation`).
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What the start found."""
+    """The result of a start, as far as an operator should know it."""
 
     clean: bool
     """Whether the last stop was clean."""
@@ -65,31 +67,33 @@ class RecoveryReport:
     ledgers: int
     groups_scanned: int
     rewritten_group: int | None
-    """The last group, written again because its sync may not have finished."""
+    """The number of the last group, if it was written again because its sync may not have
+    finished."""
     torn_group: int | None
-    """The last group, cut off because it was not whole: nobody was told that it is stored."""
+    """The number of the last group, if it was incomplete and cut off. It was never acknowledged."""
     damaged_blocks: int
-    """Blocks found damaged in the groups that were scanned."""
+    """The number of damaged blocks in the groups that were scanned."""
     problems: tuple[str, ...]
-    """What was lost or damaged, in sentences."""
+    """The losses and damage, one sentence each."""
     negatives_unknown: bool
+    """Whether something was lost, so that an entry that is not found may have existed."""
     index_cache: str = ""
-    """What became of it; "": there was none."""
+    """Whether the index cache was used, and why not. "" if there was none."""
     went_back: tuple[str, ...] = ()
-    """The directories that went back in time, each with the reason."""
+    """The directories that went back in time, with the reason for each."""
 
     def __str__(self) -> str:
-        """For the log of the bookie."""
+        """Return the report as one line for the bookie's log."""
         stop = "stopped cleanly" if self.clean else "new, or not stopped cleanly"
         parts = [
             f"{counted(self.segments, 'segment')}, {counted(self.ledgers, 'ledger')}",
             f"{stop}: {counted(self.groups_scanned, 'group')} scanned",
             "" if self.rewritten_group is None else f"group {self.rewritten_group} written again",
             "" if self.torn_group is None
-            else f"group {self.torn_group}, which nobody was told is stored, cut off",
+            else f"group {self.torn_group}, which was never acknowledged, cut off",
             counted(self.damaged_blocks, "damaged block") if self.damaged_blocks else "",
             *self.problems,
-            "what is not found is answered as unknown" if self.negatives_unknown else "",
+            "entries that are not found may be lost" if self.negatives_unknown else "",
             f"index cache: {self.index_cache}" if self.index_cache else "",
         ]  # fmt: skip
         return "; ".join(filter(None, parts))
@@ -97,36 +101,40 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class RecoveredLog:
+    """The log as a start has found it, and what the start still has to do."""
+
     replayer: Replayer
-    """With the catalogue."""
+    """The replayer, which has the catalogue."""
     next_number: int
-    """Of the next segment."""
+    """The number of the next segment."""
     next_group: int
-    """Of the next group: the one that is written again, if there is one."""
+    """The number of the next group. If a group is written again, it is this one."""
     tail: LastGroup | None
-    """The last group, to be written again before anything is served."""
+    """The last group, which must be written again before anything is served."""
     stale: list[str]
-    """Files that are not needed, of dropped segments."""
+    """The files of dropped segments, which are not needed any more."""
     prepared: list[str]
-    """Files that were never begun and lie behind the next number, newest first."""
+    """The files after the next number that were never begun, newest first."""
     unsealed: list[UnsealedSegment]
-    """Those that count."""
+    """The segments without footers that count."""
     clean: bool
     groups_scanned: int
     torn_group: int | None
     problems: list[str]
     index_cache: str
     cached: dict[int, Trailer]
-    """Of the segments that came from the index cache."""
+    """The trailers of the segments that came from the index cache."""
     emptied: UnsealedSegment | None
-    """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
+    """The newest segment, if nothing in it counts. It is also in `stale`, and its file is
+    closed."""
     position: LogPosition
     """The end of the log as it was found."""
     went_back: str = ""
-    """The reason why the log counts as one that went back in time; "" if it does not."""
+    """Why the log counts as one that went back in time, or ""."""
 
     @property
     def rewritten_group(self) -> int | None:
+        """The number of the group that is written again. None if there is none or it is empty."""
         if self.tail is None or not (self.tail.group.table.runs or self.tail.group.table.records):
             return None
         return self.tail.group.header.number
@@ -142,20 +150,21 @@ class RecoveredLog:
 
 
 def missing_problem(number: int) -> str:
-    """What is told of a segment that must be there and is not."""
+    """Return the description of a segment that must exist but does not."""
     return f"{segment_name(number)} is missing"
 
 
 class _BadFooterError(Exception):
-    """Its trailer is good, and what that speaks of does not check."""
+    """A segment's trailer is valid, but the rest of its footer fails its check."""
 
 
 class LogRecovery:
-    """One look at the log. Reads only; the store does what follows from it.
+    """Reads the log once and changes nothing. `startup` then acts on the result.
 
-    All trailers are read first: what of the log counts hangs on all of it. The rest of a footer is
-    read when its segment's turn comes, for all of them at once may be more than fits. If one of
-    them is damaged then, the look begins anew, and each is checked before it is believed.
+    All trailers are read first, because which parts of the log count depends on all of them. The
+    rest of a footer is read when its segment is indexed, because all footers together may not fit
+    into memory. If one of them is damaged, the recovery begins again, and checks each footer
+    completely before it relies on the trailer.
     """
 
     def __init__(
@@ -170,8 +179,8 @@ class LogRecovery:
     ) -> None:
         """Recover the log into the empty `catalogue`.
 
-        With `use_cache`, the index cache is used if it belongs to these segments. `expected` is how
-        far the log should go, if that is known.
+        With `use_cache`, the index cache is used if it belongs to these segments. `expected` has
+        what the metadata store knows about the end of the log.
         """
         self._catalogue = catalogue
         self._disk = disk
@@ -183,7 +192,7 @@ class LogRecovery:
         self._cache: CachedIndex | None = None
         self._cache_state = ""
         self._whole_footers = False
-        """They are checked as a whole when the trailers are."""
+        """Whether footers are checked completely when their trailers are read."""
         self._forget()
 
     def _forget(self) -> None:
@@ -193,10 +202,16 @@ class LogRecovery:
         self._problems: list[str] = []
         self._mark: CleanMark | None = None
         self._loaded: dict[int, Loaded] = {}
-        """That of the newest segment, which is looked into before its turn."""
+        """The footer of the newest segment, which is needed before that segment is indexed."""
 
     def run(self) -> RecoveredLog:
-        """`StorageError`, `OSError`, `LoadStopped`."""
+        """Read the log.
+
+        Raises:
+            StorageError: The log cannot be used.
+            OSError: The disk fails.
+            LoadStopped: The start was stopped.
+        """
         try:
             return self._look_once()
         except _BadFooterError:
@@ -206,13 +221,14 @@ class LogRecovery:
             return self._look_once()
 
     def _look_once(self) -> RecoveredLog:
+        """Read the log, with the index cache if it can be used."""
         if self._use_cache:
             try:
                 self._cache = open_cache(self._disk, self._id)
                 if self._cache is not None:
                     return self._attempt()
             except (FormatError, OSError) as error:
-                # A disk that fails is told below, where it matters.
+                # If the disk fails, reading the footers below reports it.
                 self._cache_state = f"not used: {error}"
                 self._catalogue.clear()
                 self._forget()
@@ -256,10 +272,10 @@ class LogRecovery:
         why = self._expected.held_against(position)
         went_back = f"{self._disk.path} {why}" if why else ""
         if went_back:
-            # One number represents everything that is lost. From now on the log records the loss.
+            # One number stands for everything that is lost. From now on the log records the loss.
             missing.append(max(newest + 1, self._expected.position.newest_file))
             self._problems.append(went_back)
-        # Never the number of one that is missed: it would not be missed any more.
+        # Never use the number of a missing segment, which would then no longer count as missing.
         next_number = max(newest, *missing, 0) + 1
         catalogue = self._catalogue
         catalogue.missing.update(missing)
@@ -297,7 +313,7 @@ class LogRecovery:
     def _restore(
         self, cache: CachedIndex, live: Sequence[int], chain: GroupChain
     ) -> dict[int, Trailer]:
-        """The catalogue as it was behind the segments that the cache covers."""
+        """Restore the catalogue as it was after the segments that the cache covers."""
         cache.check(set(live))
         cached = {number: self._trailers[number] for number in cache.segments}
         for number, trailer in cached.items():
@@ -327,13 +343,13 @@ class LogRecovery:
             if data is None:
                 return None
             mark = CleanMark.decode(data)
-        except (FormatError, OSError) as error:  # Then it is looked closer.
+        except (FormatError, OSError) as error:  # Without the mark, more is checked.
             self._problems.append(f"{CLEAN_NAME}: {error}")
             return None
         return mark if mark.directory_id == self._id else None
 
     def _look(self, number: int) -> bool:
-        """Whether the segment was ever begun. Its header, and its trailer or its groups."""
+        """Read a segment's header, and its trailer or groups. Return whether it was begun."""
         self._progress.advance()
         file = self._disk.open(segment_name(number))
         try:
@@ -373,7 +389,7 @@ class LogRecovery:
     def _must_exist(
         self, begun: Sequence[int], newest: int, numbers: Sequence[int]
     ) -> tuple[set[int], set[int]]:
-        """(the segments that must exist, those of which the log says that they were dropped)."""
+        """Return the numbers of segments that must exist, and of those that were dropped."""
         base = max((n for n in begun if self._headers[n] is not None), default=None)
         must: set[int] = set()
         header = None if base is None else self._headers[base]
@@ -381,7 +397,7 @@ class LogRecovery:
             for first, last in header.live:
                 must.update(range(first, last + 1))
         low = min(begun, default=0) if base is None else base
-        # All that came behind the base, also where only a prepared file tells of it.
+        # Everything after the base must exist, even if only a preallocated file proves it.
         must.update(n for n in range(low, newest + 1) if begun)
         prepared = [n for n in numbers if n > newest]
         if prepared and prepared[0] > newest + 1 and (begun or self._identity.log_begun):
@@ -408,12 +424,12 @@ class LogRecovery:
             try:
                 return load_behind(readable, self._trailers[number])
             except FormatError:
-                # Beside a bookie that runs a compaction may have put another file in its place.
+                # If a bookie runs beside this, a compaction may have replaced the file.
                 return load_footer(readable, self._id, number)
         except FormatError as error:
             if not self._whole_footers:
                 raise _BadFooterError from None
-            # It was good a moment ago.
+            # It was valid a moment ago.
             raise StorageError(f"{segment_name(number)}: {error}") from None
         finally:
             file.close()
@@ -422,7 +438,7 @@ class LogRecovery:
         if self._cache is not None and number in self._cache.segments:
             file = self._disk.open(segment_name(number))
             try:
-                # A footer that does not check is none to start from, with or without the cache.
+                # If a footer is damaged, the start does not rely on it, with or without the cache.
                 return load_records(TolerantReader(file), self._trailers[number])
             finally:
                 file.close()
@@ -433,7 +449,7 @@ class LogRecovery:
             return loaded.records
         groups = self._unsealed[number].scan.groups
         if number == newest and groups and groups[-1].may_be_torn:
-            # What it says may never have come into force. Believing too little makes a segment
-            # count as missing; believing too much would remove one.
+            # The last group may never have been synced. Ignoring it may make a dropped segment
+            # count as missing, but believing it could remove a segment that is needed.
             groups = groups[:-1]
         return [record for group in groups for record in group.table.records]

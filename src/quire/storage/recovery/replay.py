@@ -1,4 +1,7 @@
-"""From what was found in the segments to the catalogue: see `log_recovery` for the rules."""
+"""Decide which groups of unsealed segments count, and rebuild the catalogue.
+
+`log_recovery` explains the rules.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC
 
 @dataclass(frozen=True, slots=True)
 class LastGroup:
-    """The last group: whole, but maybe never synced."""
+    """The last group of the log, which is valid but may never have been synced."""
 
     group: ScannedGroup
     payload: bytes
@@ -33,7 +36,7 @@ class LastGroup:
 
 @dataclass(slots=True)
 class UnsealedSegment:
-    """A segment whose groups were scanned."""
+    """A segment without a valid footer, whose groups were scanned."""
 
     number: int
     header: SegmentHeader | None
@@ -42,7 +45,7 @@ class UnsealedSegment:
 
     @property
     def compacted(self) -> bool:
-        """Its groups are not part of the chain."""
+        """Whether a compaction wrote the segment, so that its groups are numbered separately."""
         if self.header is not None:
             return self.header.compacted
         return any(group.header.flags & GROUP_COMPACTED for group in self.scan.groups)
@@ -50,17 +53,17 @@ class UnsealedSegment:
 
 @dataclass(slots=True)
 class GroupChain:
-    """The groups of the unsealed segments, judged."""
+    """The groups of all unsealed segments, and which of them count."""
 
     next_group: int
     tail: LastGroup | None = None
     torn_group: int | None = None
     kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
-    """How many groups lack in a segment; the table of a lost group is not known."""
+    """The number of groups that are missing in each segment. The content of a lost group is
+    unknown."""
     emptied: int | None = None
-    """The newest segment, where nothing of it is left to keep: maybe not even its header was
-    synced, so nothing may rely on it."""
+    """The newest segment, if nothing in it counts. Not even its header may have been synced."""
 
 
 def judge(
@@ -70,8 +73,10 @@ def judge(
     unsealed: Mapping[int, UnsealedSegment],
     clean_end: int | None,
 ) -> GroupChain:
-    """Which groups count of the segments that are `live`. `clean_end`: the group behind the last,
-    as the mark of a clean stop says it."""
+    """Decide which groups of the `live` segments count.
+
+    `clean_end` is the number after the last group, if there is a mark of a clean stop.
+    """
 
     def first_group(number: int) -> int | None:
         header, trailer = headers.get(number), trailers.get(number)
@@ -80,8 +85,8 @@ def judge(
         return None if trailer is None else trailer.first_group
 
     chain = GroupChain(0)
-    # Segments that are not live any more may still hold the last group: earlier starts that did not
-    # come to their end have begun them for nothing else.
+    # A segment that is no longer live may still have the last group. An earlier start that was
+    # interrupted may have begun it only to write that group again.
     extras = [
         found for number, found in unsealed.items() if number not in live and not found.compacted
     ]
@@ -106,12 +111,12 @@ def judge(
         first = first_group(number)
         if first is None and at and live[at - 1] == number - 1:
             first = chain.next_group
-        # Between this one and the next that exists others may have been dropped.
+        # Other segments between this one and the next may have been dropped.
         lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
         if newest and clean_end is None:
-            # The gap in the numbers tells later starts.
+            # Leave a gap in the numbers, which later starts will notice.
             lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
         elif not adjacent:
             lost = max(lost, found.scan.lost_behind)
@@ -132,21 +137,24 @@ def _missing(
     limit: int | None,
     next_group: int,
 ) -> tuple[int, int]:
-    """How many groups of a segment were lost, and the number behind its last. `first` and `limit`:
-    from where to where they should go, if that is known; `next_group`: where those before end."""
+    """Return how many groups of a segment were lost, and the number after its last group.
+
+    `first` and `limit` are the expected first number and the one after the last, if known.
+    `next_group` is the number after the groups of the segments before.
+    """
     present = {g.header.number for g in kept}
     hidden = 0
     if first is None:
         first = min(present, default=next_group)
-        # Its header would have told with which group it began. The header has one block at
-        # least: where the first group that was found lies farther behind, one may be lost.
+        # Without the header, the first number is unknown. A header takes at least one block. If the
+        # first group that was found comes later than that, one may be lost.
         hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
     end = max(present, default=first - 1) + 1 if limit is None else limit
     return len(set(range(first, end)) - present) + hidden, end
 
 
 def _is_whole(scan: SegmentScan) -> bool:
-    """Whether all groups of a compaction are there."""
+    """Return whether all groups that a compaction wrote are there."""
     numbers = [group.header.number for group in scan.groups]
     return (
         bool(numbers)
@@ -161,20 +169,20 @@ def _judge_tail(
     kept: list[ScannedGroup],
     extras: Sequence[UnsealedSegment],
 ) -> None:
-    """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
+    """Decide whether the last group is valid, torn or damaged, if the stop was not clean."""
     last = kept[-1] if kept else None
     if newest.scan.lost_behind:
-        return  # All that can be torn is behind what is damaged.
+        return  # The damaged part was synced, and only what follows can be torn.
     if last is not None and last.damaged_blocks:
         if newest.scan.tail_used:
-            return  # Something lies behind it, so it was synced: damaged, not torn.
+            return  # Something comes after it, so it was synced. It is damaged, not torn.
         if not last.may_be_torn:
-            return  # Somebody may have been told that it is stored.
+            return  # It may have been acknowledged.
     if last is not None and not last.damaged_blocks:
         _write_again(chain, newest, last, kept)
         return
-    # The newest segment has no last group that is whole. If it has none but that, it may have been
-    # begun by an earlier start, for a copy of the last group of an older segment.
+    # The newest segment has no valid last group. If it has no other group either, an earlier start
+    # may have begun it to write the last group of an older segment again.
     if last is not None:
         kept.pop()
         chain.torn_group = chain.next_group = last.header.number
@@ -191,7 +199,7 @@ def _judge_tail(
 def _write_again(
     chain: GroupChain, source: UnsealedSegment, group: ScannedGroup, kept: list[ScannedGroup]
 ) -> None:
-    """A whole last group counts as not synced, and moves to a new segment."""
+    """Treat a valid last group as not synced, and move it to a new segment."""
     header = group.header
     payload = read(source.file, header.payload_offset, header.payload_bytes)
     chain.tail = LastGroup(group, payload)
@@ -204,7 +212,7 @@ def _write_again(
 
 
 class Replayer:
-    """Builds the catalogue, segment by segment in ascending order."""
+    """Rebuilds the catalogue, segment by segment in ascending order."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -213,16 +221,18 @@ class Replayer:
         self.sequence = 0
 
     def sealed(self, number: int, loaded: Loaded) -> None:
+        """Add a segment with a footer to the catalogue."""
         trailer = loaded.trailer
         segment = LogSegment(number, None, trailer.file_bytes)
         segment.seal(trailer, mentioned(loaded.summary.ledger_ids, loaded.records))
         self.catalogue.segments[number] = segment
-        # A footer holds only runs that came behind the records that concern their ledgers.
+        # A footer has only runs that came after the state records of their ledgers.
         for record in loaded.records:
             self.catalogue.apply_record(record, number)
         self.catalogue.index_sealed(loaded.summary, segment)
 
     def unsealed(self, found: UnsealedSegment, groups: Sequence[ScannedGroup], lost: int) -> None:
+        """Add a segment without a valid footer to the catalogue, from its groups."""
         number = found.number
         segment = LogSegment(number, found.file, found.file.size())
         segment.state = SegmentState.CLOSED
@@ -251,7 +261,7 @@ class Replayer:
 
     def _group(self, segment: LogSegment, group: ScannedGroup) -> None:
         header = group.header
-        segment.head_bytes = header.head_bytes  # The same in all groups of a segment.
+        segment.head_bytes = header.head_bytes  # It is the same in all groups of a segment.
         gap = (header.offset - segment.end) // BLOCK_BYTES
         segment.checksums.extend(array("I", bytes(4 * gap)))
         segment.checksums.extend(group.checksums)
@@ -272,7 +282,7 @@ class Replayer:
         records: Sequence[StateRecord],
         segment: LogSegment,
     ) -> None:
-        """Runs and records of one group, in the order in which they were appended."""
+        """Apply the runs and records of one group in the order in which they were appended."""
         catalogue = self.catalogue
         self.sequence += 1
         batch.sequence = self.sequence
@@ -291,12 +301,12 @@ class Replayer:
         run.batch = batch
         info = self.catalogue.ledgers.get(run.ledger_id)
         if info is None:
-            # Its master key was lost with another group.
+            # The ledger's master key was lost with another group.
             info = self.catalogue.create(run.ledger_id, b"", segment.number)
         self.catalogue.index(run, segment, info)
 
     def find_lacs(self, segment: LogSegment) -> None:
-        """The LAC of each ledger's last entry: a lower bound of what was known before the stop."""
+        """Read the LAC in each ledger's last entry: a lower bound of the LAC before the stop."""
         file = segment.file
         assert file is not None
         for ledger_id, part in segment.parts.items():
@@ -314,12 +324,12 @@ class Replayer:
 
 
 def _checked(segment: LogSegment, file: File, at: int, size: int) -> bytes:
-    """None, where a block of it does not match its checksum, or cannot be read."""
+    """Return bytes of a segment, or b"" if a block cannot be read or fails its check."""
     low = at - at % BLOCK_BYTES
     try:
         data = read(file, low, aligned(at + size) - low)
     except OSError:
-        return b""  # Whoever reads the entry is told.
+        return b""  # A read of the entry reports it.
     first = (low - segment.groups_at) // BLOCK_BYTES
     found = block_checksums((data,))
     if found != segment.checksums[first : first + len(found)]:
@@ -328,6 +338,7 @@ def _checked(segment: LogSegment, file: File, at: int, size: int) -> bytes:
 
 
 def runs_of(group: ScannedGroup) -> list[Run]:
+    """Return the runs that a group's table describes."""
     return [
         Run(row.ledger_id, row.first, row.count, row.offset, row.frame_size, row.sizes, row.ids)
         for row in group.table.runs

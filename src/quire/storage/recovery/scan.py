@@ -1,7 +1,7 @@
-"""Reading the groups of a segment one by one, at a start without a footer to rely on.
+"""Read the groups of a segment one by one, if a start has no footer to rely on.
 
-One bad sector must not end a start. A block that the device cannot read is therefore returned as
-bytes that do not match its checksum.
+One bad sector must not end a start. So a block that the device cannot read is returned as bytes
+that do not match its checksum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from quire.storage.segment.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
 _ZEROS = bytes(SCAN_BYTES)
-"""A block of zeros as long as one read of a search for groups."""
+"""Zeros, as many as one read of a search for groups returns."""
 SECTOR_BYTES = 512
 """The number of bytes that a device writes as a whole or not at all."""
 UNREADABLE = {errno.EIO, errno.EBADMSG}
@@ -92,14 +92,15 @@ class TolerantReader:
 
 @dataclass(frozen=True, slots=True)
 class ScannedGroup:
+    """A group with a valid table, as it was read from the disk."""
+
     header: GroupHeader
     table: GroupTable
     checksums: array[int]
     """The checksum that each block should have."""
     damaged_blocks: int
     may_be_torn: bool
-    """Whether some of the group may not have been written. If it was written whole, the damage came
-    later."""
+    """Whether a part of the group may never have been written. If not, the damage came later."""
 
 
 @dataclass(slots=True)
@@ -112,18 +113,18 @@ class SegmentScan:
     tail_used: bool = False
     """Whether anything after the last group is not zeros."""
     lost_behind: int = 0
-    """The number of groups after the last valid one that were written whole but are invalid.
+    """The number of groups after the last valid one that were written completely but are bad now.
 
-    Each group that was begun after another one proves that the earlier one was synced, because a
-    group is synced before the next one is written. If no group was begun after the first invalid
-    one, that one counts only if no sector of its front is missing.
-    """
+    A group that was begun after another one proves that the earlier one was synced, because the log
+    syncs a group before it writes the next. If no group was begun after the first bad one, that one
+    counts only if no sector of its front is missing."""
 
 
 def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:
     """Return the header, or None if it fails its checks.
 
-    Raises `StorageError` if a later version wrote it.
+    Raises:
+        StorageError: A later version wrote it.
     """
     head = read(file, 0, BLOCK_BYTES)
     try:
@@ -184,8 +185,8 @@ def each_group(
 ) -> Iterator[ScannedGroup]:
     """Yield the groups between `start` and `end` whose tables are valid.
 
-    After a bad group, the next one is searched block by block. A group with a valid table is
-    sufficient proof, because its header names the directory, the segment and the offset.
+    After a bad group, the next one is searched block by block. A valid table is sufficient proof of
+    a group, because its header names the directory, the segment and the offset.
     """
     at: int | None = start
     while at is not None and at < end:
@@ -216,8 +217,11 @@ def _header_at(
 def read_group_header(
     file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> GroupHeader | None:
-    """Return the header of the group at `at` if it and its table are valid, or None. Raises
-    `OSError`."""
+    """Return the header of the group at `at`, or None if it or its table is not valid.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     found = _header_at(file, directory_id, number, at, size)
     return None if found is None else found[0]
 
@@ -274,17 +278,17 @@ def _lacks_sector(data: bytes, at: int, end: int) -> bool:
 
 
 def _has_damaged_front(file: Readable, directory_id: bytes, number: int, at: int) -> bool:
-    """Return whether a group was begun at `at` whose front was written whole and is damaged.
+    """Return whether a group was begun at `at` whose front was written completely and is bad now.
 
-    The front is the header and the table. Neither can have a sector of zeros, so an invalid front
-    without one was written whole. In a sealed segment the index is at this place.
+    The front is the header and the table. Neither can have a sector of zeros. So a bad front
+    without such a sector was written completely. In a sealed segment, the footer is at this place.
     """
     head = read(file, at, BLOCK_BYTES)
     if not looks_like_group(head, directory_id, number):
         return False
     header = decode_group_header(head, 0, directory_id, number, at)
     if header is None:
-        return True  # The sector with the header was written whole.
+        return True  # The sector with the header was written completely.
     size = -(-(header.payload_offset - at) // SECTOR_BYTES) * SECTOR_BYTES
     front = read(file, at, size)
     if len(front) == size and not _lacks_sector(front, 0, size):

@@ -1,4 +1,7 @@
-"""What a start does to the log, behind what `recovery` found. Blocks; nothing is served yet."""
+"""Prepare the log for a start, according to what `log_recovery` has found.
+
+Everything here blocks. Nothing is served yet, except for early reads.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +48,24 @@ from quire.storage.segment.segment import (
 )
 
 LEAST_ROOM_BYTES = 4 * BLOCK_BYTES
-"""For state records, in the smallest segment that a start makes."""
+"""The space for state records in the smallest segment that a start creates."""
 FOOTER_SHARE = 16
-"""A footer takes one byte of so many that are in the segment, mostly."""
+"""A footer usually takes at most this share of its segment: one byte of 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The result of starting the log."""
+
     segment: LogSegment
-    """The fresh one."""
+    """The new segment."""
     sequence: int
-    """Of the last batch."""
+    """The number of the last batch."""
     report: RecoveryReport
     keyless: list[LedgerInfo]
-    """Ledgers whose master key was lost."""
+    """The ledgers whose master key was lost."""
     cached: dict[int, Trailer]
-    """Of the segments that came from the index cache."""
+    """The trailers of the segments that came from the index cache."""
 
 
 def start_log(
@@ -73,9 +78,14 @@ def start_log(
     progress: LoadProgress,
     expected: ExpectedLog,
 ) -> Started:
-    """Recover, begin a fresh segment, write the last group again. `OSError`, `StorageError`."""
+    """Recover the log, begin a new segment, and write the last group again.
+
+    Raises:
+        StorageError: The log cannot be used, or the disk has no space for a segment.
+        OSError: The disk fails.
+    """
     disk.make_directory(LOG_DIRECTORY)
-    # It may be there because an earlier start made it, which died before it was durable.
+    # The directory may have been created by an earlier start that died before it was durable.
     disk.sync_directory()
     recovered = LogRecovery(
         disk, identity, catalogue, progress, use_cache=True, expected=expected
@@ -84,18 +94,20 @@ def start_log(
         if disk.exists(TEMPORARY_NAME):
             disk.remove(TEMPORARY_NAME)
         if recovered.index_cache and not recovered.cached:
-            # One that is newer than the log would count once the log is as long again, by what was
-            # written since: with what it has of the groups that are lost.
+            # A cache that is newer than the log must not stay. It would count again once the log is
+            # as long, and it describes groups that were lost since.
             _remove_cache(disk, recovered)
         segment = _fresh_segment(disk, recovered, config, preallocated)
         preallocated.next_number = segment.number + 1
         _write_first_group(disk, recovered, segment, writer)
         mark_log_begun(disk, identity)
-        # Only now: what a dropped segment held of value may have been in the group just written.
+        # Do this only now, because the group just written may have what is still needed of a
+        # dropped segment.
         for name in recovered.stale:
             disk.remove(name)
         disk.sync_directory(LOG_DIRECTORY)
-        # One by one, newest first: a prepared file tells that the one before it was begun.
+        # Remove these one by one, newest first, because a preallocated file proves that the one
+        # before it was begun.
         for name in recovered.prepared:
             disk.remove(name)
             disk.sync_directory(LOG_DIRECTORY)
@@ -114,8 +126,11 @@ def start_log(
 def _fresh_segment(
     disk: Disk, recovered: RecoveredLog, config: StorageConfig, preallocated: PreallocatedSegments
 ) -> LogSegment:
-    """In full size, or on a full disk in the size that there is room for: a bookie whose disk is
-    full starts all the same, and serves reads. What gives way is what was preallocated."""
+    """Create a segment in full size, or as large as a full disk allows.
+
+    A bookie must be able to start on a full disk and serve reads. If there is no space,
+    preallocated space is given up step by step.
+    """
     number = recovered.next_number
     tail = 0 if recovered.tail is None else recovered.tail.group.header.end
     if recovered.tail is not None:
@@ -139,9 +154,11 @@ def _fresh_segment(
                     raise
                 continue
             if size < config.segment_bytes:
-                preallocated.note_shortage(f"no room for a segment of {config.segment_bytes} bytes")
+                preallocated.note_shortage(
+                    f"there is no space for a segment of {config.segment_bytes} bytes"
+                )
             return segment
-    raise DiskFullError(f"{disk.path} has no room to begin a segment of {least} bytes")
+    raise DiskFullError(f"{disk.path} has no space for a new segment of {least} bytes")
 
 
 def _nothing(disk: Disk, recovered: RecoveredLog) -> None:
@@ -149,7 +166,7 @@ def _nothing(disk: Disk, recovered: RecoveredLog) -> None:
 
 
 def _remove_cache(disk: Disk, recovered: RecoveredLog) -> None:
-    """What counts of it has been loaded, and is in the log."""
+    """Remove the index cache. If it was used, its content is loaded, and the log has it too."""
     if disk.exists(CACHE_NAME):
         disk.remove(CACHE_NAME)
         disk.sync_directory(LOG_DIRECTORY)
@@ -157,9 +174,12 @@ def _remove_cache(disk: Disk, recovered: RecoveredLog) -> None:
 
 
 def _cut_preallocated(disk: Disk, recovered: RecoveredLog) -> None:
-    """Behind the last group of segments that are not sealed, but for their footers. Only zeros: how
-    the next start judges that group must not change. A start that lost power on a full disk leaves
-    one with nothing in it that counts, in which all room there was may be."""
+    """Shorten unsealed segments to their last group, with space for their footers.
+
+    Only zeros are removed, so that the next start judges the last group as this one does. A start
+    that lost power on a full disk may have left a segment in which nothing counts but which has all
+    the space there was.
+    """
     for found in recovered.unsealed:
         _cut(found)
     emptied = recovered.emptied
@@ -173,7 +193,7 @@ def _cut_preallocated(disk: Disk, recovered: RecoveredLog) -> None:
 
 def _cut(found: UnsealedSegment) -> None:
     used = found.scan.end
-    if found.scan.tail_used:  # by a group, or an index, that was not written to its end
+    if found.scan.tail_used:  # An incomplete group or index comes after it.
         used = used_end(found.file, used)
     end = aligned(used + used // FOOTER_SHARE) + BLOCK_BYTES
     if found.file.size() > end:
@@ -182,7 +202,7 @@ def _cut(found: UnsealedSegment) -> None:
 
 
 def _remove_spare(disk: Disk, recovered: RecoveredLog) -> None:
-    """The room of a compaction: made again from what the next deletions give back."""
+    """Remove the reserve for a compaction. It is created again when deletions free some space."""
     if disk.exists(SPARE_NAME):
         disk.remove(SPARE_NAME)
         disk.sync_directory(LOG_DIRECTORY)
@@ -191,7 +211,10 @@ def _remove_spare(disk: Disk, recovered: RecoveredLog) -> None:
 def _write_first_group(
     disk: Disk, recovered: RecoveredLog, segment: LogSegment, writer: LogWriter
 ) -> None:
-    """The last group of the log before, or none: then a mark that the segment was begun."""
+    """Write the last group of the old log again.
+
+    If there is none, an empty group is written, which proves that the segment was begun.
+    """
     catalogue = recovered.replayer.catalogue
     segment.previous = max(catalogue.segments, default=0)
     segment.live = ranges_of(catalogue.live_numbers() | _dropped_by(disk, recovered.tail))
@@ -214,9 +237,11 @@ def _write_first_group(
 
 
 def _dropped_by(disk: Disk, tail: LastGroup | None) -> set[int]:
-    """Segments that are there, and of which only the last group says that they are dropped. It has
-    what they held of value, and is not durable before its copy is: the header, which is durable
-    first, names them."""
+    """Return the existing segments that only the last group says are dropped.
+
+    That group also has what is still needed of them. Until its copy is durable, the segments must
+    exist. So the header, which is synced first, lists them.
+    """
     if tail is None:
         return set()
     records = [one for one in tail.group.table.records if one.kind is RecordKind.DROPPED]
@@ -225,8 +250,10 @@ def _dropped_by(disk: Disk, tail: LastGroup | None) -> set[int]:
 
 
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
-    """Every frame has the key of its ledger: where the record was lost, take it from one that can
-    be read. Blocks."""
+    """Find the master key of a ledger whose key record was lost, in a frame that can be read.
+
+    Only whole frames have the key of their ledger. This blocks.
+    """
     fetched: dict[ExtentKey, FetchedExtent] = {}
     while True:
         try:
@@ -235,5 +262,5 @@ def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> by
             try:
                 data = files.get(missing.segment).read(missing.offset, missing.size)
             except OSError:
-                data = None  # What cannot be read is damaged.
+                data = None  # A frame that cannot be read counts as damaged.
             fetched[missing.key] = FetchedExtent(data or b"")

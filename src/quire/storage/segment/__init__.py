@@ -1,5 +1,5 @@
-"""One segment of the log: its index in memory, its footer on disk, and the index of all segments.
+"""The segments of the log: their index in memory, their footers on disk, and the catalogue of all.
 
-Read `batch`, `segment`, `catalogue`, then `footer`. Imports nothing else of storage but its
-interfaces.
+Read `batch` and `segment` first, then `catalogue` and `footer`. Of storage, this folder imports
+only `interfaces`.
 """

@@ -1,4 +1,4 @@
-"""The batches of frames that are handed to the log, described by runs."""
+"""Batches of entries on their way to the log, and the runs that describe what is in them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _IN_MEMORY = -1
 class Run:
     """Entries of one ledger whose frames are adjacent in one batch.
 
-    If `ids` is None, the ids are consecutive from `first` on. Otherwise they are ascending, as
-    listed. Each frame has `frame_size` bytes. If that is 0, `sizes` lists the size of each frame.
-    Sizes include the frame header.
+    If `ids` is None, the ids are consecutive and begin with `first`. Otherwise `ids` lists them in
+    ascending order. Each frame has `frame_size` bytes. If that is 0, `sizes` lists the size of each
+    frame. Sizes include the frame header.
     """
 
     __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
 
     batch: LogBatch
-    """The batch of this run, which the store sets."""
+    """The batch that contains this run. The store sets it."""
 
     def __init__(
         self,
@@ -49,15 +49,17 @@ class Run:
 
     @property
     def last(self) -> int:
+        """The last entry id."""
         return self.first + self.count - 1 if self.ids is None else self.ids[-1]
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
-    """Return each row of the columns as a run, the first of which begins at `offset`."""
+    """Return a run for each row of the columns. The first run begins at `offset`."""
     ledger_ids, entry_ids, size = columns
     offsets = range(offset, offset + size * len(ledger_ids), size)
     return [
@@ -67,10 +69,10 @@ def runs_of(columns: ColumnarBatch, offset: int = 0) -> list[Run]:
 
 
 class LogBatch:
-    """One received chunk: complete, adjacent ADD frames, and a description of their entries.
+    """A chunk of adds: complete, adjacent ADD frames, and a description of their entries.
 
-    The store owns `buffers` from `append` on, and they must not change. They are dropped once the
-    batch is synced. The runs live on as the index.
+    From `append` on, the store owns `buffers`, and nobody may change them. They are dropped once
+    the batch is synced. The runs become part of the index.
     """
 
     __slots__ = (
@@ -90,7 +92,7 @@ class LogBatch:
     )  # fmt: skip
 
     sequence: int
-    """The number of the batch, which ascends in the order of appends."""
+    """The number of the batch. Numbers ascend in the order of appends."""
     done: Callable[[LogBatch, StorageError | None], None] | None
     cost_bytes: int
     """The most bytes that the batch can take in its segment."""
@@ -103,26 +105,26 @@ class LogBatch:
     ) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
         self.columns = runs if isinstance(runs, ColumnarBatch) else None
-        """The batch as columns instead of runs: entries whose ledgers take turns."""
+        """The entries as columns instead of runs, if entries of many ledgers are interleaved."""
         self._runs: Sequence[Run] = () if isinstance(runs, ColumnarBatch) else runs
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
-        """The offset of the first buffer in the segment's file, once it is written."""
+        """The offset of the first buffer in the segment's file, once the batch is written."""
         self.done = None
         self.entries = 0
-        """The number of entries. It is for metrics only, as `received_s` is. The code that takes
-        the batch from the network sets both."""
+        """The number of entries, for metrics. The code that receives the batch from the network
+        sets it, and also `received_s`."""
         self.received_s = 0.0
-        """The time of receipt of the batch's chunk, by the store's monotonic clock."""
+        """When the chunk was received, by the store's monotonic clock."""
         self.partial = False
-        """Whether this is a part of a larger batch, the rest of which went to another directory."""
+        """Whether other parts of the same chunk went to other directories."""
         self.patient = False
         """Whether no writer or reader waits for this batch; see `Appender.submit`."""
 
     @property
     def runs(self) -> Sequence[Run]:
-        """The runs of the batch. If it has `columns`, they are made anew at each call."""
+        """The runs of the batch. If it has `columns`, each call creates new runs."""
         return self._runs if self.columns is None else runs_of(self.columns)
 
     @property
@@ -138,17 +140,17 @@ class LogBatch:
     def forget_runs(self) -> None:
         """Drop the runs and columns.
 
-        The runs in the index refer to their batch, which would otherwise form a reference cycle
-        that only a full garbage collection could free.
+        Runs in the index refer to their batch. If the batch referred to its runs as well, only a
+        full garbage collection could free them.
         """
         self._runs, self.columns = (), None
 
     def cost(self) -> int:
         """Return the most bytes that the batch can take in a segment.
 
-        This is its size as a group of its own, with sizes and ids. An entry takes at least 52
-        bytes, and its size and id in the table take 12. A quarter is therefore enough for the
-        table.
+        This is its size as a group of its own, with tables of sizes and ids. An entry takes at
+        least 52 bytes, and its size and id in the tables take 12. So a quarter of the size is
+        enough for these tables.
         """
         size = self.size_bytes
         table = self.run_count * RUN_ROW.size + size // 4 + size // 1024 + 8
@@ -157,8 +159,7 @@ class LogBatch:
         return -(-(GROUP_HEADER_BYTES + table + size) // BLOCK_BYTES) * BLOCK_BYTES
 
     def memory(self, at: int, size: int) -> Buffer:
-        """Return bytes [at, at + size) of the buffers. They are copied only if they span several
-        buffers."""
+        """Return bytes [at, at + size) of the buffers, copied only if they span several buffers."""
         assert self.buffers is not None
         pieces: list[Buffer] = []
         for buffer in self.buffers:
@@ -179,5 +180,5 @@ first_of = attrgetter("first")
 
 
 def arrival(run: Run) -> tuple[int, int]:
-    """Return the sort key that puts runs in the order of their arrival."""
+    """Return a sort key that puts runs in the order of their arrival."""
     return run.batch.sequence, run.offset

@@ -1,7 +1,8 @@
-"""What the store knows: its ledgers, its segments, and which deleted ledgers stay refused.
+"""The catalogue: everything that a store knows about its ledgers and segments.
 
-The log is the truth; this is rebuilt from it at a start by `apply_record` and `index`, in the order
-of the log."""
+The log is authoritative. A start rebuilds the catalogue from it, by `apply_record` and `index` in
+the order of the log.
+"""
 
 from __future__ import annotations
 
@@ -23,39 +24,43 @@ from quire.storage.segment.batch import LogBatch, Run
 from quire.storage.segment.segment import LedgerInfo, LedgerPart, LogSegment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
-"""How long a ledger that was fenced and then deleted stays refused."""
-VOUCHES = "its header tells what is lost of the segment before it, as long as that is missed"
+"""How long adds to a ledger that was fenced and then deleted are refused."""
+VOUCHES = "its header shows which groups the segment before it has lost; they are not restored yet"
 
-_EXPLICIT_LAC = struct.Struct(">qq")  # ledger id, LAC: the head of the packet
+_EXPLICIT_LAC = struct.Struct(">qq")  # the ledger id and the LAC, at the start of the packet
 
 
 class Catalogue:
+    """The ledgers, segments and deleted ledgers of one data directory."""
+
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerInfo] = {}
         self.segments: dict[int, LogSegment] = {}
         self.tombstones: dict[int, int] = {}
-        """Fenced and then deleted: ledger id -> when it may be forgotten (calendar, ms)."""
+        """When each ledger that was fenced and then deleted may be forgotten, by calendar time in
+        ms."""
         self.missing: set[int] = set()
-        """Segments that should exist and do not."""
+        """The numbers of segments that should exist but do not."""
         self.repaired_before = 0
-        """What was lost in segments before this one is not missed any more."""
+        """Losses in segments with lower numbers were repaired and no longer count."""
         self._last_key = b""
 
     # -- ledgers ----------------------------------------------------------------------------------
 
     def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
+        """Add a ledger. `touched` is the segment in which it is mentioned."""
         info = LedgerInfo(ledger_id, self._shared(master_key), touched)
         self.ledgers[ledger_id] = info
         return info
 
     def _shared(self, master_key: bytes) -> bytes:
-        """Most ledgers of a cluster have one password, and so one key: one object will do."""
+        """Return one shared object for equal keys. Most ledgers of a cluster have the same key."""
         if master_key != self._last_key:
             self._last_key = master_key
         return self._last_key
 
     def index(self, run: Run, segment: LogSegment, info: LedgerInfo) -> None:
-        """A run whose `batch` is set, behind all that were indexed before."""
+        """Add a run that is newer than everything in the index. Its `batch` is set."""
         part = info.tail
         if part is None or part.segment is not segment:
             part = self.new_part(info, segment, run.first)
@@ -63,8 +68,11 @@ class Catalogue:
         info.last_entry_id = max(info.last_entry_id, run.last)
 
     def index_batch(self, batch: LogBatch, segment: LogSegment) -> None:
-        """All of a batch of adds. `KeyError`: it names a ledger that is not here; what stands
-        before that is indexed."""
+        """Add a batch of adds to the index.
+
+        Raises:
+            KeyError: An entry belongs to an unknown ledger. The entries before it are indexed.
+        """
         columns, ledgers = batch.columns, self.ledgers
         if columns is None:
             for run in batch.runs:
@@ -92,6 +100,7 @@ class Catalogue:
                 info.last_entry_id = entry
 
     def new_part(self, info: LedgerInfo, segment: LogSegment, first: int) -> LedgerPart:
+        """Add an empty part of the ledger to a segment that is not sealed."""
         part = LedgerPart(segment, info.ledger_id, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1
@@ -101,7 +110,7 @@ class Catalogue:
         return part
 
     def index_sealed(self, summary: Summary, segment: LogSegment) -> None:
-        """All ledgers of a sealed segment."""
+        """Add the ledgers of a sealed segment to the index."""
         columns = zip(
             summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds,
             summary.size_bytes,
@@ -109,7 +118,7 @@ class Catalogue:
         for ledger_id, first, last, last_add_confirmed, size in columns:
             info = self.ledgers.get(ledger_id)
             if info is None:
-                # Its master key was lost with another segment.
+                # The ledger's master key was lost with another segment.
                 info = self.create(ledger_id, b"", segment.number)
             info.touched = segment.number
             info.add_sealed(segment.number, first, last, size)
@@ -119,7 +128,7 @@ class Catalogue:
         segment.payload_bytes = segment.live_bytes = sum(summary.size_bytes)
 
     def restore(self, ledgers: Iterable[CachedLedger]) -> None:
-        """Ledgers as an index cache has them; the segments of their rows are there."""
+        """Add ledgers from an index cache. The segments that they refer to must exist already."""
         for one in ledgers:
             info = self.create(one.ledger_id, one.master_key, one.touched)
             info.born = one.born
@@ -131,7 +140,7 @@ class Catalogue:
             info.sealed, info.ordered = one.rows, one.ordered
 
     def clear(self) -> None:
-        """Nothing is known any more: a start begins anew."""
+        """Forget everything, because the start begins again."""
         self.ledgers.clear()
         self.segments.clear()
         self.tombstones.clear()
@@ -139,7 +148,7 @@ class Catalogue:
         self.repaired_before = 0
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
-        """The ledger is deleted: what it has in the segments is dead."""
+        """Remove a deleted ledger. Its entries no longer count as live in any segment."""
         info = self.ledgers.pop(ledger_id, None)
         if info is None:
             return None
@@ -158,8 +167,10 @@ class Catalogue:
         part.segment.live_bytes -= part.size_bytes
 
     def forget_before(self, ledger_id: int, number: int) -> None:
-        """What the ledger has in segments before `number` is dead; where something newer is known
-        of it, it was created again since."""
+        """Remove what a ledger has in segments before `number`.
+
+        If something newer is known about the ledger, it was created again after its deletion.
+        """
         info = self.ledgers.get(ledger_id)
         if info is None:
             return
@@ -177,15 +188,18 @@ class Catalogue:
         info.last_add_confirmed = -1
 
     def unindex(self, info: LedgerInfo, number: int) -> None:
-        """What the ledger has in this sealed segment is dead."""
+        """Stop counting the ledger's entries in this sealed segment as live."""
         if info.lives_in(number):
             segment = self.segments[number]
             segment.live_ledgers -= 1
             segment.live_bytes -= info.remove_sealed(number)
 
     def _apply_superseded(self, record: Superseded) -> None:
-        """A crash came between a compaction and the removal of what it had copied. Where it is not
-        known whether this is the file that it had copied, its entries are there twice."""
+        """Remove entries that a compaction has copied, if a crash kept their segment from removal.
+
+        The record applies only if the segment's trailer matches. Otherwise the file may be another
+        one, and its entries remain indexed beside their copies.
+        """
         segment = self.segments.get(record.segment)
         if segment is None or segment.trailer is None or segment.trailer.crc != record.trailer_crc:
             return
@@ -197,7 +211,7 @@ class Catalogue:
     # -- state records ----------------------------------------------------------------------------
 
     def apply_record(self, record: StateRecord, number: int) -> None:
-        """A record that is durable in segment `number`."""
+        """Apply a state record that is durable in segment `number`."""
         kind, ledger_id = record.kind, record.ledger_id
         if kind is RecordKind.DELETED:
             self._apply_deleted(ledger_id, Deleted.decode(record.value))
@@ -209,7 +223,7 @@ class Catalogue:
             self._apply_superseded(Superseded.decode(record.value))
             return
         if kind is RecordKind.DROPPED:
-            return  # The start has looked at these before.
+            return  # The start has handled these records before.
         info = self.ledgers.get(ledger_id)
         if info is None:
             info = self.create(ledger_id, b"", number)
@@ -236,7 +250,10 @@ class Catalogue:
     # -- segments ---------------------------------------------------------------------------------
 
     def live_numbers(self) -> set[int]:
-        """What the next segment's header must name: those that exist, and those that should."""
+        """Return the numbers that the next segment's header must list.
+
+        These are the segments that exist, and missing ones that count as lost.
+        """
         present = {
             number
             for number, segment in self.segments.items()
@@ -245,8 +262,11 @@ class Catalogue:
         return present | {n for n in self.missing if n >= self.repaired_before}
 
     def vouchers(self) -> set[int]:
-        """Segments whose headers tell with which group those before them ended, of which some are
-        lost: they stay what they are until that is not missed any more."""
+        """Return the segments that must stay because the segment before them has lost groups.
+
+        Their headers show the group that the earlier segment ended with. They are neither removed
+        nor compacted until the loss is repaired.
+        """
         if not any(map(self._is_missed, self.segments)):
             return set()
         return {
@@ -256,13 +276,13 @@ class Catalogue:
         }
 
     def _is_missed(self, number: int) -> bool:
-        """Whether something of this segment was lost, and has not been repaired."""
+        """Return whether the segment has lost groups and they are not repaired yet."""
         segment = self.segments.get(number)
         return segment is not None and segment.lost_groups > 0 and number >= self.repaired_before
 
     @property
     def negatives_unknown(self) -> bool:
-        """Whether something was lost, so that absence proves nothing."""
+        """Whether something was lost. If so, an entry that is not found may have existed."""
         return any(number >= self.repaired_before for number in self.missing) or any(
             map(self._is_missed, self.segments)
         )

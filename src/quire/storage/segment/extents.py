@@ -1,5 +1,4 @@
-"""Frames of one ledger that lie back to back in a segment's file, and which of them lie in blocks
-that are damaged."""
+"""Extents: adjacent frames of one ledger in a segment's file, and which of them are damaged."""
 
 from __future__ import annotations
 
@@ -19,43 +18,47 @@ from quire.storage.segment.batch import Run
 
 @dataclass(slots=True)
 class FrameExtent:
+    """Adjacent frames of one ledger in a segment's file: a run by its location in the file."""
+
     ledger_id: int
     first: int
-    """Entry id of the first frame."""
+    """The entry id of the first frame."""
     offset: int
-    """Of it in the file."""
+    """The offset of the first frame in the file."""
     count: int
     frame_size: int
-    """0: they have the sizes listed."""
+    """The size of each frame, or 0 if `sizes` lists them."""
     sizes: Sequence[int] | None
     ids: Sequence[int] | None
-    """None: consecutive."""
+    """The entry ids, or None if they are consecutive."""
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
     @property
     def last(self) -> int:
-        """Entry id of the last frame."""
+        """The entry id of the last frame."""
         return self.first + self.count - 1 if self.ids is None else self.ids[-1]
 
     @property
     def blocks(self) -> Range:
-        """Numbers of the first and the last block of the file that it lies in."""
+        """The numbers of the first and last block of the file that the frames touch."""
         return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
 
     def entries(self) -> list[Range]:
+        """Return the ids of all frames."""
         return self.entries_at(0, self.count)
 
     def entries_at(self, start: int, stop: int) -> list[Range]:
-        """The ids of the frames start..stop-1."""
+        """Return the ids of the frames from `start` up to but not including `stop`."""
         if self.ids is None:
             return [(self.first + start, self.first + stop - 1)]
         return list(ranges_of(self.ids[start:stop]))
 
     def part(self, start: int, stop: int) -> Self:
-        """The frames start..stop-1."""
+        """Return the frames from `start` up to but not including `stop`."""
         if self.sizes is None:
             skipped, sizes = start * self.frame_size, None
         else:
@@ -66,7 +69,7 @@ class FrameExtent:
         return replace(self, first=first, offset=offset, count=stop - start, sizes=sizes, ids=ids)
 
     def hit(self, blocks: Sequence[Range]) -> list[Range]:
-        """Which of its frames, counted from 0, touch any of these blocks."""
+        """Return the ranges of frames, counted from 0, that touch any of these blocks."""
         low, high = self.blocks
         touched = overlapping(blocks, low, high)
         if not touched:
@@ -84,11 +87,12 @@ class FrameExtent:
 
 
 def of_rows(ledger_id: int, rows: LedgerRows) -> Iterator[FrameExtent]:
-    """The runs of one ledger, from a footer."""
+    """Return the extents of one ledger from its rows in a footer."""
     return (of_row(ledger_id, rows, row) for row in range(len(rows.firsts)))
 
 
 def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
+    """Return one extent of a ledger from its rows in a footer."""
     count, frame_size = rows.counts[row], rows.frame_sizes[row]
     sizes_at, ids_at = rows.sizes_at[row], rows.ids_at[row]
     return FrameExtent(
@@ -99,14 +103,14 @@ def of_row(ledger_id: int, rows: LedgerRows, row: int) -> FrameExtent:
 
 
 def of_table_row(row: RunRow, start: int) -> FrameExtent:
-    """Return the run that a group's table names. Its first frame is at `start` in the file."""
+    """Return the run that a group's table describes. Its first frame is at `start` in the file."""
     return FrameExtent(
         row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids
     )
 
 
 def of_run(run: Run) -> FrameExtent:
-    """A run that is on the disk."""
+    """Return the extent of a run that is written to the file."""
     return FrameExtent(
         run.ledger_id, run.first, run.batch.file_offset + run.offset, run.count, run.frame_size,
         run.sizes, run.ids,
@@ -114,7 +118,7 @@ def of_run(run: Run) -> FrameExtent:
 
 
 def healthy(extent: FrameExtent, blocks: Sequence[Range]) -> Iterator[FrameExtent]:
-    """The parts of it that touch none of these blocks."""
+    """Return the parts of the extent that touch none of these blocks."""
     start = 0
     for first, last in extent.hit(blocks):
         if first > start:
@@ -125,8 +129,10 @@ def healthy(extent: FrameExtent, blocks: Sequence[Range]) -> Iterator[FrameExten
 
 
 def damaged_entries(extents: Iterable[FrameExtent], blocks: Sequence[Range]) -> list[Range]:
-    """The entries of one ledger of which no copy among `extents`, all in one file, is outside of
-    these blocks."""
+    """Return the entries of one ledger that are damaged in every copy that `extents` has.
+
+    All extents are in one file. An entry is damaged if its frame touches one of `blocks`.
+    """
     bad: list[Range] = []
     good: list[Range] = []
     for extent in extents:

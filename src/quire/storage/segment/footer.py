@@ -1,4 +1,4 @@
-"""Writing the footer of a segment that takes no more groups, and reading it back at a start."""
+"""Write the footer of a segment that takes no more groups, and read it back."""
 
 from __future__ import annotations
 
@@ -25,29 +25,35 @@ from quire.storage.segment.segment import LogSegment
 
 @dataclass(frozen=True, slots=True)
 class SealInput:
-    """What the event loop hands over: a closed segment does not change any more, but its ledgers
-    may be dropped meanwhile."""
+    """The input for writing a footer, prepared on the event loop.
+
+    The closed segment no longer changes, but ledgers may be dropped while the footer is written. So
+    their runs are passed along.
+    """
 
     directory_id: bytes
     segment: LogSegment
     ledgers: Iterable[Described]
-    """Sorted by ledger id."""
+    """The ledgers with entries in the segment, sorted by ledger id."""
     records: Sequence[StateRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
+    """The result of writing a footer. `mentions` has the ids of all ledgers in the segment."""
+
     trailer: Trailer
     ledgers: Summary
     mentions: LedgerIdSet
 
 
 def write_footer(seal: SealInput) -> Sealed:
-    """Write the footer, cut the file to its true size and sync it. Durable on return.
+    """Write the footer, truncate the file to its final size, and sync it. It is durable on return.
 
-    Until the trailer is whole, the groups are still the truth: a crash here loses nothing. So the
-    trailer is written when all that it speaks for is synced: a loss of power tears what was not in
-    any place, and may keep the trailer of an index that it drops."""
+    Until the trailer is valid, the groups count, so a crash in the meantime loses nothing. The
+    trailer is written only after everything else is synced. Otherwise a power loss could leave a
+    valid trailer for an index that was never written.
+    """
     segment = seal.segment
     rows = FooterRows(segment)
     rows.add(seal.ledgers)
@@ -70,7 +76,7 @@ def write_footer(seal: SealInput) -> Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a start needs of a sealed segment."""
+    """The parts of a sealed segment's footer that a start needs."""
 
     trailer: Trailer
     summary: Summary
@@ -78,35 +84,54 @@ class Loaded:
 
 
 def load_footer(file: Readable, directory_id: bytes, number: int) -> Loaded:
-    """`FormatError` where it does not check: the groups are then to be scanned. `OSError`."""
+    """Read the footer of a segment.
+
+    Raises:
+        FormatError: It fails its check. The groups must be scanned instead.
+        OSError: The file cannot be read.
+    """
     return load_behind(file, load_trailer(file, directory_id, number))
 
 
 def load_trailer(file: Readable, directory_id: bytes, number: int) -> Trailer:
-    """`FormatError` where it does not check, as it does not of a segment without a footer.
-    `OSError`."""
+    """Read the trailer of a segment, the last part of its footer.
+
+    Raises:
+        FormatError: It fails its check, or the segment has no footer.
+        OSError: The file cannot be read.
+    """
     size = file.size()
     data = read(file, max(0, size - TRAILER_BYTES), TRAILER_BYTES)
     return decode_trailer(data, directory_id, number, size)
 
 
 def load_behind(file: Readable, trailer: Trailer) -> Loaded:
-    """What the trailer, which checks, says is there. `FormatError` where that does not check.
-    `OSError`."""
+    """Read the summary and the records of a footer whose trailer is already read and checked.
+
+    Raises:
+        FormatError: They fail their check.
+        OSError: The file cannot be read.
+    """
     summary = decode_footer_summary(read(file, trailer.summary_at, trailer.summary_bytes), trailer)
     return Loaded(trailer, summary, load_records(file, trailer))
 
 
 def load_records(file: Readable, trailer: Trailer) -> list[StateRecord]:
-    """`FormatError` where they do not check."""
+    """Read the state records of a footer.
+
+    Raises:
+        FormatError: They fail their check.
+        OSError: The file cannot be read.
+    """
     return decode_footer_records(read(file, trailer.records_at, trailer.records_bytes), trailer)
 
 
 def read(file: Readable, offset: int, size: int) -> bytes:
+    """Read bytes of a file, waiting for the device. At the end of the file there are fewer."""
     data = file.read(offset, size)
     return b"" if data is None else bytes(data)
 
 
 def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> LedgerIdSet:
-    """The ledgers that a segment says something about."""
+    """Return the ids of all ledgers with entries or state records in a segment."""
     return LedgerIdSet((*ledger_ids, *(record.ledger_id for record in records)))

@@ -1,7 +1,7 @@
-"""What the footer of a segment says of its ledgers: where the runs of each lie, and a summary.
+"""Build the tables of a footer: the runs of each ledger (its rows), and a summary of all ledgers.
 
-A segment may have entries of tens of thousands of ledgers, a handful of each. These are described
-many at a time, column by column; all others one by one.
+A segment may have a few entries of each of tens of thousands of ledgers, interleaved. Such ledgers
+are encoded many at a time, column by column. All others are encoded one by one.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ from quire.storage.segment.batch import Run
 from quire.storage.segment.segment import LedgerPart, LogSegment
 
 LEDGERS_AT_ONCE = 500
-"""Described by calls during which no other thread has a turn, of about 0.1 ms each."""
+"""The number of ledgers that are encoded at once. The calls that do this keep the interpreter lock,
+each for about 0.1 ms."""
 
 Described = tuple[int, LedgerPart, int]
-"""(ledger id, its runs, greatest LAC known)."""
+"""The id of a ledger, its runs in the segment, and the greatest known LAC."""
 _Rows = tuple[bytes, int, int, int, int, int]
-"""Of one ledger: its rows encoded, first and last entry, bytes of frames, span, number of rows."""
+"""The encoded rows of one ledger, its first and last entry, the bytes of its frames, its span, and
+the number of rows."""
 
 
 class FooterRows:
-    """Of one segment."""
+    """The tables of one segment's footer. Add the ledgers in the order of their ids."""
 
     def __init__(self, segment: LogSegment) -> None:
         self._frame_size = segment.columnar.frame_size
-        """Of all entries that came in turn; 0: they are of several."""
+        """The frame size of all interleaved entries, or 0 if there are several sizes."""
         self._offset_of = segment.columnar.offsets().__getitem__
         self._columns = summary_columns()
         self._rows_bytes = 0
         self.pieces: list[bytes] = []
-        """The rows of all ledgers, encoded."""
+        """The encoded rows of all ledgers."""
 
     @property
     def summary(self) -> Summary:
+        """The summary of all ledgers added so far."""
         return Summary(*self._columns)
 
     def add(self, ledgers: Iterable[Described]) -> None:
-        """Of all ledgers, sorted by id."""
+        """Encode the rows of these ledgers, which are sorted by id."""
         for in_turn, group in groupby(ledgers, key=self._came_in_turn):
             if not in_turn:
                 for one in group:
@@ -62,12 +65,15 @@ class FooterRows:
                         self._add_one(one)
 
     def _came_in_turn(self, described: Described) -> bool:
+        """Return whether all entries of the ledger are interleaved with those of other ledgers."""
         part = described[1]
         return self._frame_size > 0 and part.listed is None and 0 < len(part.rows) <= PLAIN_ROWS_MAX
 
     def _add_in_turn(self, some: Sequence[Described]) -> bool:
-        """Ledgers whose entries all came in turn with others; False: in one of them an entry goes
-        on where another ends, and they may become one run."""
+        """Encode ledgers whose entries are all interleaved with those of other ledgers.
+
+        Return False, and add nothing, if two adjacent entries of one ledger could become one run.
+        """
         ledger_ids, parts, lacs = zip(*some)
         size = self._frame_size
         rows = array("I", b"".join([part.rows for part in parts]))
@@ -112,6 +118,7 @@ class FooterRows:
         encoded: Sequence[bytes],
         counts: Iterable[int],
     ) -> None:
+        """Add encoded ledgers to the summary and the rows."""
         lengths = list(map(len, encoded))
         *places, end = accumulate(lengths, initial=self._rows_bytes)
         known = (ledger_ids, firsts, lasts, last_add_confirmeds, size_bytes, spans)
@@ -124,7 +131,7 @@ class FooterRows:
 
 
 def _joined(runs: Sequence[Run]) -> tuple[Sequence[Run], list[int]]:
-    """The runs and their offsets in the file; those that go on where another ends become one."""
+    """Join runs that continue each other in the file. Return them and their offsets there."""
     offsets = [run.batch.file_offset + run.offset for run in runs]
     ends = [offset + run.frame_size * run.count for run, offset in zip(runs, offsets)]
     if not set(ends).intersection(offsets):
@@ -154,6 +161,7 @@ def _arrived(run: Run) -> tuple[int, int]:
 
 
 def _any(part: LedgerPart) -> _Rows | None:
+    """Encode any ledger, or return None if it has no runs."""
     runs, span = part.runs, part.span
     if not runs:
         return None
@@ -171,14 +179,17 @@ def _any(part: LedgerPart) -> _Rows | None:
 
 
 def _plain(part: LedgerPart) -> _Rows | None:
-    """The same, as columns, of a ledger that got its entries in turn with others; None where it is
-    not that simple. A segment may have tens of thousands of these."""
+    """Encode a simple ledger as columns, or return None if it is not simple.
+
+    It is simple if its runs have consecutive ids and equal frame sizes, do not overlap, and cannot
+    be joined. A segment may have tens of thousands of such ledgers.
+    """
     rows = part.plain_rows()
     if rows is None or not 0 < len(rows[0]) <= PLAIN_ROWS_MAX:
         return None
     firsts, offsets, counts, frame_sizes = rows
     sizes = tuple(map(mul, counts, frame_sizes))
     if True in map(eq, map(add, offsets, sizes), offsets[1:]):
-        return None  # one goes on where another ends, and they may become one
+        return None  # One run ends where the next one begins, so they may become one.
     last = firsts[-1] + counts[-1] - 1
     return encode_plain_rows(*rows), firsts[0], last, sum(sizes), DISJOINT, len(firsts)

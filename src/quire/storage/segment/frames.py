@@ -1,4 +1,4 @@
-"""Checking frames that lie back to back against what the index says of them."""
+"""Check that bytes read from a segment are the frames that the index expects."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from quire.errors import DamagedError
 from quire.storage.segment.segment import EntryLocation
 
 COLUMNS_FROM = 8
-"""Frames of one size that are checked column by column; fewer are looked at one by one."""
+"""The number of frames of equal size from which on they are checked column by column. Fewer frames
+are checked one by one."""
 ID_BYTES = 8
 _LENGTH = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
 _LOW_BYTES = 2
-"""Of an entry id that differ between the entries of one run, mostly."""
+"""The number of low bytes of an entry id that usually differ within a run."""
 _LOW_IDS = 1 << 8 * _LOW_BYTES
 
 
 def _low_bytes() -> bytes:
-    """Of consecutive ids, as they are stored."""
+    """Return the low bytes of consecutive ids, in the byte order of the frames."""
     low = array("H", range(_LOW_IDS))
     if sys.byteorder == "little":
         low.byteswap()
@@ -36,7 +37,10 @@ _LOW = _low_bytes()
 
 @lru_cache(maxsize=2)
 def frame_ids(head_bytes: int) -> struct.Struct:
-    """Length, ledger and entry of a frame that has so many bytes before its entry."""
+    """Return the layout of a frame's length, ledger id and entry id.
+
+    The frame has `head_bytes` before its entry.
+    """
     return struct.Struct(f">I{head_bytes - _LENGTH.size}xqq")
 
 
@@ -48,8 +52,12 @@ def frames_are(
     frame_size: int,
     head_bytes: int,
 ) -> bool:
-    """Whether these are just the frames of these entries; `frame_size`: of all, or 0. Each has
-    `head_bytes` before the entry."""
+    """Return whether `frames` consists of exactly the frames of these entries.
+
+    Args:
+        frame_size: The size of every frame, or 0 if `sizes` lists them.
+        head_bytes: The number of bytes before the entry in each frame.
+    """
     if frame_size:
         if len(frames) != frame_size * len(ids):
             return False
@@ -68,7 +76,10 @@ def _leading(
     sizes: Iterable[int],
     head_bytes: int,
 ) -> tuple[int, int]:
-    """How many of these frames lie from `at` on, before `good`, and where the last of them ends."""
+    """Return how many frames from `at` on are the expected ones, and where the last of them ends.
+
+    Bytes from `good` on do not count.
+    """
     found, known = 0, frame_ids(head_bytes)
     for entry_id, size in zip(ids, sizes, strict=True):
         if at + max(size, known.size) > good:
@@ -88,10 +99,11 @@ def equal_frames_are(
     frame_size: int,
     head_bytes: int,
 ) -> bool:
-    """`frames_are`, of frames of one size from `at` on.
+    """Do the same as `frames_are` for frames of one size that start at `at`.
 
-    Each byte of the heads is compared in all frames at once, as a slice with a step: three times as
-    fast as unpacking them, and eight times where the ids are a range."""
+    Each byte of the frame heads is compared in all frames at once, as a slice with a step. That is
+    three times as fast as unpacking the frames, and eight times as fast if `ids` is a range.
+    """
     count = len(ids)
     end = at + frame_size * count
     if end > len(data):
@@ -130,8 +142,13 @@ def checked(
     place: EntryLocation,
     count: int,
 ) -> FrameRun:
-    """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
-    trusted. `DamagedError` where the first is damaged."""
+    """Return up to `count` frames from view[at:], at least one.
+
+    Bytes from `good` on are not used.
+
+    Raises:
+        DamagedError: The first frame is damaged.
+    """
     size, head_bytes = place.frame_size, place.segment.head_bytes
     ids, end = range(entry_id, entry_id + count), at + size * count
     if place.sizes is None and count >= COLUMNS_FROM and end <= good:
@@ -147,6 +164,6 @@ def checked(
     if not found:
         raise DamagedError(
             f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
-            remedy="Another replica has it; it is replaced when the ledger is replicated again",
+            remedy="Read it from another replica. Autorecovery repairs the copy on this bookie",
         )
     return FrameRun(view[at:end], found, size, () if size else sizes[:found], head_bytes)

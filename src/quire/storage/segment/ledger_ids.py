@@ -1,4 +1,4 @@
-"""A sorted set of ledger ids in few bytes: every segment has one, for as long as it exists."""
+"""A compact sorted set of ledger ids. Every segment has one for as long as it exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NARROW_MAX = 0xFFFFFFFF
 
 
 class LedgerIdSet:
-    """Four bytes each where all lie within 2**32, else eight."""
+    """An immutable set of ledger ids, with 4 bytes for each, or 8 if they span 2**32 or more."""
 
     __slots__ = ("_base", "_offsets")
 
@@ -26,18 +26,19 @@ class LedgerIdSet:
 
     @classmethod
     def of_offsets(cls, base: int, offsets: array[int]) -> LedgerIdSet:
-        """What `base` and `offsets` of another one were."""
+        """Create a set from the `base` and `offsets` of another one."""
         made = cls()
         made._base, made._offsets = base, offsets
         return made
 
     @property
     def base(self) -> int:
+        """The smallest id, or 0 if the ids do not fit into four bytes each."""
         return self._base
 
     @property
     def offsets(self) -> array[int]:
-        """Of each id from `base` on. Not to be changed."""
+        """The distance of each id from `base`. Do not change it."""
         return self._offsets
 
     def __len__(self) -> int:

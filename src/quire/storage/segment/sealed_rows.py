@@ -1,8 +1,9 @@
-"""Which sealed segments hold entries of a ledger: rows (number, first, last, bytes), packed.
+"""Packed rows that tell which sealed segments have entries of a ledger.
 
-A bookie has a row for each pair of a ledger and a segment: a hundred million where as many entries
-were added to a million ledgers in turn. So the rows of a ledger are one `bytes`, ascending by
-number, b"" where there is none:
+A row is (number of the segment, first entry, last entry, bytes of frames). A bookie has one for
+each pair of a ledger and a segment. That is a hundred million rows if a hundred million entries
+were added to a million ledgers in turn. So all rows of a ledger are packed into one `bytes` object,
+sorted by number. It is b"" if there are none:
 
 | offset | size   | field                                                                       |
 |--------|--------|-----------------------------------------------------------------------------|
@@ -12,7 +13,7 @@ number, b"" where there is none:
 | 17     | 8 each | narrow: number - base, first - base, last - first, bytes of frames: u16     |
 | 17     | 32 each| wide: number u64, first i64, last i64, bytes of frames u64                  |
 
-They are written to a disk in the index cache alone, as they are.
+On disk, these bytes appear unchanged in the index cache and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bisect import bisect_left
 from itertools import pairwise
 
 Row = tuple[int, int, int, int]
-"""(number of the segment, first and last entry id there, bytes of all frames there)."""
+"""The number of a segment, the first and last entry id there, and the bytes of all frames there."""
 
 _HEAD = struct.Struct("<BQq")
 _NARROW = struct.Struct("<HHHH")
@@ -33,6 +34,7 @@ _NARROW_MAX = 0xFFFF
 
 
 def count(packed: bytes) -> int:
+    """Return the number of rows."""
     if not packed:
         return 0
     width = _NARROW.size if packed[0] == _IS_NARROW else _WIDE.size
@@ -40,6 +42,7 @@ def count(packed: bytes) -> int:
 
 
 def row_at(packed: bytes, index: int) -> Row:
+    """Return the row with this index."""
     kind, base_number, base_first = _HEAD.unpack_from(packed)
     if kind == _IS_WIDE:
         return _WIDE.unpack_from(packed, _HEAD.size + index * _WIDE.size)
@@ -49,6 +52,7 @@ def row_at(packed: bytes, index: int) -> Row:
 
 
 def unpack(packed: bytes) -> list[Row]:
+    """Return all rows."""
     if not packed:
         return []
     kind, base_number, base_first = _HEAD.unpack_from(packed)
@@ -62,12 +66,12 @@ def unpack(packed: bytes) -> list[Row]:
 
 
 def pack(rows: list[Row]) -> bytes:
-    """Of rows that ascend by number."""
+    """Pack rows that ascend by number."""
     if not rows:
         return b""
     base_number = rows[0][0]
     base_first = min(row[1] for row in rows)
-    # The greatest of each column tells; a lone row in a long ledger is as narrow as any.
+    # The maximum of each column decides. A single row of a long ledger can still be narrow.
     if (
         rows[-1][0] - base_number <= _NARROW_MAX
         and max(row[1] for row in rows) - base_first <= _NARROW_MAX
@@ -85,11 +89,14 @@ def pack(rows: list[Row]) -> bytes:
 
 
 def add(packed: bytes, number: int, first: int, last: int, size_bytes: int) -> tuple[bytes, bool]:
-    """(with one more row, of a segment that has none yet; whether its entries lie between those of
-    the rows beside it)."""
+    """Add a row for a segment that has none yet.
+
+    Return the new rows, and whether the entry ids of the new row are between those of its
+    neighbours.
+    """
     extent = last - first
     if extent <= _NARROW_MAX and size_bytes <= _NARROW_MAX:
-        # What there are millions of: a newer segment with a few newer entries.
+        # This is by far the most common case: a newer segment with a few newer entries.
         if not packed:
             return _FIRST.pack(_IS_NARROW, number, first, 0, 0, extent, size_bytes), True
         kind, base_number, base_first = _HEAD.unpack_from(packed)
@@ -107,7 +114,7 @@ def add(packed: bytes, number: int, first: int, last: int, size_bytes: int) -> t
 
 
 def up_to(packed: bytes, number: int) -> bytes:
-    """Without the rows of newer segments."""
+    """Return the rows without those of segments newer than `number`."""
     rows = count(packed)
     if not rows or row_at(packed, rows - 1)[0] <= number:
         return packed
@@ -115,20 +122,21 @@ def up_to(packed: bytes, number: int) -> bytes:
 
 
 def index_of(packed: bytes, number: int) -> int | None:
-    """Where the row of the segment stands."""
+    """Return the index of the segment's row, or None if it has none."""
     rows = count(packed)
     at = bisect_left(range(rows), number, key=lambda index: row_at(packed, index)[0])
     return at if at < rows and row_at(packed, at)[0] == number else None
 
 
 def without(packed: bytes, index: int) -> bytes:
+    """Return the rows without the one with this index."""
     rows = unpack(packed)
     del rows[index]
     return pack(rows)
 
 
 def is_ordered(packed: bytes) -> bool:
-    """Whether the entries ascend with the segments, without overlap."""
+    """Return whether the entries ascend with the segments and do not overlap."""
     return _ascend(unpack(packed))
 
 

@@ -1,9 +1,14 @@
-"""One segment of the log in memory: its file, its state, and the index of what lies in it.
+"""A segment of the log in memory: its file, its state, and the index of its entries.
 
-States: PREPARED (preallocated, unused) -> CURRENT (appended to) -> CLOSED (rolled; adds may still
-be in flight) -> SEALED (has a footer, its index at rest) -> RETIRED (about to be removed, or its
-file replaced by a compaction, which makes a new SEALED object). A segment that is damaged stays
-CLOSED: nothing is written over what is left of it.
+The states of a segment:
+
+- PREPARED: preallocated and unused.
+- CURRENT: the segment that is appended to.
+- CLOSED: it takes no more batches, but some may still be in flight. A segment that has lost groups
+  stays in this state until the loss is repaired, so that no footer overwrites what is left of them.
+- SEALED: it has a footer, which is its index on disk.
+- RETIRED: it is about to be removed, or a compaction has replaced its file. For the new file there
+  is a new object, which is SEALED.
 """
 
 from __future__ import annotations
@@ -30,10 +35,13 @@ SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
 
 
 def segment_name(number: int) -> str:
+    """Return the name of a segment's file in the data directory."""
     return f"{LOG_DIRECTORY}/{number:016x}.seg"
 
 
 class SegmentState(enum.Enum):
+    """The state of a segment; see the module's docstring."""
+
     PREPARED = enum.auto()
     CURRENT = enum.auto()
     CLOSED = enum.auto()
@@ -43,42 +51,43 @@ class SegmentState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryLocation:
-    """Where an entry and the ones behind it lie: `count` frames from `start` on."""
+    """The location of an entry and the entries after it: `count` frames that begin at `start`."""
 
     segment: LogSegment
     batch: LogBatch | None
-    """The batch whose buffers hold them; None: they are read from the segment's file."""
+    """The batch whose buffers contain the frames, or None if they must be read from the file."""
     start: int
-    """In the file, or in the batch's buffers."""
+    """The offset of the first frame, in the batch's buffers or in the file."""
     count: int
     frame_size: int
     sizes: Sequence[int] | None
-    """The sizes of just these frames, where `frame_size` is 0."""
+    """The sizes of exactly these frames, if `frame_size` is 0."""
 
     @property
     def size_bytes(self) -> int:
+        """The size of all frames."""
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 PlainRows = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
-"""Columns: first entry ids, offsets in the file, counts, frame sizes."""
+"""Runs as columns: first entry ids, offsets in the file, counts, and frame sizes."""
 _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.file_offset")
 
 
 class ColumnarRows:
-    """The columnar batches of a segment. Each entry has a row number in the segment."""
+    """The columnar batches of a segment. Each of their entries has a row number in the segment."""
 
     __slots__ = ("_batches", "_starts", "rows")
 
     def __init__(self) -> None:
         self._batches: list[tuple[LogBatch, int]] = []
-        """With the size of their frames."""
+        """Each batch with the size of its frames."""
         self._starts = array("Q")
-        """Of each batch, its first row."""
+        """The first row number of each batch."""
         self.rows = 0
 
     def add(self, batch: LogBatch, count: int, frame_size: int) -> range:
-        """The numbers of its rows."""
+        """Add a batch and return the row numbers of its entries."""
         first = self.rows
         self._batches.append((batch, frame_size))
         self._starts.append(first)
@@ -86,19 +95,19 @@ class ColumnarRows:
         return range(first, self.rows)
 
     def find(self, row: int) -> tuple[LogBatch, int, int]:
-        """Its batch, where it lies in that, and the size of its frame."""
+        """Return the batch of a row, the offset in that batch, and the size of the frame."""
         at = bisect_right(self._starts, row) - 1
         batch, size = self._batches[at]
         return batch, (row - self._starts[at]) * size, size
 
     @property
     def frame_size(self) -> int:
-        """Of all rows; 0: they have several, or there are none."""
+        """The size of all frames, or 0 if there are several sizes or no rows."""
         sizes = {size for _, size in self._batches}
         return sizes.pop() if len(sizes) == 1 else 0
 
     def offsets(self) -> list[int]:
-        """Of each row, in the file, once all batches are written."""
+        """Return the offset of each row in the file. All batches must be written."""
         found: list[int] = []
         stops = (*self._starts[1:], self.rows)
         for (batch, size), start, stop in zip(self._batches, self._starts, stops):
@@ -110,9 +119,10 @@ class ColumnarRows:
 class LedgerPart:
     """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
-    As long as they are entries that came in turn with those of other ledgers (`ColumnarBatch`),
-    each behind the one before, they are a number each, or two, and no objects: where ten thousand
-    ledgers are written to, making these and keeping them would be most of what an add costs."""
+    Entries that were interleaved with those of other ledgers (`ColumnarBatch`) are kept as one or
+    two numbers each, as long as their ids ascend. With ten thousand ledgers being written, creating
+    and keeping an object for each entry would be most of the cost of an add.
+    """
 
     __slots__ = (
         "columnar", "entries", "first", "last", "ledger_id", "listed", "rows", "segment", "span",
@@ -123,19 +133,21 @@ class LedgerPart:
         self.ledger_id = ledger_id
         self.columnar = segment.columnar
         self.entries: array[int] | None = None
-        """None: they go up by one from `first` on, as those of most ledgers do."""
+        """The ids of the entries in `rows`, or None if they are consecutive from `first` on, as
+        they are in most ledgers."""
         self.rows = array("I")
-        """Where each lies: its row in `columnar`."""
+        """The row number of each entry in `columnar`."""
         self.listed: list[Run] | None = None
-        """Instead of these, once there is another kind of run."""
+        """All runs as objects, instead of `entries` and `rows`, once there is a run of another
+        kind."""
         self.first = first
         self.last = first - 1
         self.span = DISJOINT
-        """Where runs overlap: the greatest last - first of any."""
+        """If runs overlap, the greatest difference between the last and first id of a run."""
 
     @classmethod
     def of(cls, segment: LogSegment, ledger_id: int, runs: list[Run], span: int) -> LedgerPart:
-        """Of runs that are sorted already."""
+        """Create a part from runs that are already sorted."""
         part = cls(segment, ledger_id, runs[0].first)
         part.listed, part.span = runs, span
         part.last = max(run.last for run in runs)
@@ -143,9 +155,12 @@ class LedgerPart:
 
     @property
     def runs(self) -> list[Run]:
-        """To be looked at. Also on another thread: the runs that were there at some moment."""
-        # In this order: the first entry changes once runs are listed, and a row that does not
-        # follow the one before comes behind the list of entries.
+        """The runs. Do not change the list.
+
+        On another thread, this returns the runs that existed at some moment.
+        """
+        # The order of these reads matters on another thread. `first` changes only after `listed` is
+        # set. A row that needs `entries` is appended only after `entries` is set.
         first = self.first
         if self.listed is not None:
             return self.listed
@@ -156,24 +171,25 @@ class LedgerPart:
 
     @property
     def ids(self) -> Sequence[int]:
-        """Of the entries that `rows` are of, while nothing is listed."""
+        """The ids of the entries in `rows`, while `listed` is None."""
         if self.entries is None:
             return range(self.first, self.first + len(self.rows))
         return self.entries
 
     def list_entries(self) -> array[int]:
-        """Before the row of one that does not follow the last."""
+        """Switch from consecutive ids to a list, before an id is added that is not consecutive."""
         self.entries = array("q", range(self.first, self.last + 1))
         return self.entries
 
     def run_of(self, entry_id: int, row: int) -> Run:
+        """Return the run for an interleaved entry with this row number."""
         batch, offset, size = self.columnar.find(row)
         run = Run(self.ledger_id, entry_id, 1, offset, size)
         run.batch = batch
         return run
 
     def add(self, run: Run) -> None:
-        """A run whose batch is set, behind all that came before."""
+        """Add a run that has arrived after all others. Its `batch` is set."""
         if self.listed is None:
             self.listed = self.runs
         if run.first > self.last and self.span == DISJOINT:
@@ -183,7 +199,7 @@ class LedgerPart:
             self._insert(self.listed, run)
 
     def _insert(self, runs: list[Run], run: Run) -> None:
-        """A run that does not simply come behind all others."""
+        """Insert a run that overlaps others or comes before some of them."""
         last = run.last
         at = bisect_right(runs, run.first, key=first_of)
         runs.insert(at, run)
@@ -199,18 +215,20 @@ class LedgerPart:
 
     @property
     def size_bytes(self) -> int:
-        """Of all frames."""
+        """The number of bytes of all frames."""
         if self.listed is not None:
             return sum(run.size_bytes for run in self.listed)
         return sum(self.columnar.find(row)[2] for row in self.rows)
 
     def remove_batch(self, batch: LogBatch) -> None:
-        """Take back runs that were not written. The bounds stay as wide as they were."""
+        """Remove the runs of a batch that was not written, without narrowing the bounds."""
         self.listed = [run for run in self.runs if run.batch is not batch]
 
     def plain_rows(self) -> PlainRows | None:
-        """The runs, all written, as columns: where all have consecutive ids and frames of one size,
-        and none overlap."""
+        """Return the runs as columns, or None if they are not simple. All must be written.
+
+        Simple runs have consecutive ids and equal frame sizes, and do not overlap.
+        """
         if self.span != DISJOINT:
             return None
         if self.listed is None:
@@ -229,7 +247,10 @@ class LedgerPart:
         return firsts, tuple(map(add, places, bases)), counts, sizes
 
     def places(self, entry_id: int, stop: int) -> Iterator[EntryLocation]:
-        """Where the entry lies, newest first; entries from `stop` on are not wanted."""
+        """Yield the locations of all copies of the entry, newest first.
+
+        The locations do not include entries from `stop` on.
+        """
         if self.listed is None:
             ids = self.ids
             at = bisect_left(ids, entry_id)
@@ -259,6 +280,7 @@ class LedgerPart:
                 yield place
 
     def _place(self, run: Run, entry_id: int, stop: int) -> EntryLocation | None:
+        """Return the location of the entry in this run, or None if the run does not have it."""
         ids = run.ids
         if ids is None:
             index = entry_id - run.first
@@ -283,7 +305,7 @@ class LedgerPart:
 
 
 def consecutive(ids: Sequence[int], index: int, most: int) -> int:
-    """How many ids from `index` on go up by one, at most `most`."""
+    """Return how many ids are consecutive from `index` on, but at most `most`."""
     expected = ids[index]
     for count in range(most):
         if ids[index + count] != expected + count:
@@ -294,7 +316,7 @@ def consecutive(ids: Sequence[int], index: int, most: int) -> int:
 def sealed_places(
     segment: LogSegment, rows: LedgerRows, span: int, entry_id: int, stop: int
 ) -> Iterator[EntryLocation]:
-    """Like `LedgerInSegment.places`, from a footer."""
+    """Do the same as `LedgerPart.places` for a sealed segment, from its footer."""
     firsts = rows.firsts
     at = bisect_right(firsts, entry_id)
     if span == DISJOINT:
@@ -303,7 +325,7 @@ def sealed_places(
         if at < len(firsts):
             stop = min(stop, firsts[at])
         low = bisect_left(firsts, entry_id - span)
-        # Within a segment, what lies behind came later.
+        # Within a segment, the copy at the higher offset is newer.
         candidates = sorted(range(low, at), key=lambda row: rows.offsets[row], reverse=True)
     for row in candidates:
         count, ids_at = rows.counts[row], rows.ids_at[row]
@@ -330,7 +352,7 @@ def sealed_places(
 
 
 class LogSegment:
-    """See the module. Used on the event loop, but for what its comments say."""
+    """One segment of the log; see the module's docstring. It belongs to the event loop."""
 
     __slots__ = (
         "capacity", "checksums", "columnar", "compacting", "damage", "end", "end_group", "file",
@@ -343,62 +365,67 @@ class LogSegment:
     def __init__(self, number: int, file: File | None, capacity: int) -> None:
         self.number = number
         self.generation = 0
-        """How often a compaction has put another file in its place, in the life of this process."""
+        """The number of times that a compaction has replaced the file since the process was
+        started."""
         self.file = file
-        """None: a sealed segment whose file is not open."""
+        """The open file, or None. Files of sealed segments are closed while nobody reads them."""
         self.capacity = capacity
-        """Bytes preallocated."""
+        """The preallocated size of the file."""
         self.state = SegmentState.PREPARED
         self.live: tuple[tuple[int, int], ...] = ()
-        """What its header says about other segments."""
+        """The ranges of other segments that existed when this one was begun, as its header lists
+        them."""
         self.previous = 0
-        """The segment before, as its header says it."""
+        """The number of the segment before, as the header names it."""
         self.groups_at = BLOCK_BYTES
-        """Length of the header."""
+        """The offset of the first group, which is the length of the header."""
         self.head_bytes = FRAME_HEADER_BYTES
-        """Of each frame, before the entry: fewer where a compaction wrote it."""
+        """The number of bytes before the entry in each frame. A compaction writes bare frames,
+        which have fewer."""
         self.first_group = 0
         self.end_group = 0
-        """The group behind the last."""
+        """The number of the group after the last one."""
         self.end = BLOCK_BYTES
-        """Where the next group goes, once all in flight are written."""
+        """The end of the last written group."""
         self.reserved = 0
-        """Bytes that batches in flight may take."""
+        """The most bytes that batches in flight can take."""
         self.in_flight = 0
-        """Batches that are not synced."""
+        """The number of batches that are not synced yet."""
         self.run_count = 0
         self.payload_bytes = 0
         self.live_bytes = 0
-        """Frames of ledgers that are not deleted."""
+        """The bytes of frames of ledgers that are not deleted."""
         self.live_ledgers = 0
-        """Ledgers that have entries here and are not deleted."""
+        """The number of ledgers with entries here that are not deleted."""
         self.columnar = ColumnarRows()
-        """What the rows of parts name."""
+        """The batches that the row numbers in `parts` refer to."""
         self.parts: dict[int, LedgerPart] = {}
         self.forgotten: set[int] = set()
-        """Ledgers that were dropped and have runs here, until sealed: a start finds these again."""
+        """The ledgers that were dropped but have runs here, until the segment is sealed. The next
+        start would find these runs."""
         self.records: list[StateRecord] = []
         self.checksums = array("I")
-        """Of each block from `groups_at` on, until sealed."""
+        """The checksum of each block from `groups_at` on, until the segment is sealed."""
         self.trailer: Trailer | None = None
         self.mentions = LedgerIdSet()
-        """All ledgers of which runs or records are here, once sealed."""
+        """The ids of all ledgers with runs or records here, once the segment is sealed."""
         self.lost_groups = 0
         self.damage = ""
-        """What a compaction found: the segment stays as it is, for what can still be read."""
+        """The damage of the segment in words, or "". A damaged segment is not compacted, because
+        its entries may still be needed."""
         self.compacting = False
-        """A compaction reads it: it is not removed."""
+        """Whether a compaction reads this segment. If so, it must not be removed."""
         self.readers = 0
-        """Reads that wait for the device, and whoever else needs the file open."""
+        """The number of reads, and of other tasks, that need the file to stay open."""
 
     def __repr__(self) -> str:
         return f"<segment {self.number:x} {self.state.name}>"
 
     @property
     def loss(self) -> str:
-        """What of it is lost, in words; "": nothing."""
+        """The groups that are lost, as text for a message, or ""."""
         lost = self.lost_groups
-        return f"{counted(lost, 'group')} of it {are(lost)} lost" if lost else ""
+        return f"{counted(lost, 'group')} {are(lost)} lost" if lost else ""
 
     @property
     def name(self) -> str:
@@ -406,11 +433,11 @@ class LogSegment:
 
     @property
     def file_bytes(self) -> int:
-        """Preallocated parts included."""
+        """The size of the file, including preallocated space."""
         return max(self.capacity, self.end) if self.trailer is None else self.trailer.file_bytes
 
     def seal(self, trailer: Trailer, mentions: LedgerIdSet) -> None:
-        """It is what its footer says; what is alive of it is still to be counted."""
+        """Take over the values from the footer. The caller still has to count what is live."""
         self.state = SegmentState.SEALED
         self.trailer, self.mentions = trailer, mentions
         self.groups_at, self.end = trailer.groups_at, trailer.footer_at
@@ -418,11 +445,15 @@ class LogSegment:
         self.first_group, self.end_group = trailer.first_group, trailer.end_group
 
     def fits(self, cost: int) -> bool:
+        """Return whether a batch with this cost fits into the preallocated file."""
         return self.end + self.reserved + cost <= self.capacity
 
     def mentions_ledger(self, ledger_id: int) -> bool:
-        """Whether a start may find anything of it here. Of groups that are lost nobody knows, and
-        what could not be read once may be readable again."""
+        """Return whether a start may find anything of this ledger here.
+
+        That is also the case if groups are lost. Their content is unknown, and they may become
+        readable again.
+        """
         if self.trailer is None:
             return (
                 self.lost_groups > 0
@@ -434,9 +465,11 @@ class LogSegment:
 
 
 class LedgerInfo:
-    """What the store knows of one ledger. Hot state: shared with the bookie, never copied.
+    """Everything that the store knows about one ledger. The bookie uses the same object.
 
-    There may be a million of them: what most do not have takes no object of its own."""
+    There may be a million of these objects, so fields that most ledgers do not need take no objects
+    of their own.
+    """
 
     __slots__ = (
         "born", "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
@@ -449,35 +482,39 @@ class LedgerInfo:
         self.master_key = master_key
         self.fenced = False
         self.fence_queued = False
-        """Its fence is on its way into the log, or there."""
+        """Whether the ledger's fence is in the log or on its way there."""
         self.fence_durable = False
         self.last_entry_id = -1
         self.last_add_confirmed = -1
-        """The greatest LAC seen; the bookie raises it. After a restart a lower bound."""
+        """The greatest LAC that was seen. The bookie raises it. After a restart it is a lower
+        bound."""
         self.explicit_lac: bytes | None = None
-        """The last explicit LAC packet."""
+        """The last packet with an explicit LAC."""
         self.born = touched
-        """No segment before this one speaks of it, but of ledgers with its id that were deleted."""
+        """The first segment that has anything about this ledger. Earlier segments can only mention
+        a deleted ledger with the same id."""
         self.touched = touched
-        """The last segment in which anything about it was logged, as far as the start knows."""
+        """The last segment in which anything about the ledger was logged, as far as the start
+        knows."""
         self.tail: LedgerPart | None = None
-        """Its part in the current segment."""
+        """The ledger's part in the current segment, if any."""
         self.open_parts: tuple[LedgerPart, ...] = ()
-        """In segments that are not sealed, oldest first."""
+        """The ledger's parts in segments that are not sealed, oldest first."""
         self.sealed = b""
-        """Its rows of sealed segments, packed: see `sealed_rows`."""
+        """The ledger's packed rows for sealed segments; see `sealed_rows`."""
         self.ordered = True
-        """Whether the sealed segments' entries ascend without overlap."""
+        """Whether the entries ascend with the sealed segments and do not overlap."""
 
     def __repr__(self) -> str:
         return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
 
     def add_sealed(self, number: int, first: int, last: int, size_bytes: int) -> None:
+        """Add the row of a sealed segment."""
         self.sealed, fits = sealed_rows.add(self.sealed, number, first, last, size_bytes)
         self.ordered = self.ordered and fits
 
     def remove_sealed(self, number: int) -> int:
-        """How many bytes it had there."""
+        """Remove the row of a sealed segment, and return the number of bytes that it had there."""
         at = sealed_rows.index_of(self.sealed, number)
         if at is None:
             return 0
@@ -489,26 +526,28 @@ class LedgerInfo:
 
     @property
     def sealed_numbers(self) -> list[int]:
-        """Sealed segments that hold entries of it, ascending."""
+        """The numbers of the sealed segments that have entries of the ledger, ascending."""
         return [row[0] for row in sealed_rows.unpack(self.sealed)]
 
     @property
     def sealed_count(self) -> int:
+        """The number of sealed segments that have entries of the ledger."""
         return sealed_rows.count(self.sealed)
 
     @property
     def size_bytes(self) -> int:
-        """Of all its frames, copies included."""
+        """The number of bytes of all frames, including copies."""
         sealed = sum(row[3] for row in sealed_rows.unpack(self.sealed))
         return sealed + sum(part.size_bytes for part in self.open_parts)
 
     def lives_in(self, number: int) -> bool:
+        """Return whether this sealed segment has entries of the ledger."""
         return sealed_rows.index_of(self.sealed, number) is not None
 
     def drop_part(self, part: LedgerPart) -> None:
-        """It is sealed, or dead."""
+        """Remove a part whose segment is sealed, or whose entries are no longer needed."""
         parts = self.open_parts
-        if parts and parts[0] is part:  # the oldest, but for a drop
+        if parts and parts[0] is part:  # This is almost always the oldest part.
             self.open_parts = parts[1:]
         else:
             self.open_parts = tuple(one for one in parts if one is not part)
@@ -516,8 +555,10 @@ class LedgerInfo:
             self.tail = None
 
     def sealed_with(self, entry_id: int) -> Iterator[tuple[int, int]]:
-        """(number, stop) of the sealed segments whose range holds the entry, newest first. A newer
-        segment may have its own copy of entries from `stop` on."""
+        """Yield (number, stop) of each sealed segment whose range includes the entry, newest first.
+
+        A newer segment may have its own copies of the entries from `stop` on.
+        """
         packed = self.sealed
         stop = self.last_entry_id + 1
         if self.ordered:

@@ -1,5 +1,5 @@
 """Copies of a stream in another cluster, with the same segments and entries.
 
 Start with `mirror`. `check` decides whether the target is still a copy, `copy` copies one ledger,
-`lag` measures how far the copy is behind, and `leftovers` deletes what failed attempts left.
+`lag` measures how far the copy is behind, and `leftovers` deletes the ledgers of failed attempts.
 """

@@ -1,11 +1,11 @@
-"""Whether a stream is still the copy that `replicate` made of another one.
+"""The check that a stream is still the copy that `replicate` made of another stream.
 
-A copy has a node `quire-mirror` below its root, JSON in UTF-8:
+A copy has a node `quire-mirror` below its root (JSON in UTF-8):
 
     {"format": 1, "cluster": "b3...", "stream": "/team/orders", "life": "17-3"}
 
-the instance id of the source's cluster, the path of the source, and which of the streams that had
-that path one after the other it was (`quire.streams.namespace.stream_life`).
+It stores the instance id of the source's cluster, the path of the source, and the life of the
+source, which distinguishes the streams that had this path (`quire.streams.namespace.stream_life`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REMEDY = (
 
 
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
-    """What the marker of a copy says. NoSuchStreamError."""
+    """Return the content of the marker of a copy. Raises NoSuchStreamError."""
     metadata = source.metadata(name)
     life = await metadata.life()
     return {
@@ -55,8 +55,10 @@ async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
 async def prepare_target(
     target: Namespace, name: str, origin: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Make the copy, still empty, unless it is there. StreamDivergedError: what is there is no copy
-    of this source."""
+    """Create the copy, still empty, unless it exists.
+
+    Raises StreamDivergedError if the existing stream is not a copy of this source.
+    """
     metadata = target.metadata(name)
     more = {MARKER: json.dumps(origin).encode()}
     if settings:
@@ -66,12 +68,12 @@ async def prepare_target(
             await metadata.create(more)
             return
         except StreamExistsError:
-            pass  # just now, by another one of us perhaps
+            pass  # it was created just now, perhaps by another run of `replicate`
     await check_origin(metadata, origin)
 
 
 async def carry_settings(target: Namespace, name: str, settings: Mapping[str, Any]) -> None:
-    """Let the copy's own settings be these."""
+    """Give the copy exactly these settings of its own."""
     own = await target.own_stream_settings(name)
     if own != settings:
         gone = {key: None for key in own if key not in settings}
@@ -79,19 +81,20 @@ async def carry_settings(target: Namespace, name: str, settings: Mapping[str, An
 
 
 async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> None:
+    """Check that the target is a copy of this source. Raises StreamDivergedError."""
     path = f"{metadata.paths.root}/{MARKER}"
     name = metadata.paths.name
     try:
         found = json.loads((await metadata.tree.read(path)).value)
         if found.get("format") != FORMAT:
-            raise ValueError("a later format")
+            raise ValueError("a later version of Quire wrote it")
     except NoSuchKeyError:
         raise StreamDivergedError(
-            f"stream {name} of the target exists already, and was not made by replication",
+            f"stream {name} of the target already exists, and was not made by replication",
             remedy=REMEDY,
         ) from None
     except (ValueError, AttributeError) as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+        raise MetadataError(f"{path} cannot be decoded: {error}") from None
     if (found["cluster"], found["stream"]) != (origin["cluster"], origin["stream"]):
         raise StreamDivergedError(
             f"stream {name} of the target is a copy of {found['stream']} in cluster "
@@ -100,30 +103,32 @@ async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> N
         )
     if found["life"] != origin["life"]:
         raise StreamDivergedError(
-            f"stream {name} of the target is a copy of a stream that was deleted or renamed "
-            f"since: the present {origin['stream']} is another one",
+            f"stream {name} of the target is a copy of a former stream {origin['stream']}, which "
+            "was deleted or renamed",
             remedy=REMEDY,
         )
 
 
 def copy_of(segment: StreamSegment, ledger_id: int) -> StreamSegment:
-    """The segment as the target names it."""
+    """Return the segment as the target stores it."""
     if segment.in_progress:
-        # What the list of segments has worked out is not stored yet.
+        # The first sequence id was computed from the list of segments, and is not stored yet.
         segment = replace(segment, start_sequence_id=UNASSIGNED_SEQUENCE_ID)
     return replace(segment, ledger_id=ledger_id)
 
 
 def _identity(segment: StreamSegment) -> StreamSegment:
-    """Without what may differ: the ledger, and how much was given up."""
+    """Return the segment without what may differ: its ledger, and how much was truncated."""
     return replace(segment, ledger_id=0, status=0, min_active_entry_id=0, min_active_slot_id=0)
 
 
 def check_segments(
     name: str, copied: Sequence[StreamSegment], source: Sequence[StreamSegment]
 ) -> None:
-    """StreamDivergedError where the copy has what the source has not. `copied` was read first: the
-    source may be ahead."""
+    """Raise StreamDivergedError if the copy has something that the source does not have.
+
+    `copied` must be read first, because the source may advance meanwhile.
+    """
     there = {segment.lssn: segment for segment in source}
     newest = max(there, default=0)
     for segment in copied:
@@ -131,23 +136,22 @@ def check_segments(
         if original is None:
             if segment.lssn > newest and not segment.in_progress:
                 raise StreamDivergedError(
-                    f"stream {name} of the target has segment {segment.lssn}, the source ends "
+                    f"stream {name} of the target has segment {segment.lssn}, but the source ends "
                     f"with segment {newest}: another writer has written to the target",
                     remedy=REMEDY,
                 )
-            continue  # the source has given it up
+            continue  # the source has truncated it
         if segment.in_progress:
-            continue  # its ledger tells
+            continue  # `look_at_copy` checks its ledger
         if original.in_progress:
             raise StreamDivergedError(
                 f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} in "
-                "the target and goes on in the source: another writer was opened in the target",
+                "the target and continues in the source: another writer was opened in the target",
                 remedy=REMEDY,
             )
         if _identity(segment) != _identity(original):
             raise StreamDivergedError(
-                f"segment {segment.lssn} of stream {name} is another one in the target than in "
-                "the source",
+                f"segment {segment.lssn} of stream {name} differs between target and source",
                 remedy=REMEDY,
             )
 
@@ -155,8 +159,11 @@ def check_segments(
 async def look_at_copy(
     client: Client, copy: StreamMetadata, source: StreamMetadata
 ) -> tuple[int, StreamSegment | None]:
-    """The number of its newest completed segment (0: none), and the one in progress. `client`: of
-    its cluster. StreamDivergedError."""
+    """Return the number of the copy's newest completed segment, and its segment in progress.
+
+    The number is 0 if no segment is completed. `client` belongs to the cluster of the copy. Raises
+    StreamDivergedError.
+    """
     name, last, partial = copy.paths.name, 0, None
     copied = await copy.segments()
     check_segments(name, copied, await source.segments())
@@ -170,29 +177,35 @@ async def look_at_copy(
 
 
 def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
-    """What a copy that ends with segment `last` lacks. Of what the source gave up only the newest:
-    the next segment builds on its node."""
+    """Return the segments that a copy lacks if it ends with segment `last`.
+
+    Of the truncated segments only the newest is included, because the next segment builds on its
+    node.
+    """
     todo = [segment for segment in segments if segment.lssn > last]
     given_up = [s for s in todo if s.truncation is Truncation.TRUNCATED]
     return [s for s in todo if s.truncation is not Truncation.TRUNCATED or s is given_up[-1]]
 
 
 def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
-    """StreamGapError where the source has given up what the copy was to keep."""
+    """Raise StreamGapError if the source has truncated something that the copy was to keep."""
     readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
     if last and readable and readable[0].lssn > last + 1:
         raise StreamGapError(
-            f"stream {name}: the source has given up segments {last + 1} to "
+            f"stream {name}: the source has truncated segments {last + 1} to "
             f"{readable[0].lssn - 1} before they were copied",
-            remedy="Replicate with on_gap='skip' to go on behind them",
+            remedy="Replicate with on_gap='skip' to continue after them",
         )
 
 
 async def last_shown(
     target: Namespace, name: str, partial: StreamSegment | None, segment: StreamSegment
 ) -> int:
-    """The last entry of the source's segment that readers of the copy can see already; -1: none,
-    or its ledger must be begun again. `partial`: the copy's segment in progress."""
+    """Return the last entry of the source's segment that readers of the copy can see already.
+
+    Returns -1 if there is none, or if its ledger must be begun again. `partial` is the copy's
+    segment in progress.
+    """
     if partial is None or partial.lssn != segment.lssn:
         return -1
     if await source_of(target.client, name, partial) != segment.ledger_id:
@@ -204,8 +217,11 @@ async def last_shown(
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
-    """The source's ledger that the ledger of the target's segment in progress is a copy of; None:
-    it is gone. StreamDivergedError: somebody else writes it."""
+    """Return the source's ledger of which the target's ledger of this segment is a copy.
+
+    Returns None if the target's ledger is gone. Raises StreamDivergedError if another writer writes
+    it.
+    """
     try:
         custom = (await client.ledger_metadata(segment.ledger_id)).custom
     except NoSuchLedgerError:

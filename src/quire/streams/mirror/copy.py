@@ -1,7 +1,7 @@
-"""One ledger as a copy of another one, in another cluster perhaps.
+"""The copy of one ledger, usually in another cluster.
 
-An entry's payload is copied as it is. So positions, control records, envelopes and compression of a
-segment are the same in both, and nothing is decoded on the way.
+The payload of each entry is copied unchanged. Positions, control records, envelopes and compression
+of a segment are therefore the same in both clusters, and nothing is decoded on the way.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 
 Piece = Mapping[str, Any]
-"""What JSON can say: which ledger is to be copied, and what its copy is to be like."""
+"""The ledger to copy and the properties of its copy, as values that JSON can represent."""
 
 JOB = b"quire-replicate"
-"""Under `JOB_KEY` in the custom metadata of every ledger that is made here."""
+"""The value of `JOB_KEY` in the custom metadata of every ledger that is created here."""
 SOURCE_KEY = "quire.source"
-"""There as well: the ledger that it is a copy of."""
+"""The key in the same metadata for the ledger that was copied."""
 
 
 async def create(client: Client, piece: Piece, password: bytes) -> LedgerWriter:
-    """The writer of a new ledger that is to become a copy of the one that the piece names."""
+    """Create the ledger that will become the copy of the ledger in `piece`."""
     return await client.create_ledger(
         ensemble_size=piece["ensemble_size"],
         write_quorum=piece["write_quorum"],
@@ -43,13 +43,15 @@ async def create(client: Client, piece: Piece, password: bytes) -> LedgerWriter:
 async def copy_ledger(
     read: Client, written: Client, piece: Piece, read_password: bytes, password: bytes
 ) -> Piece:
-    """Durable and closed on return. After an error, or if cancelled, nothing is left, or an orphan.
-    Raises what ledgers raise."""
+    """Copy a ledger. The copy is durable and closed on return.
+
+    After an error or a cancellation, at most an orphan is left. Raises the errors of ledgers.
+    """
     if piece["empty"]:
         writer = await create(written, piece, password)
         await writer.close()
         return {"ledger": writer.ledger_id, "last": -1, "bytes": 0}
-    # A ledger whose writer completed the segment and died before it closed it is closed now.
+    # If the writer completed the segment and died before it closed the ledger, this closes it.
     async with await read.open_ledger(
         piece["ledger"], password=read_password, recover=True
     ) as reader:

@@ -1,4 +1,4 @@
-"""How far a copy of a stream is behind."""
+"""The lag of a copy of a stream behind its source."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from quire.streams.mirror.mirror import Mirror
 from quire.streams.read.statistics import segment_statistics
 
 OBSERVATIONS_MAX = 3_600
-"""Ends of the source that a lag in seconds is measured by."""
+"""The number of observed ends of the source from which the lag in seconds is computed."""
 
 
 class Lag:
-    """Of one copy. Ask it now and then: seconds are counted from when a record was seen first."""
+    """The lag of one copy.
+
+    Call `measure` from time to time: seconds are counted from the first call that saw a record.
+    """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._seen: deque[tuple[float, DLSN]] = deque(maxlen=OBSERVATIONS_MAX)
-        """When the source was seen to have a record there; what the copy has, left out."""
+        """When the source was seen to end at a position that the copy does not have yet."""
 
     async def measure(self) -> tuple[int, int, float]:
-        """Records, bytes and seconds."""
+        """Return the lag in records, bytes and seconds."""
         mirror = self._mirror
-        # The copy first: it can only be further by now.
+        # Measure the copy first. It can only have advanced by the time the source is measured.
         reached, records, size_bytes = await self._copy()
         segments = await mirror.source.segments(mirror.name)
         missing = [
@@ -51,7 +54,7 @@ class Lag:
         return max(left, 0), max(left_bytes, 0), seconds
 
     async def _copy(self) -> tuple[DLSN, int, int]:
-        """The last position that the copy has, and what of that segment lies before it."""
+        """Return the copy's last position, and the records and bytes of that segment before it."""
         mirror = self._mirror
         tail = mirror.tail
         if tail is not None and tail.named:

@@ -1,5 +1,7 @@
-"""Ledgers that attempts of `replicate` have left: of tasks that were tried twice, of drivers that
-died."""
+"""The ledgers that failed attempts of `replicate` left.
+
+They come from tasks that ran twice and from drivers that died.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +17,32 @@ from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata, W
 from quire.streams.publish.segment_builder import JOB_KEY
 
 SWEEP_BEFORE = 1_000
-"""How many ledger ids before the newest of the stream they are looked for."""
+"""The number of ledger ids before the newest of the stream in which to search."""
 SWEEP_LEDGERS_MAX = 5_000
 KNOWN_MAX = 1_000_000
-"""Ledgers that one run remembers to have looked at."""
+"""The number of ledgers that one run remembers."""
 
 
 class Leftovers:
-    """Of all copies in one cluster. Each ledger is looked at once: what it was made for never
-    changes."""
+    """The leftovers of all copies in one cluster.
+
+    Each ledger is read once, because what it was created for never changes.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._made_for: dict[int, bytes] = {}
-        """The path of the copy; empty for what is not of our making."""
+        """The path of the copy that each ledger was created for, or b"" for other ledgers."""
         self._looking = asyncio.Lock()
 
     async def sweep(self, metadata: StreamMetadata, claim: WriterClaim) -> list[int]:
-        """Delete the ledgers that were made for this copy and that it does not name; their ids.
-        Only while no task of ours is at work for it. Looks at a bounded number;
-        `quire.streams.ownership.orphans` finds all.
+        """Delete the ledgers that were created for this copy and that it does not name.
 
-        StreamFencedError: another one has the stream, and may be at work; nothing was deleted."""
+        Call this only while no task works on the copy. It reads a bounded number of ledgers, and
+        `quire.streams.ownership.orphans` finds the rest. Raises StreamFencedError if another writer
+        has the stream and may be at work. Nothing was deleted then. Returns the ids of the deleted
+        ledgers.
+        """
         if not await may_collect(self._client.metadata):
             return []
         segments = await metadata.segments()
@@ -47,7 +53,7 @@ class Leftovers:
         ours = [ledger_id for ledger_id in some if self._made_for.get(ledger_id) == path]
         if not ours:
             return []
-        # Whoever claims the stream from now on makes other ledgers than these.
+        # A writer that claims the stream from now on creates other ledgers than these.
         await metadata.publish(claim, [], [], {})
         named = {segment.ledger_id for segment in await metadata.segments()}
         if claim.allocated != NO_LEDGER:
@@ -57,7 +63,7 @@ class Leftovers:
         return left
 
     async def _look(self, first: int) -> list[int]:
-        """The ledgers from there on; what they were made for is known then."""
+        """Return the ledgers from `first` on, after reading what each was created for."""
         some: list[int] = []
         async with aclosing(self._client.list_ledgers(first)) as ledgers:  # type: ignore[type-var]
             async for ledger_id in ledgers:

@@ -1,17 +1,19 @@
-"""A stream as a copy of another one, in another cluster perhaps: it has the same segments, and the
-ledger of each has the same entries.
+"""A stream as a copy of another one, usually in another cluster.
 
-    completed segments   whoever is handed in copies their ledgers (tasks of Spark do); one
-                         transaction names them, in order
-    the one in progress  is followed: its entries go into a ledger that the copy's segment in
-                         progress names, so that the copy's readers see them as they come
+The copy has the same segments, and the ledger of each segment has the same entries.
 
-Whoever makes the copy has claimed it, as any writer of a stream does: another writer that comes
-ends it, a former one of ours can publish nothing any more. A ledger cannot be continued by another
-client, so that who goes on begins the followed ledger again, and puts it in the place of the former
-once it has as much. The former is deleted without being closed: a reader then looks for where the
-segment has gone to, and goes on behind what it has read. (A closed one would tell it that the
-segment ends.)
+    completed segments    the caller's function copies their ledgers (in Spark's tasks), and one
+                          transaction names them, in order
+    segment in progress   its entries are followed and written to a ledger that the copy's segment
+                          in progress names, so that the copy's readers see them as they come
+
+The driver claims the copy as any writer claims a stream. Another writer that opens the copy
+therefore ends the replication, and a former driver cannot publish any more.
+
+A client cannot continue the ledger of another client. A new driver therefore begins the followed
+ledger again, and replaces the former ledger once the new one has as many entries. The former ledger
+is deleted without being closed. A reader then looks for the new ledger of the segment, and
+continues after what it has read. (A closed ledger would tell it that the segment ends.)
 """
 
 from __future__ import annotations
@@ -62,29 +64,32 @@ from quire.streams.write.takeover import delete_insisting, free_allocated
 T = TypeVar("T")
 
 SEGMENTS_AT_ONCE = 32
-"""Of one stream, before they are published: a driver that dies loses the work on so many."""
+"""The number of segments of one stream to copy before they are published.
+
+A driver that dies loses the work on at most this many.
+"""
 DIRECT_BYTES_MAX = 4 * 1024 * 1024
-"""In sealed segments, that the driver copies itself while it follows the stream."""
+"""The size of sealed segments up to which the driver copies them itself while it follows."""
 LOOKS_MAX = 5
-"""How often the segments are read before a ledger that is gone counts as lost."""
+"""The number of times to read the segments before a missing ledger counts as lost."""
 LOOK_DELAY_S = 0.2
 BACKOFF = Backoff(0.2, 5.0)
-"""The pauses before a stream is gone on with after an error that passes."""
+"""The pauses before another attempt after a transient error."""
 SHOW_S = 5.0
-"""How long a followed ledger waits at the end until its last entry can be read."""
+"""Seconds that a followed ledger waits at the end until its last entry can be read."""
 SHOW_EACH_S = 0.05
 PASSING = (LedgerError, BookieError, MetadataUnavailableError)
-"""What another attempt may mend."""
+"""The errors after which another attempt may succeed."""
 
 
 @dataclass(slots=True)
 class CopyCounts:
-    """What this run has copied and published."""
+    """The numbers of segments, entries and bytes that this run has copied and published."""
 
     segments: int = 0
     entries: int = 0
     size_bytes: int = 0
-    """Payload of entries."""
+    """The number of payload bytes of these entries."""
 
 
 @dataclass(slots=True)
@@ -94,13 +99,16 @@ class FollowedLedger:
     segment: StreamSegment
     writer: LedgerWriter
     named: bool = False
-    """The copy's segment in progress is this."""
+    """Whether the copy's segment in progress names this ledger."""
     records: int = 0
     entries: int = 0
     size_bytes: int = 0
 
     def count_records(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Records number themselves: the last entry that has some says how many there are."""
+        """Update the number of records from the last entry that has some.
+
+        Records are numbered, so that entry tells how many there are.
+        """
         for at in range(len(payloads) - 1, -1, -1):
             users = decode(self.segment, first + at, payloads[at]).users()
             if len(users):
@@ -109,7 +117,7 @@ class FollowedLedger:
 
 
 class Mirror:
-    """One stream. `run` once; `lag.Lag` measures it meanwhile."""
+    """The replication of one stream. Call `run` once. `lag.Lag` measures it meanwhile."""
 
     def __init__(
         self,
@@ -125,14 +133,17 @@ class Mirror:
         stop: asyncio.Event,
         patience_s: float,
     ) -> None:
-        """Until `stop` is set it goes on behind what is there. `on_gap`: raise or skip."""
+        """Prepare the replication. It follows the source until `stop` is set.
+
+        `on_gap` is "raise" or "skip".
+        """
         self.name = name
         self.copied = CopyCounts()
         self.source = source
         self.target = target
         self.tail: FollowedLedger | None = None
         self.last = 0
-        """Number of the newest completed segment of the copy."""
+        """The number of the newest completed segment of the copy."""
         self.partial: StreamSegment | None = None
         """The copy's segment in progress."""
         self._from = source.metadata(name)
@@ -147,19 +158,20 @@ class Mirror:
         self._claim: WriterClaim | None = None
         self._origin: dict[str, Any] = {}
         self._marked = False
-        """The copy knows that producers or tokens are used."""
+        """Whether the copy has noted that producers or fencing tokens are used."""
         self._settings: dict[str, Any] = {}
         self._well_at = asyncio.get_running_loop().time()
-        """When something was copied last, or there was nothing to copy."""
+        """The time at which something was last copied, or there was nothing to copy."""
 
-    # -- the whole ----------------------------------------------------------------------------
+    # -- running ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until all that was there is copied; while it is to follow, on and on.
+        """Copy everything that exists now. Until `stop` is set, also copy what is appended later.
 
-        StreamDivergedError (nothing was changed), StreamFencedError (another writer has the copy),
-        StreamGapError, NoSuchStreamError; what ledgers and metadata raise, once nothing has gone on
-        for `patience_s`."""
+        Raises StreamDivergedError (nothing was changed), StreamFencedError if another writer opened
+        the copy, StreamGapError and NoSuchStreamError. Raises errors of ledgers and of the metadata
+        store when nothing has progressed for `patience_s` seconds.
+        """
         retry = Retry(BACKOFF, self.target.client.rng)
         failing_since, loop = -1.0, asyncio.get_running_loop()
         while True:
@@ -183,7 +195,7 @@ class Mirror:
             await retry.pause()
 
     async def _take(self) -> None:
-        """Become the writer of the copy, once it is certain that it is one."""
+        """Check that the target is a copy of the source, and become its writer."""
         former = self._claim
         if former is None:
             self._origin = await origin_of(self.source, self.name)
@@ -219,7 +231,7 @@ class Mirror:
                     if todo and not todo[0].in_progress:
                         await self._copy_sealed([s for s in todo if not s.in_progress])
                     elif todo and await self._follow(todo[0], listed):
-                        pass  # it is done with: look for the next
+                        pass  # this segment is done: look for the next one
                     else:
                         self._well()
                         if await self._unless_stopped(listed.changed()) is None:
@@ -230,14 +242,14 @@ class Mirror:
                     if misses == LOOKS_MAX:
                         raise StreamGapError(
                             f"a ledger of stream {self.name} of the source is lost: {error}",
-                            remedy="Restore it. The copy may hold records of its segment: read "
-                            "them there before you truncate the source after the segment",
+                            remedy="Restore the ledger. The copy may hold records of its segment: "
+                            "read them there before you truncate the source after the segment",
                         ) from error
                     await asyncio.sleep(LOOK_DELAY_S)
                 await listed.look()
 
     async def _unless_stopped(self, waiting: Awaitable[T]) -> T | None:
-        """None: it is to stop."""
+        """Wait for a result, or return None when `stop` is set."""
         work = asyncio.ensure_future(waiting)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -248,11 +260,13 @@ class Mirror:
             stopped.cancel()
             await asyncio.gather(work, stopped, return_exceptions=True)
 
-    # -- what the source gave up --------------------------------------------------------------
+    # -- what the source truncated ------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Check that the source is the same stream still, and give up in the copy what the source
-        gave up. May be called while `run` is at work. StreamDivergedError."""
+        """Check that the source is still the same stream, and truncate the copy like the source.
+
+        May be called while `run` is at work. Raises StreamDivergedError.
+        """
         if not self._origin or not self.last:
             return
         await check_origin(self._to, await origin_of(self.source, self.name))
@@ -263,7 +277,7 @@ class Mirror:
                 await free(self.target.client, self._to)
 
     async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
-        """What is in progress in the copy, and in the source no more."""
+        """Truncate the copy, and drop its segment in progress if the source no longer has it."""
         assert self._claim is not None
         self._drop_tail()
         await self.keep()
@@ -296,7 +310,7 @@ class Mirror:
             if found.last_entry_id < segment.last_entry_id and not gone:
                 raise StreamDamagedError(
                     f"segment {segment.lssn} of stream {self.name} has fewer entries than the "
-                    f"{segment.last_entry_id + 1} that it says"
+                    f"{segment.last_entry_id + 1} in its metadata"
                 )
             copies.append(copy_of(segment, answer["ledger"]))
         await self._carry_marks()
@@ -310,15 +324,21 @@ class Mirror:
         self.copied.segments += len(copies)
 
     async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
-        """Nobody but this claim would ever name them, and it can name nothing any more."""
+        """Delete ledgers that no segment names.
+
+        Only this claim would have named them, and it is lost.
+        """
         named = {segment.ledger_id for segment in await self._to.segments()}
         for ledger_id in ledger_ids:
             if ledger_id not in named:
                 await delete_insisting(self.target.client, ledger_id)
 
     async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
-        """Of tasks; while the stream is followed, small segments are not worth a job of Spark's:
-        meanwhile others would be completed."""
+        """Copy the ledgers of these segments, and return the result for each.
+
+        While the stream is followed, small segments are copied here. A Spark job would take longer,
+        and further segments would be completed meanwhile.
+        """
         pieces = [self._piece(segment) for segment in part]
         source, target = self.source, self.target
         if self._stop.is_set() or await stored_bytes(source.client, part) > DIRECT_BYTES_MAX:
@@ -344,7 +364,7 @@ class Mirror:
             await delete_insisting(self.target.client, partial.ledger_id)
 
     async def _carry_marks(self) -> None:
-        """Before the first record that uses one is in the copy."""
+        """Note in the copy that producers or tokens are used, before the first record that does."""
         if not self._marked and await self._from.has_marks():
             await self._to.note_marks()
             self._marked = True
@@ -352,8 +372,10 @@ class Mirror:
     # -- the segment in progress --------------------------------------------------------------
 
     async def _follow(self, segment: StreamSegment, listed: SegmentList) -> bool:
-        """Copy what is acknowledged of it, up to its end unless it is to stop. False: nothing more
-        is to be done now."""
+        """Copy what is acknowledged of a segment in progress, up to its end unless stopped.
+
+        Returns False if nothing more can be done now.
+        """
         client = self.source.client
         async with await client.open_ledger(
             segment.ledger_id, password=self.source.password
@@ -370,7 +392,7 @@ class Mirror:
         while True:
             now = _numbered(await listed.look(), segment.lssn)
             if now is None or now.ledger_id != segment.ledger_id:
-                return True  # given up, or nothing was in it
+                return True  # it was truncated, or it was empty
             if not now.in_progress:
                 await self._complete(now, last)
                 return True
@@ -418,7 +440,7 @@ class Mirror:
         return FollowedLedger(segment, writer)
 
     async def _name(self, tail: FollowedLedger) -> None:
-        """Let the copy's segment in progress be this ledger."""
+        """Make this ledger the copy's segment in progress."""
         assert self._claim is not None
         copy, former = copy_of(tail.segment, tail.writer.ledger_id), self.partial
         assert former is None or former.lssn == copy.lssn
@@ -437,7 +459,10 @@ class Mirror:
             await delete_insisting(self.target.client, former.ledger_id)
 
     async def _show(self, tail: FollowedLedger) -> None:
-        """Wait until readers of the copy can see its last entry: bookies are told by and by."""
+        """Wait until readers of the copy can see its last entry.
+
+        Bookies learn with a delay that it is acknowledged.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SHOW_S
         while loop.time() < deadline:
@@ -449,10 +474,13 @@ class Mirror:
             await asyncio.sleep(SHOW_EACH_S)
 
     async def _complete(self, completed: StreamSegment, last: int) -> None:
-        """The source's segment is completed, its ledger ends at `last`."""
+        """Complete the copy's segment.
+
+        The source's segment is completed, and its ledger ends at entry `last`.
+        """
         tail = self.tail
         if tail is None:
-            return  # the copy lacks only the end: a task copies all of it
+            return  # no ledger was being followed: the whole segment is copied instead
         assert self._claim is not None
         assert tail.named
         if await tail.writer.close() != last:
@@ -470,7 +498,7 @@ class Mirror:
             self.tail.writer.abandon()
             self.tail = None
 
-    # -- small things -------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------
 
     def _count(self, entries: int, size_bytes: int) -> None:
         self.copied.entries += entries
@@ -482,22 +510,22 @@ class Mirror:
 
     def _fenced(self) -> StreamFencedError:
         return StreamFencedError(
-            f"stream {self.name} of the target was taken over by another writer: it is no copy "
-            "any more, and replication has stopped",
-            remedy="End that writer. If it has written, the target has records of its own: "
-            "replicate to another namespace, or, where nobody needs them, delete the target's "
+            f"stream {self.name} of the target was taken over by another writer. Replication has "
+            "stopped, because the stream may no longer be a copy",
+            remedy="Stop that writer. If it has written, the target has records of its own: "
+            "replicate to another namespace. If nobody needs those records, delete the target's "
             "stream to start over",
         )
 
     async def close(self) -> None:
-        """After the last `run`: sweep what was left behind by tasks that were tried twice."""
+        """Delete what repeated tasks left behind. Call this after the last `run`."""
         if self._claim is not None:
             try:
                 await free_allocated(self.target.client, self._to, self._claim)
                 if self.copied.segments:
                     await self._leftovers.sweep(self._to, self._claim)
             except QuireError:
-                pass  # the next run does
+                pass  # the next run deletes it
 
 
 def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:

@@ -1,4 +1,4 @@
-"""Checks of names and tokens of streams, for callers that validate before they begin."""
+"""Checks of the names and tokens of streams, for callers that validate before they begin."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["check_key_name", "check_stream_name", "check_subscription_name", "ch
 
 
 def check_stream_name(name: str) -> str:
-    """Return `name` unchanged. Raises UsageError if no stream can have it."""
+    """Return `name`. Raises UsageError if no stream can have it."""
     stream_name(name)
     return name

@@ -1,8 +1,9 @@
 """Namespaces: named sets of streams in one cluster, with settings that their streams inherit.
 
-A namespace is a path of nodes ("/tenant/name"), bound to a cluster as DistributedLog does it, so
-that Java's tools find it at `distributedlog://SERVERS/tenant/name`. Settings of a tenant stand at
-the first part of the path, those of the namespace at the whole, those of a stream at the stream.
+A namespace is a path of nodes, such as "/tenant/name". It is bound to a cluster in DistributedLog's
+way, so that Java's tools find it at `distributedlog://SERVERS/tenant/name`. The settings of a
+tenant are stored below the first part of the path, the settings of a namespace below the whole
+path, and the settings of a stream below the stream.
 """
 
 from __future__ import annotations
@@ -64,21 +65,28 @@ from quire.streams.write.writer import StreamWriter
 from quire.streams.write.writer_task import ByteBudget
 
 SETTINGS_NODE = ".quire"
-"""Below a tenant or a namespace. Names that begin with "." are hidden in listings, Java's too."""
+"""The node with the settings of a tenant or a namespace.
+
+Listings hide names that begin with ".", also those of Java's tools.
+"""
 STREAM_SETTINGS_NODE = "quire"
-"""Below a stream's root."""
+"""The node with the settings of a stream, below the stream's root."""
 NESTED_DEPTH_MAX = 16
 ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
-"""Appended and not acknowledged, of all writers that were opened through one `Namespace`."""
+"""The largest number of unacknowledged bytes of all writers that one `Namespace` opened."""
 BINDING_PREFIX = b"1\nBKDL\n"
-"""Of the value of a node that is bound to a cluster."""
+"""The first bytes of the value of a node that is bound to a cluster."""
 
 
 class Namespace:
-    """A namespace of streams. Made by `Client.namespace`.
+    """A namespace of streams. `Client.namespace` opens it.
 
-    It belongs to its client's event loop. `close` ends the writers that were opened through it and
-    are still open (they are abandoned)."""
+    A namespace belongs to its client's event loop. Closing it abandons the writers that it opened
+    and that are still open.
+
+    Every call raises MetadataUnavailableError if the metadata store does not answer. The outcome of
+    a change is then unknown.
+    """
 
     path: str
     """The path of the namespace, such as "/team/orders"."""
@@ -94,7 +102,7 @@ class Namespace:
         self._closed = False
         self._budget = ByteBudget(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
-        """That are open, with the lock that each holds."""
+        """The open writers, with the lock that each of them holds."""
         self._tasks = end_with_client(client, self)
 
     # -- namespaces ---------------------------------------------------------------------------
@@ -108,13 +116,32 @@ class Namespace:
         settings: Mapping[str, Any] | None = None,
         password: bytes = b"",
     ) -> Opening[Namespace]:
-        """Deprecated: use `client.namespace(path, create=True)`."""
+        """Deprecated: use `client.namespace(path, create=True)`.
+
+        Args:
+            client: The client of the cluster.
+            path: The path of the namespace.
+            settings: Settings to add to the namespace's own.
+            password: The password of the ledgers of its streams.
+
+        Returns:
+            The open namespace.
+        """
         deprecated("Namespace.create(client, path)", "client.namespace(path, create=True)")
         return open_namespace(client, path, create=True, settings=settings, password=password)
 
     @classmethod
     def open(cls, client: Client, path: str, *, password: bytes = b"") -> Opening[Namespace]:
-        """Deprecated: use `client.namespace(path)`."""
+        """Deprecated: use `client.namespace(path)`.
+
+        Args:
+            client: The client of the cluster.
+            path: The path of the namespace.
+            password: The password of the ledgers of its streams.
+
+        Returns:
+            The open namespace.
+        """
         deprecated("Namespace.open(client, path)", "client.namespace(path)")
         return open_namespace(client, path, password=password)
 
@@ -123,36 +150,52 @@ class Namespace:
 
     @property
     def settings(self) -> StreamSettings:
-        """What its streams inherit."""
+        """The settings that streams of this namespace inherit."""
         return DEFAULTS.with_values(self._values)
 
     @property
     def given_settings(self) -> dict[str, Any]:
-        """Those that were given to the namespace or to one above it."""
+        """The settings that were given to the namespace or to a path above it."""
         return dict(self._values)
 
     async def own_settings(self) -> dict[str, Any]:
-        """Those that were given to the namespace itself."""
+        """Return the settings that were given to the namespace itself."""
         return await _settings(self.client, f"{self.path}/{SETTINGS_NODE}")
 
     async def configure(self, settings: Mapping[str, Any]) -> None:
-        """Add settings to the namespace's own; with None one is inherited again. Streams that are
-        open keep what they have."""
+        """Add settings to the namespace's own settings.
+
+        The change is durable on return. Streams that are open keep the settings that they have. If
+        the call is cancelled, the change may or may not have been stored.
+
+        Args:
+            settings: The new values by name. None removes a value, so that the setting is inherited
+                again.
+
+        Raises:
+            UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+        """
         above = await _inherited(self.client, self.path.rpartition("/")[0])
         await self._tree.make_path(f"{self.path}/{SETTINGS_NODE}")
         await _add_settings(self.client, f"{self.path}/{SETTINGS_NODE}", settings, above)
         self._values = await _inherited(self.client, self.path)
 
     async def close(self) -> None:
-        """Abandon the writers that are open, and release their locks."""
+        """Abandon the writers that are open, and release their locks.
+
+        Records that were appended and not acknowledged may or may not become part of their streams.
+        Calling this again is safe.
+        """
         await self._end(None)
 
     async def _client_closed(self, error: ClientClosedError) -> None:
         await self._end(error)
 
     async def _end(self, error: QuireError | None) -> None:
-        """End what was opened through it. Writers raise `error` from now on; None: that they were
-        abandoned."""
+        """End everything that this namespace opened.
+
+        Writers raise `error` from now on. With None they report that they were abandoned.
+        """
         self._closed = True
         writers = dict(self._writers)
         for writer in writers:
@@ -174,12 +217,25 @@ class Namespace:
     # -- streams ------------------------------------------------------------------------------
 
     async def create_stream(self, name: str, *, settings: Mapping[str, Any] | None = None) -> None:
-        """StreamExistsError; StreamQuotaError (`streams_max`). Durable on return."""
+        """Create a stream. It is durable on return.
+
+        If the call is cancelled, the stream may or may not have been created.
+
+        Args:
+            name: The name of the stream. It may contain "/".
+            settings: The stream's own settings, by name.
+
+        Raises:
+            StreamExistsError: A stream has this name already.
+            StreamQuotaError: The namespace has as many streams as `streams_max` allows.
+            UsageError: The name or a setting is not valid.
+        """
         metadata = self.metadata(name)
         limit = self.settings.streams_max
         if limit and len(await self.streams()) >= limit:
             raise StreamQuotaError(
-                f"namespace {self.path} may have {limit} streams: {name} was not created",
+                f"namespace {self.path} already has the {limit} streams that streams_max allows: "
+                f"stream {name} was not created",
                 remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
         settings = current_names(settings or {})
@@ -188,7 +244,16 @@ class Namespace:
         await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def streams(self, prefix: str = "") -> list[str]:
-        """The names of all streams that begin so, sorted; nested ones ("a/b") too."""
+        """Return the names of the streams in this namespace, sorted.
+
+        Nested streams such as "a/b" are included. Cancelling this call is safe.
+
+        Args:
+            prefix: Return only the names that begin with this text.
+
+        Returns:
+            The names of the streams.
+        """
         found: list[str] = []
         level = [""]
         for _ in range(NESTED_DEPTH_MAX):
@@ -209,66 +274,106 @@ class Namespace:
         return [f"{above}/{n}" if above else n for n in names if not is_reserved(n)]
 
     async def exists(self, name: str) -> bool:
-        """Whether there is a stream of this name."""
+        """Return whether a stream with this name exists."""
         return await self.metadata(name).exists()
 
     async def stream_settings(self, name: str) -> StreamSettings:
-        """All of them: the stream's own, and what it inherits."""
+        """Return all settings of a stream: its own settings and those that it inherits."""
         paths = self.metadata(name).paths
         own = await _settings(self.client, f"{paths.root}/{STREAM_SETTINGS_NODE}")
         return DEFAULTS.with_values({**self._values, **own})
 
     async def own_stream_settings(self, name: str) -> dict[str, Any]:
-        """Those that were given to the stream itself."""
+        """Return the settings that were given to the stream itself."""
         root = self.metadata(name).paths.root
         return await _settings(self.client, f"{root}/{STREAM_SETTINGS_NODE}")
 
     async def configure_stream(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Add to the stream's own settings; with None one is inherited again. A writer that is open
-        keeps what it has."""
+        """Add settings to the stream's own settings.
+
+        The change is durable on return. A writer that is open keeps the settings that it has. If
+        the call is cancelled, the change may or may not have been stored.
+
+        Args:
+            name: The name of the stream.
+            settings: The new values by name. None removes a value, so that the setting is inherited
+                again.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: A name is unknown, or a value is not valid together with the inherited ones.
+        """
         metadata = self.metadata(name)
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
         await metadata.make_below(node)
         await _add_settings(self.client, node, settings, self._values)
 
     async def segments(self, name: str) -> list[StreamSegment]:
-        """NoSuchStreamError."""
+        """Return the segments of a stream, from the oldest to the newest.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            The segments.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            MetadataError: The metadata of a segment cannot be decoded.
+        """
         return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
-        """Delete the stream with all its ledgers: whoever writes it is fenced first (as far as
-        bookies answer), readers get NoSuchStreamError. Streams nested below its name stay. A
-        missing stream is success. After an error some of it is left: call it again."""
+        """Delete a stream and all its ledgers.
+
+        An open writer of the stream is fenced first, as far as its bookies answer. Readers then
+        raise NoSuchStreamError. Streams that are nested below this name are kept. Deleting a stream
+        that does not exist succeeds. After an error or a cancellation a part of the stream may be
+        left: call this again.
+
+        Args:
+            name: The name of the stream.
+        """
         await delete_stream(self.client, self.metadata(name), self.password)
 
     async def rename_stream(self, name: str, new_name: str) -> None:
-        """Rename a stream. Everything moves in one transaction, including settings and
-        subscriptions.
+        """Rename a stream. Its settings and subscriptions move with it, in one transaction.
 
-        An open writer is fenced. Raises StreamExistsError and NoSuchStreamError. Raises
-        RecoveryError if the last records of that writer cannot be recovered now. Raises UsageError
-        if the stream has too many nodes for one transaction (about 490 segments); then nothing has
-        changed.
+        An open writer of the stream is fenced. If the call is cancelled, the stream has either the
+        old or the new name.
+
+        Args:
+            name: The present name.
+            new_name: The new name.
+
+        Raises:
+            NoSuchStreamError: There is no stream with the present name.
+            StreamExistsError: There is a stream with the new name.
+            RecoveryError: The last records of the fenced writer cannot be recovered now. Try again.
+            UsageError: The stream has too many nodes for one transaction, which is reached at about
+                490 segments. Nothing was changed.
         """
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
             raise StreamExistsError(f"stream {new_name} exists already")
         await metadata.require()
         nodes = await self._count_nodes(metadata.paths.root)
-        if 2 * nodes > COMMIT_OPERATIONS_MAX:  # before its writer is fenced
+        if 2 * nodes > COMMIT_OPERATIONS_MAX:  # check this before the writer is fenced
             raise UsageError(
-                f"stream {name} has {nodes:,} nodes, and all of them have to move in one "
+                f"stream {name} has {nodes:,} nodes, which is too many to rename it in one "
                 f"transaction of at most {COMMIT_OPERATIONS_MAX:,} operations. Nothing was "
                 "changed",
                 remedy="Truncate the stream, so that it has fewer segments",
             )
         try:
-            # Completes what is in progress: its writer would go on in the ledger otherwise.
+            # This completes the segment in progress. Otherwise its writer would continue in the
+            # same ledger.
             await take_over(self.client, metadata, self.password)
         except StreamEndedError:
             pass
         await self._tree.make_path(target.paths.stream)
-        life = await metadata.life()  # before the nodes that a truncation makes anew
+        # Read the life before the segment nodes, which a concurrent truncation replaces.
+        life = await metadata.life()
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         creates += await target.lives.begin()
         await self._tree.commit(Delete(life.path, life.version), *creates, *reversed(deletes))
@@ -288,7 +393,8 @@ class Namespace:
         deletes: list[Operation] = [Delete(source, node.version)]
         for name in await self._tree.children(source):
             if paths.holds_lock_members(source):
-                # They belong to a session, and to the writer or reader of the old name.
+                # Lock members belong to a session, and to a writer or reader that uses the old
+                # name.
                 deletes.append(Delete(f"{source}/{name}"))
                 continue
             more = await self._moves(paths, target, f"{below}/{name}")
@@ -302,21 +408,35 @@ class Namespace:
     async def open_writer(
         self, name: str, *, create: bool = False, lock: float | None = None
     ) -> StreamWriter:
-        """Become the writer of a stream: whoever was it before is out. What that one had
-        acknowledged is in the stream, and completed, before this returns.
+        """Become the writer of a stream, and fence the previous writer.
 
-        With `create` a missing stream is made. `lock`: first wait so many seconds for the stream's
-        lock, which Java's writers hold and wait for, and hold it until the writer ends. Without it
-        nobody is waited for. A writer that loses the lock, because its session has ended, goes on
-        until another one opens the stream: not the lock decides, but fencing.
+        When this returns, all records that the previous writer had acknowledged are part of
+        completed segments, and the previous writer cannot append any more. If the call fails or is
+        cancelled, no record is lost, and the previous writer may or may not be fenced.
 
-        Raises NoSuchStreamError, StreamEndedError, StreamLockedError (somebody else has the lock),
-        StreamFencedError (yet another writer came), RecoveryError (too few bookies answer: nothing
-        is lost, try again).
+        With `lock` the call first waits for the stream's lock, which Java's writers hold while they
+        are open. The writer holds it until it ends. Without `lock` the call waits for nobody. A
+        writer whose session ends loses the lock, but it can still append until another writer opens
+        the stream: fencing decides who may write, and the lock only avoids interruptions.
+
+        Args:
+            name: The name of the stream.
+            create: Whether to create the stream if it does not exist.
+            lock: Seconds to wait for the stream's lock. None opens the stream without the lock.
+
+        Returns:
+            The writer. Use it with `async with`, or close it.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            StreamEndedError: The stream was ended, so nothing can be appended.
+            StreamLockedError: Another writer held the lock for the whole time.
+            StreamFencedError: Another writer opened the stream meanwhile.
+            RecoveryError: Too few bookies answer. Nothing is lost: try again.
         """
         metadata = self.metadata(name)
         if lock is not None and not isinstance(lock, int | float):
-            raise ArgumentTypeError(f"lock is a number of seconds, not {type(lock).__name__}")
+            raise ArgumentTypeError(f"lock must be a number of seconds, not {type(lock).__name__}")
         if create and not await metadata.exists():
             try:
                 await self.create_stream(name)
@@ -367,10 +487,28 @@ class Namespace:
         follow: bool = False,
         on_gap: str = "raise",
     ) -> OpeningReader:
-        """A reader from `start` on: to before `end`, or to what is acknowledged when it gets there;
-        with `follow`, on and on. NoSuchStreamError.
+        """Open a reader of a stream.
 
-        `async for record in streams.open_reader(name)` reads without a handle of its own."""
+        `async for record in streams.open_reader(name)` opens the reader and reads. Cancelling is
+        safe.
+
+        Args:
+            name: The name of the stream.
+            start: Where to begin: a position, or one of EARLIEST, LATEST, AtTxid, AtTime and
+                AtSequence.
+            end: The position before which to stop. By default the reader stops at the last record
+                that is acknowledged when it gets there.
+            follow: Whether to wait for further records until the stream is ended.
+            on_gap: What to do when records are missing: "raise" raises StreamGapError, "deliver"
+                yields a `Gap` among the batches, and "skip" continues after the gap.
+
+        Returns:
+            The reader.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: An argument is not valid.
+        """
 
         async def opened() -> StreamReader:
             metadata = self.metadata(name)
@@ -383,17 +521,54 @@ class Namespace:
         return OpeningReader(opened, "open_reader")
 
     async def find(self, name: str, start: Start) -> DLSN:
-        """The position that `start` means now."""
+        """Return the position that a start has now.
+
+        Cancelling this call is safe.
+
+        Args:
+            name: The name of the stream.
+            start: A position, or one of EARLIEST, LATEST, AtTxid, AtTime and AtSequence.
+
+        Returns:
+            The position.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: `start` is not a valid start.
+        """
         check_start(start)
         segments = await self.metadata(name).segments()
         return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:
-        """The stored position of a named reader."""
+        """Return the stored position of a named reader.
+
+        This call does no I/O.
+
+        Args:
+            name: The name of the stream.
+            subscriber: The name of the reader.
+
+        Returns:
+            The subscription. It holds no resources and need not be closed.
+
+        Raises:
+            UsageError: The name of the reader is not valid.
+        """
         return Subscription(self.metadata(name), subscriber)
 
     async def subscriptions(self, name: str) -> list[str]:
-        """The names of the readers that keep their positions with the stream, sorted."""
+        """Return the names of the readers that store their positions with the stream, sorted.
+
+        Args:
+            name: The name of the stream.
+
+        Returns:
+            The names of the readers.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+        """
         metadata = self.metadata(name)
         await metadata.require()
         try:
@@ -406,10 +581,25 @@ class Namespace:
     async def truncate(
         self, name: str, before: DLSN, *, dry_run: bool = False
     ) -> list[StreamSegment]:
-        """Give up every record before this position, and free the ledgers that hold nothing else:
-        the segments that went. Readers that come there get a StreamGapError. The segment that is
-        being written is left alone: what lies in it is given up by a later call (or roll first).
-        `dry_run`: only say which would go."""
+        """Give up all records before a position, and free the ledgers that hold nothing else.
+
+        Readers that begin before the position then get a StreamGapError. The segment in progress is
+        not changed: call `StreamWriter.roll` first, or truncate again later. The truncation is
+        durable on return. If the call is cancelled, the stream may be truncated and some ledgers
+        may not be freed yet: the next call frees them.
+
+        Args:
+            name: The name of the stream.
+            before: The position of the first record to keep.
+            dry_run: Whether to return only the segments that would be freed, and change nothing.
+
+        Returns:
+            The segments whose ledgers were deleted.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+            UsageError: The position is after the last record of its segment.
+        """
         metadata = self.metadata(name)
         check_position(before)
         if dry_run:
@@ -418,12 +608,26 @@ class Namespace:
         return await free(self.client, metadata)
 
     async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
-        """Apply the stream's retention now (writers do when they roll); the segments that went.
-        `dry_run`: only say which would go."""
+        """Apply the retention settings of a stream now.
+
+        A writer does the same whenever it completes a segment. If the call is cancelled, the next
+        call continues.
+
+        Args:
+            name: The name of the stream.
+            dry_run: Whether to return only the segments that would be deleted, and change nothing.
+
+        Returns:
+            The segments whose ledgers were deleted.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist.
+        """
         apply = would_retain if dry_run else retain
         return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
+        """Return the access to the metadata nodes of a stream. Applications do not need it."""
         return StreamMetadata(self.client, StreamPaths(self.path, stream_name(name)))
 
 
@@ -436,35 +640,52 @@ async def open_namespace(
     settings: Mapping[str, Any] | None = None,
     password: bytes = b"",
 ) -> Namespace:
-    """Open a namespace. See `quire.Client.namespace`."""
+    """Open a namespace. See `quire.Client.namespace`.
+
+    Args:
+        client: The client of the cluster.
+        path: The path of the namespace.
+        create: Whether to create the namespace if it does not exist.
+        settings: Settings to add to the namespace's own, only with `create`.
+        password: The password of the ledgers of its streams.
+
+    Returns:
+        The open namespace.
+
+    Raises:
+        NoSuchNamespaceError: The namespace does not exist.
+        UsageError: The path or a setting is not valid.
+    """
     path = namespace_path(path)
     check_type("a password", password, bytes)
     if create:
         await _make(client, path, current_names(settings or {}))
     elif settings:
         raise UsageError(
-            "settings are given to a namespace when it is created",
-            remedy="Say create=True, or use `configure` on the open namespace",
+            "settings can be passed only when a namespace is created",
+            remedy="Pass create=True, or call `configure` on the open namespace",
         )
     tree = client.metadata.tree
     bound = await _check_binding(client, path)
     if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
         raise NoSuchNamespaceError(
             f"there is no namespace {path}",
-            remedy=f"Make it: quire namespace create {path} (in Python, open it with create=True)",
+            remedy=f"Create it: quire namespace create {path} (in Python, pass create=True)",
         )
     return Namespace(client, path, await _inherited(client, path), password)
 
 
 async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
-    """Make a namespace, unless it exists, and add the settings to its own. On ZooKeeper it is bound
-    to the client's cluster, so that Java's tools find it."""
+    """Create a namespace unless it exists, and add the settings to its own.
+
+    On ZooKeeper the namespace is bound to the client's cluster, so that Java's tools find it.
+    """
     check_new_path(path, client.metadata.uri)
     check_values(settings)
     tree = client.metadata.tree
     if settings:
         above = await _inherited(client, path)
-        DEFAULTS.with_values({**above, **settings})  # before anything is made
+        DEFAULTS.with_values({**above, **settings})  # check them before anything is created
     await tree.make_path(path)
     binding = _binding(client)
     node = await tree.read(path)
@@ -472,7 +693,7 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
         try:
             await tree.commit(Put(path, binding, node.version))
         except VersionConflictError:
-            pass  # somebody else made it in the same moment
+            pass  # another client created it at the same time
     await tree.make_path(f"{path}/{SETTINGS_NODE}")
     if settings:
         above = await _inherited(client, path.rpartition("/")[0])
@@ -480,7 +701,17 @@ async def _make(client: Client, path: str, settings: Mapping[str, Any]) -> None:
 
 
 def namespace_path(path: str) -> str:
-    """Checked: absolute, without a slash at the end. UsageError."""
+    """Check the path of a namespace, and return it in its canonical form.
+
+    Args:
+        path: The path, with or without a slash at either end.
+
+    Returns:
+        The absolute path, without a slash at the end.
+
+    Raises:
+        UsageError: The path is not valid.
+    """
     check_type("the path of a namespace", path, str)
     parts = path.strip("/").split("/")
     try:
@@ -492,8 +723,16 @@ def namespace_path(path: str) -> str:
 
 
 def check_new_path(path: str, uri: str) -> None:
-    """Raise UsageError for a namespace path that would be among other nodes: those of ZooKeeper, of
-    Quire, or of the ledgers of the cluster at `uri`."""
+    """Check that a new namespace does not overlap with nodes that hold other data.
+
+    Args:
+        path: The canonical path of the namespace.
+        uri: The metadata URI of the cluster.
+
+    Raises:
+        UsageError: The path is inside the nodes of ZooKeeper, of Quire, or of the cluster's
+            ledgers.
+    """
     try:
         ledgers = parse_uri(uri).root
     except MetadataURIError:
@@ -517,8 +756,10 @@ def _binding(client: Client) -> bytes:
 
 
 async def _check_binding(client: Client, path: str) -> bool:
-    """Whether the path or one above it is bound (DistributedLog spec, 2.1). UsageError where the
-    binding leads to what this client cannot see."""
+    """Return whether the path or one above it is bound to a cluster (DistributedLog spec, 2.1).
+
+    Raises UsageError if this client cannot see the cluster of the binding.
+    """
     parts = path.split("/")
     for depth in range(len(parts), 1, -1):
         try:
@@ -533,8 +774,8 @@ async def _check_binding(client: Client, path: str) -> bool:
     binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
     if binding.federated:
         raise UsageError(
-            f"namespace {path} is federated: its streams are spread over others, which Quire does "
-            "not follow",
+            f"namespace {path} is federated: its streams are spread over several namespaces, which "
+            "Quire does not support",
             remedy="Use a namespace that is not federated",
         )
     if binding.ledgers_root.rstrip("/") != where.root:
@@ -553,7 +794,7 @@ async def _settings(client: Client, path: str) -> dict[str, Any]:
 
 
 async def _inherited(client: Client, path: str) -> dict[str, Any]:
-    """What was given to the namespace and to those above it."""
+    """Return the settings that were given to the namespace and to the paths above it."""
     values: dict[str, Any] = {}
     parts = path.split("/")
     for depth in range(2, len(parts) + 1):
@@ -564,7 +805,7 @@ async def _inherited(client: Client, path: str) -> dict[str, Any]:
 async def _add_settings(
     client: Client, path: str, values: Mapping[str, Any], inherited: Mapping[str, Any]
 ) -> None:
-    """UsageError for what cannot be, together with what is inherited."""
+    """Add settings to a node. Raises UsageError if they are not valid with the inherited ones."""
     tree = client.metadata.tree
     values = current_names(values)
     check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
@@ -577,4 +818,4 @@ async def _add_settings(
             await tree.commit(Put(path, encode_settings(merged), node.version))
             return
         except VersionConflictError:
-            continue  # somebody else has changed them: ours are added to theirs
+            continue  # another client changed the node: add these settings to the new value

@@ -1,4 +1,4 @@
-"""Deleting a stream with all that belongs to it."""
+"""The deletion of a stream and of everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
         try:
             await _delete(client, metadata, password)
         except (NoSuchStreamError, NoSuchKeyError):
-            pass  # it is not there, or another deletion has got so far
+            pass  # the stream does not exist, or another deletion has removed this part
         except (StreamFencedError, VersionConflictError, NotEmptyError):
-            continue  # somebody has become its writer meanwhile
+            continue  # another client became its writer meanwhile
         break
     else:
         raise MetadataUnavailableError(
-            f"stream {metadata.paths.name} gets writers faster than it can be deleted"
+            f"stream {metadata.paths.name} was not deleted completely: other clients keep opening "
+            "it for writing",
+            remedy="Stop its writers, and try again",
         )
     if not await metadata.exists():
         await metadata.tree.delete_tree(metadata.paths.root)
@@ -43,8 +45,10 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
 
 
 async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
-    """Up to the node without which there is no stream: it goes under the claim, so that no writer
-    is left behind that goes on."""
+    """Delete the ledgers and the node without which the stream does not exist.
+
+    That node is deleted under the claim, so that no writer can continue afterwards.
+    """
     await metadata.ensure_writable()
     claim = await metadata.claim()
     for segment in await metadata.segments():
@@ -62,8 +66,11 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> 
 
 
 async def _fence(client: Client, segment: StreamSegment, password: bytes) -> None:
-    """Bookies take entries of a deleted ledger: its writer would go on acknowledging."""
+    """Fence the ledger of a segment in progress.
+
+    Bookies accept entries of a deleted ledger, so its writer would continue to acknowledge records.
+    """
     try:
         (await client.open_ledger(segment.ledger_id, password=password, recover=True)).close()
     except (LedgerError, NoSuchLedgerError):
-        pass  # it is to be deleted, whatever state it is in
+        pass  # the ledger is deleted next, in whatever state it is

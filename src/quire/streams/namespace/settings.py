@@ -1,7 +1,8 @@
-"""What streams may be told: defaults, then the tenant's, the namespace's, the stream's own.
+"""The settings of streams, and how they are stored.
 
-Stored as JSON with the keys that were given; what is not given is inherited. Java's tools never see
-them (`layout`).
+A stream inherits each setting from the defaults, then its tenant, then its namespace, and can
+override it. A node stores only the settings that were given to it, as JSON. Java's tools never see
+these nodes (`layout`).
 """
 
 from __future__ import annotations
@@ -27,83 +28,129 @@ ENTRY_BYTES_MIN = 1 << 10
 ENTRY_BYTES_MAX = 1_000_000
 AT_LEAST_1 = ("ensemble_size", "write_quorum", "ack_quorum", "entries_in_flight", "roll_bytes")
 SIZES = ("entry_bytes", "roll_bytes", "retention_bytes", "bytes_max")
+"""Settings that are sizes in bytes."""
 NOT_NEGATIVE = ("retention_s", "retention_bytes", "bytes_max", "streams_max")
 IN_MILLISECONDS = {"roll_interval_ms": "roll_interval_s", "retention_ms": "retention_s"}
-"""Names that stored settings have for ever, with whole milliseconds as values, and the names that
-programs and users give. For one more release these may give the stored names too."""
+"""The stored names of settings that are times, and the names that programs and users give.
+
+Stored settings keep the old names, with whole milliseconds as values. Programs and users may give
+the old names for one more release.
+"""
 _STORED = {name: stored for stored, name in IN_MILLISECONDS.items()}
 TIME_MIN_S = 0.001
-"""The shortest time that can be stored."""
+"""The shortest time in seconds that can be stored."""
 
 
 @was_in_milliseconds("roll_interval", "retention")
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """All settings of a stream, with units. 0 means "no limit" where a limit can be left out."""
+    """The settings of a stream.
+
+    Where a setting is a limit that can be left out, 0 means that there is no limit.
+    """
 
     ensemble_size: int = 3
+    """The number of bookies over which the entries of a new ledger are spread."""
     write_quorum: int = 3
+    """The number of bookies that store each entry."""
     ack_quorum: int = 2
+    """The number of bookies that must have fsynced an entry before its records are acknowledged."""
     digest: str = "crc32c"
-    """Of new ledgers. Java finds out by itself."""
+    """The digest of new ledgers. Java's readers detect it."""
     compression: str = "none"
-    """Of entries: none or lz4."""
+    """The compression of entries: "none" or "lz4"."""
     txids: str = "time"
-    """time: the writer gives each record the time in ms, never less than the one before; given: the
-    caller does, and entries carry the time beside."""
+    """The source of the transaction ids: "time" or "given".
+
+    With "time", the writer assigns the current time in milliseconds, and never less than the txid
+    of the record before. With "given", the application passes a txid with each record, and entries
+    store the time separately.
+    """
     entry_bytes: int = 64 * 1024
-    """Records are gathered into entries of about this size while entries are under way."""
+    """The size in bytes up to which records are gathered into one entry while other entries are in
+    flight.
+    """
     entries_in_flight: int = 4
-    """With fewer under way a record is sent at once, alone if need be."""
+    """The number of entries in flight below which a record is sent at once, in an entry of its own
+    if necessary.
+    """
     roll_bytes: int = 256 * 1024 * 1024
-    """A segment that has grown to this is followed by the next."""
+    """The size in bytes at which a segment is completed and the next one begins."""
     roll_interval_s: float = 7_200.0
-    """A segment that is so old is followed by the next."""
+    """The age in seconds at which a segment is completed and the next one begins."""
     retention_s: float = 0.0
-    """Segments that were completed longer ago are deleted; 0: kept."""
+    """Seconds to keep a segment after its completion. 0 keeps segments of any age."""
     retention_bytes: int = 0
-    """The oldest segments are deleted as long as so much is left in completed ones; 0: kept."""
+    """The number of bytes to keep: the oldest segments are deleted while at least this much remains
+    in completed segments. 0 keeps any amount.
+    """
     explicit_truncation: bool = False
-    """Retention deletes only what was truncated."""
+    """Whether retention deletes only what was truncated explicitly."""
     bytes_max: int = 0
-    """Quota: appends are refused while the stream holds more; 0: none."""
+    """The quota of a stream in bytes: appends are refused while the stream holds more. 0 means no
+    quota.
+    """
     streams_max: int = 0
-    """Quota of a namespace: so many streams; 0: none."""
+    """The quota of a namespace: the largest number of streams in it. 0 means no quota."""
 
     def __post_init__(self) -> None:
         check_values(self.as_dict())
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
             raise UsageError(
-                f"ensemble_size {self.ensemble_size} >= write_quorum {self.write_quorum} >= "
-                f"ack_quorum {self.ack_quorum} >= 1 does not hold"
+                "settings must satisfy ensemble_size >= write_quorum >= ack_quorum >= 1, but "
+                f"ensemble_size is {self.ensemble_size}, write_quorum is {self.write_quorum} and "
+                f"ack_quorum is {self.ack_quorum}"
             )
         for name, value in self.as_dict().items():
             check_value(name, value)
 
     def with_values(self, values: Mapping[str, Any]) -> StreamSettings:
-        """With these in the place of its own. UsageError for an unknown name or a wrong type."""
+        """Return a copy of these settings with some of them replaced.
+
+        Args:
+            values: The new values by name.
+
+        Returns:
+            The new settings.
+
+        Raises:
+            UsageError: A name is unknown, or a value is not valid.
+        """
         values = current_names(values)
         check_values(values)
         return replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the settings by name."""
         return asdict(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what commands and the HTTP API print: each setting, and the milliseconds that
-        they have always printed."""
+        """Return the settings as commands and the HTTP API print them.
+
+        Times are listed twice: in seconds, and under their old names in milliseconds.
+        """
         return with_stored_names(self.as_dict())
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise UsageError for a value that is invalid whatever the other settings are."""
+    """Check one value, independently of the other settings.
+
+    Args:
+        name: The name of a setting.
+        value: A value of the right type.
+
+    Raises:
+        UsageError: The value is not valid.
+    """
     allowed = {"digest": DIGESTS, "compression": COMPRESSIONS, "txids": TXIDS}.get(name)
     if allowed is not None and value not in allowed:
-        raise UsageError(f"{name} {value!r} is none of {', '.join(allowed)}")
+        raise UsageError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     if name == "entry_bytes" and not ENTRY_BYTES_MIN <= value <= ENTRY_BYTES_MAX:
-        raise UsageError(f"entry_bytes {value} is not within {ENTRY_BYTES_MIN}..{ENTRY_BYTES_MAX}")
+        raise UsageError(
+            f"entry_bytes must be from {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX}, not {value}"
+        )
     if name in _STORED and 0 < value < TIME_MIN_S:
-        raise UsageError(f"{name} {value:g} is less than {TIME_MIN_S:g}")
+        raise UsageError(f"{name} must be 0 or at least {TIME_MIN_S:g}, not {value:g}")
     if name == "roll_interval_s" and value <= 0:
         raise UsageError(f"{name} must be at least {TIME_MIN_S:g}")
     if name in AT_LEAST_1 and value < 1:
@@ -113,26 +160,46 @@ def check_value(name: str, value: Any) -> None:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """UsageError for an unknown name or a wrong type. Whether values go together shows only where
-    all of them are known: some are inherited."""
+    """Check the names of settings and the types of their values.
+
+    Whether values fit together can be checked only when all of them are known, because some are
+    inherited.
+
+    Args:
+        values: The values by name.
+
+    Raises:
+        UsageError: A name is unknown, or a value has the wrong type.
+    """
     known: dict[str, type] = {field.name: type(field.default) for field in fields(StreamSettings)}
     for name, value in values.items():
         kind = known.get(name)
         if kind is None:
             raise UsageError(f"streams have no setting {name!r}", remedy=did_you_mean(name, known))
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UsageError(f"setting {name} must be of type {kind.__name__}: {value!r}")
+            raise UsageError(f"setting {name} must be of type {kind.__name__}, not {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"setting {name} must be a finite number: {value!r}")
+            raise UsageError(f"setting {name} must be a finite number, not {value!r}")
 
 
 DEFAULTS = StreamSettings()
 
 
 def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under their present names. A former name is a DeprecationWarning."""
+    """Return settings under their current names. A former name emits a DeprecationWarning.
+
+    Args:
+        values: The values by current or former name.
+
+    Returns:
+        The values by current name.
+
+    Raises:
+        ArgumentTypeError: `values` is not a mapping.
+        UsageError: The value of a former name is not a whole number.
+    """
     if not isinstance(values, Mapping):
-        raise ArgumentTypeError(f"settings are a mapping, not {type(values).__name__}")
+        raise ArgumentTypeError(f"settings must be a mapping, not {type(values).__name__}")
     for name in values.keys() & IN_MILLISECONDS.keys():
         in_seconds_now(name, IN_MILLISECONDS[name])
     return _in_seconds(values)
@@ -143,14 +210,21 @@ def _in_seconds(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name in IN_MILLISECONDS and value is not None:
             if type(value) is not int:
-                raise UsageError(f"setting {name} must be of type int: {value!r}")
+                raise UsageError(f"setting {name} must be of type int, not {value!r}")
             value = value / 1_000
         found[IN_MILLISECONDS.get(name, name)] = value
     return found
 
 
 def with_stored_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with each time also under its stored name, in milliseconds."""
+    """Return settings with each time also under its stored name, in milliseconds.
+
+    Args:
+        values: The values by current name.
+
+    Returns:
+        The values by current name and, for times, by stored name as well.
+    """
     return {
         **values,
         **{_STORED[name]: round(1_000 * values[name]) for name in _STORED if name in values},
@@ -158,7 +232,18 @@ def with_stored_names(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_setting(name: str, text: str) -> tuple[str, int | float | bool | str]:
-    """Return the present name and the value of a setting as typed by a user. UsageError."""
+    """Parse a setting that a user typed.
+
+    Args:
+        name: The current or former name of the setting.
+        text: The value as text. A plain number is in the unit that belongs to the name.
+
+    Returns:
+        The current name and the value.
+
+    Raises:
+        UsageError: The name is unknown, or the value is not valid.
+    """
     present = IN_MILLISECONDS.get(name, name)
     value = _parsed(present, text, "ms" if present != name else "s")
     check_value(present, value)
@@ -190,7 +275,17 @@ def _number(name: str, text: str, plain: Literal["s", "ms"]) -> int | float:
 
 
 def encode_settings(values: Mapping[str, Any]) -> bytes:
-    """Return what a node holds: only what was given, times in milliseconds."""
+    """Return the stored form of settings: only those that were given, with times in milliseconds.
+
+    Args:
+        values: The values by name.
+
+    Returns:
+        The value of the node.
+
+    Raises:
+        UsageError: A name is unknown, or a value has the wrong type.
+    """
     values = current_names(values)
     check_values(values)
     stored = {
@@ -201,15 +296,26 @@ def encode_settings(values: Mapping[str, Any]) -> bytes:
 
 
 def decode_settings(data: bytes, where: str) -> dict[str, Any]:
-    """MetadataError for what this version cannot understand."""
+    """Decode the stored form of settings.
+
+    Args:
+        data: The value of the node.
+        where: The path of the node, for the error message.
+
+    Returns:
+        The settings that were given, by their current names.
+
+    Raises:
+        MetadataError: The value is damaged, or a later version wrote it.
+    """
     if not data:
         return {}
     try:
         values = json.loads(data)
         if values.pop(FORMAT_KEY) != FORMAT:
-            raise ValueError("a later format")
+            raise ValueError("a later version of Quire wrote them")
         values = _in_seconds(values)
         check_values(values)
     except (ValueError, KeyError, AttributeError, UsageError) as error:
-        raise MetadataError(f"the settings at {where} cannot be understood: {error}") from None
+        raise MetadataError(f"the settings at {where} cannot be decoded: {error}") from None
     return dict(values)

@@ -1,14 +1,14 @@
-"""What tells a stream from another one that had, or gets, the same name.
+"""The life of a stream, which distinguishes it from another stream with the same name.
 
-A version tells about changes of one node: where a stream is deleted or renamed, and another of its
-name is made, versions begin anew, and a writer of the former one could take them for its own. So
-each life of a stream has a node with a name that no other ever has,
+The version of a node only counts the changes of that node. When a stream is deleted or renamed, and
+another one is created under its name, versions begin anew. A writer of the former stream could then
+mistake the new versions for its own. Each life of a stream therefore has a node with a unique name,
 
     NAMESPACE/.quire/lives/STREAM/ID
 
-and every change of a writer checks that it is there. Its value says whose the newest claim is, its
-version changes with each claim and each truncation. It stands outside the stream, because Java
-renames only streams in which it knows every node.
+and every change by a writer checks that this node exists. Its value identifies the newest claim,
+and its version changes with each claim and each truncation. The node is outside the stream, because
+Java renames a stream only if it knows every node in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
 LIVES = ".quire/lives"
-"""Below a namespace."""
+"""The path below a namespace that holds the lives of its streams."""
 FIND_ATTEMPTS = 10
 
 _numbers = itertools.count(1)
@@ -31,23 +31,25 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class StreamLife:
+    """The node of one life of a stream, as it was read."""
+
     path: str
     value: bytes
     version: int
 
     @property
     def id(self) -> str:
-        """The id that no other life of any stream has."""
+        """The id, which no other life of any stream has."""
         return self.path.rpartition("/")[2]
 
 
 def unique(tree: Tree) -> str:
-    """A name that nobody else has."""
+    """Return a name that nobody else has."""
     return f"{tree.session_id:x}-{next(_numbers)}"
 
 
 class StreamLives:
-    """Of one name of a stream."""
+    """The lives of the streams that have one name."""
 
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
         self._tree = tree
@@ -55,28 +57,33 @@ class StreamLives:
         self._directory = f"{paths.namespace}/{LIVES}/{quote(paths.name, safe='')}"
 
     async def begin(self) -> list[Operation]:
-        """What begins another life, as part of the transaction that makes the stream. Where that
-        fails because a node is missing, this has to be asked again."""
+        """Return the operations that begin another life.
+
+        They belong in the transaction that creates the stream. If it fails because a node is
+        missing, call this again.
+        """
         await self._tree.make_path(self._directory)
-        # Java deletes a stream, and does not know of these.
+        # Java does not know these nodes, and leaves them when it deletes a stream.
         former: list[Operation] = [Delete(path) for path in await self._paths_known()]
         return [*former, Put(self._directory, b""), Create(self._new())]
 
     async def find(self) -> StreamLife:
-        """The present one; begun where there is none, because others have made the stream.
-        NoSuchKeyError: there is no stream."""
+        """Return the present life, and begin one if another program created the stream.
+
+        Raises NoSuchKeyError if there is no stream.
+        """
         for _ in range(FIND_ATTEMPTS):
             for path in await self._paths_known():
                 try:
                     found = await self._tree.read(path)
                 except NoSuchKeyError:
-                    continue  # it has just ended
+                    continue  # this life has just ended
                 return StreamLife(path, found.value, found.version)
             await self._tree.make_path(self._directory)
             try:
                 before = (await self._tree.read(self._directory)).version
             except NoSuchKeyError:
-                continue  # it was cleared just now
+                continue  # the directory was deleted just now
             if await self._paths_known():
                 continue
             there = Check(self._paths.segments, ANY_VERSION)
@@ -89,10 +96,12 @@ class StreamLives:
             except NoSuchKeyError:
                 if not await self._tree.exists(self._paths.segments):
                     raise
-        raise NoSuchKeyError(f"the life of stream {self._paths.name} changes all the time")
+        raise NoSuchKeyError(
+            f"stream {self._paths.name} is deleted and created faster than it can be read"
+        )
 
     async def clear(self) -> None:
-        """Of a stream that is no more: what is left of these."""
+        """Delete what is left of the lives of a stream that no longer exists."""
         for path in await self._paths_known():
             await self._delete(path)
         await self._delete(self._directory)

@@ -1,9 +1,9 @@
-"""The nodes of one stream and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
+"""The nodes of one stream, and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
 
-Who may write is decided here and nowhere else: every change of the segments names the version of
-the node `ledgers`, which `claim` raises. A writer that has lost its claim cannot begin, complete or
-roll a segment any more (`StreamFencedError`), and the ledger that it still writes gets fenced by
-its successor. A lock (`lock`) only keeps writers from interrupting each other.
+Only this module decides who may write. Every change of the segments names the version of the node
+`ledgers`, and `claim` increases that version. A writer that has lost its claim cannot begin,
+complete or roll a segment any more (`StreamFencedError`), and its successor fences the ledger that
+it still writes. The lock (`lock`) only keeps writers from interrupting each other.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from quire.streams.namespace.stream_life import StreamLife, StreamLives, unique
 
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10
-"""To learn whether a transaction was done whose answer was lost."""
+"""The number of attempts to learn the outcome of a transaction whose reply was lost."""
 LOST_REPLY_BACKOFF = Backoff(0.1, 2.0)
-"""The pauses between these."""
+"""The pauses between these attempts."""
 CREATE_ATTEMPTS = 5
-"""While somebody deletes another one of that name."""
+"""The number of attempts to create a stream while another one with its name is deleted."""
 LIST_ATTEMPTS = 20
-"""A segment that changes its name while the list is read makes it be read again."""
+"""The number of attempts to read all segments. An attempt fails if one is renamed meanwhile."""
 
 
 @dataclass(slots=True)
 class WriterClaim:
-    """The right to write, as long as the versions stay."""
+    """The right to write a stream. It holds as long as these versions do not change."""
 
     ledgers_version: int
     newest: int
-    """The highest segment number that was ever begun."""
+    """The highest segment number that was ever used."""
     max_txid: int
     max_txid_version: int
     allocated: bytes
@@ -64,11 +64,11 @@ class WriterClaim:
     life: str
     """The path of the node that only this life of the stream has."""
     stamp: str
-    """What that node holds: whose the newest claim is."""
+    """The value of that node, which identifies the newest claim."""
 
 
 class StreamMetadata:
-    """One stream's nodes."""
+    """The nodes of one stream."""
 
     def __init__(self, client: Client, paths: StreamPaths) -> None:
         self.client = client
@@ -77,16 +77,22 @@ class StreamMetadata:
         self.paths = paths
         self.lives = StreamLives(self.tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
-        """Of nodes that Java named in its former way, at the last look: by number of the segment
-        and whether it is in progress."""
+        """The nodes with Java's former names at the last read, by segment number and `in_progress`.
+        """
         self._committing = asyncio.Lock()
-        """One transaction under a claim at a time: each needs the versions that the one before it
-        has left, and ledgers are noted in the background."""
+        """Held during each transaction under a claim.
+
+        Each transaction needs the versions that the previous one left, and ledgers are noted in the
+        background.
+        """
 
     # -- the stream ---------------------------------------------------------------------------
 
     async def create(self, more: Mapping[str, bytes] | None = None) -> None:
-        """All nodes, in one transaction, with `more` below the stream's root. StreamExistsError."""
+        """Create all nodes in one transaction, with the nodes in `more` below the stream's root.
+
+        Raises StreamExistsError.
+        """
         nodes = self.paths.created()
         nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
         made = [Create(path, value) for path, value in nodes]
@@ -101,17 +107,22 @@ class StreamMetadata:
             except KeyExistsError as error:
                 if not await self.tree.exists(self.paths.segments):
                     raise
-                raise StreamExistsError(f"stream {self.paths.name} exists already") from error
+                raise StreamExistsError(f"stream {self.paths.name} already exists") from error
 
     async def ensure_writable(self) -> None:
-        """The nodes that only writers need: a reader's stream may lack them. NoSuchStreamError."""
+        """Create the nodes that only writers need, if they are missing.
+
+        Raises NoSuchStreamError.
+        """
         for path, value in self.paths.created():
             if not await self.tree.exists(path):
                 await self.make_below(path, value)
 
     async def make_below(self, path: str, value: bytes = b"") -> None:
-        """Make one more node of the stream; success if it is there. NoSuchStreamError: a stream
-        that was deleted in this moment does not come back by half."""
+        """Create one more node of the stream, unless it exists.
+
+        Raises NoSuchStreamError if the stream was deleted, so that it does not come back partially.
+        """
         try:
             await self.tree.commit(Check(self.paths.segments, ANY_VERSION), Create(path, value))
         except KeyExistsError:
@@ -120,11 +131,14 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def has_marks(self) -> bool:
-        """Whether producers or fencing tokens were ever used (`producers`)."""
+        """Return whether producers or fencing tokens were ever used (see `producers`)."""
         return await self.tree.exists(self._marks)
 
     async def note_marks(self) -> None:
-        """They are, from now on. Before the first of them is appended."""
+        """Note that producers or fencing tokens are used.
+
+        Call this before the first of them is appended.
+        """
         await self.make_below(self._marks)
 
     @property
@@ -132,15 +146,16 @@ class StreamMetadata:
         return f"{self.paths.root}/quire-marks"
 
     async def exists(self) -> bool:
+        """Return whether the stream exists."""
         return await self.tree.exists(self.paths.segments)
 
     async def require(self) -> None:
-        """NoSuchStreamError where it does not exist."""
+        """Raise NoSuchStreamError unless the stream exists."""
         if not await self.exists():
             raise self._missing()
 
     async def remove_markers(self) -> None:
-        """The nodes of the name, where nothing is below them any more."""
+        """Delete the nodes of the stream's name that have no children any more."""
         path = self.paths.stream
         while path != self.paths.namespace:
             try:
@@ -155,9 +170,13 @@ class StreamMetadata:
         )
 
     async def segments(self) -> list[StreamSegment]:
-        """Ascending; of one number that shows twice for a moment, the completed one. The first one
-        in progress knows its first sequence id, which is not stored yet.
-        NoSuchStreamError; StreamDamagedError where one cannot be understood."""
+        """Return all segments, in ascending order.
+
+        A segment that appears twice for a moment counts as completed. The first segment in progress
+        gets its first sequence id, which is not stored yet.
+
+        Raises NoSuchStreamError, and MetadataError if a segment cannot be decoded.
+        """
         for _ in range(LIST_ATTEMPTS):
             names = [name for name in await self._children() if parse_segment_name(name)]
             found: dict[int, StreamSegment] = {}
@@ -170,16 +189,19 @@ class StreamMetadata:
                     if other is None or other.in_progress:
                         found[segment.lssn] = segment
             except NoSuchKeyError:
-                continue  # it was completed or truncated just now
+                continue  # a segment was completed or truncated just now
             self._old_names = old_names
             return _numbered([found[lssn] for lssn in sorted(found)])
         raise MetadataUnavailableError(
-            f"the segments of stream {self.paths.name} change faster than they can be listed"
+            f"the segments of stream {self.paths.name} change faster than they can be read",
+            remedy="Try again",
         )
 
     async def newest_segments(self) -> list[StreamSegment]:
-        """The newest one, if all are completed; otherwise, or where that is not so simple, all of
-        them. For who adds a segment often: a stream may have very many."""
+        """Return only the newest segment if all segments are completed, and all segments otherwise.
+
+        This is for callers that add segments often, because a stream may have very many.
+        """
         names = await self._children()
         parsed = [found for found in map(parse_segment_name, names) if found is not None]
         if parsed and not any(found.in_progress or found.lssn is None for found in parsed):
@@ -188,11 +210,11 @@ class StreamMetadata:
                 try:
                     return [await self._read(newest)]
                 except NoSuchKeyError:
-                    pass  # it was deleted just now
+                    pass  # the segment was deleted just now
         return await self.segments()
 
     def node(self, lssn: int, *, in_progress: bool) -> str:
-        """The path of a segment's node, as it was at the last look."""
+        """Return the path of a segment's node, as it was at the last read."""
         new = in_progress_name(lssn) if in_progress else completed_name(lssn)
         return self.paths.segment(self._old_names.get((lssn, in_progress), new))
 
@@ -202,7 +224,8 @@ class StreamMetadata:
             return StreamSegment.from_bytes(value)
         except MetadataError as error:
             raise MetadataError(
-                f"stream {self.paths.name}: {self.paths.segment(name)} is damaged: {error}"
+                f"a segment of stream {self.paths.name} cannot be decoded "
+                f"({self.paths.segment(name)}): {error}"
             ) from error
 
     async def _children(self) -> list[str]:
@@ -212,25 +235,31 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def life(self) -> StreamLife:
-        """The node that changes with each claim and each truncation. NoSuchStreamError."""
+        """Return the node that changes with each claim and each truncation.
+
+        Raises NoSuchStreamError.
+        """
         try:
             return await self.lives.find()
         except NoSuchKeyError as error:
             raise self._missing() from error
 
     async def life_id(self) -> str:
-        """Return the id of the stream's present life; "" if it has none and this client may not
-        write one. Raises NoSuchStreamError."""
+        """Return the id of the stream's present life. Raises NoSuchStreamError.
+
+        The id is "" if the stream has none and this client may not write one.
+        """
         try:
             return (await self.life()).id
         except MetadataDeniedError:
             return ""
 
     async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
-        """Return `segments` and the id of the life that they belong to.
+        """Return the id of the present life, and the segments that belong to it.
 
         `life` is the id that was found last, or None before the first call. Raises
-        NoSuchStreamError."""
+        NoSuchStreamError.
+        """
         if life is None:
             life = await self.life_id()
         for _ in range(LIST_ATTEMPTS):
@@ -238,24 +267,26 @@ class StreamMetadata:
             now = await self.life_id()
             if now == life:
                 return life, segments
-            life = now  # another stream has the name: its segments are read again
+            life = now  # another stream has the name now: read its segments
         raise MetadataUnavailableError(
             f"stream {self.paths.name} is deleted and created faster than it can be read"
         )
 
     def replaced(self) -> NoSuchStreamError:
-        """Return the error for a stream whose name another one has now."""
+        """Return the error for a stream whose name another stream has now."""
         return NoSuchStreamError(
             f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
-            remedy="Open it again, at a position of the present stream",
+            remedy="Open it again, and begin at a position of the present stream",
         )
 
     async def mark_truncated(
         self, known: StreamLife, segments: Sequence[StreamSegment]
     ) -> StreamLife:
-        """Put these in the place of what is there under their numbers, in one transaction; what is
-        known then. VersionConflictError or NoSuchKeyError: something has changed since `known`,
-        nothing was done."""
+        """Replace the nodes of these segments in one transaction, and return the life after it.
+
+        Raises VersionConflictError or NoSuchKeyError if something has changed since `known`.
+        Nothing was changed then.
+        """
         operations: list[Operation] = []
         for segment in segments:
             operations.append(Delete(self.node(segment.lssn, in_progress=False)))
@@ -266,18 +297,22 @@ class StreamMetadata:
     # -- the right to write -------------------------------------------------------------------
 
     async def claim(self) -> WriterClaim:
-        """Take the right to write from whoever has it. It works at once; the former writer learns
-        of it when it wants to begin or to complete a segment, or when its ledger is fenced."""
+        """Take the right to write from its present holder, at once.
+
+        The former writer notices it when it begins or completes a segment, or when its ledger is
+        fenced.
+        """
         try:
             return await self._claim()
-        except NoSuchKeyError as error:  # deleted or renamed in this moment
+        except NoSuchKeyError as error:  # the stream was deleted or renamed just now
             raise self._missing() from error
 
     async def _claim(self) -> WriterClaim:
         version = (await self.tree.read(self.paths.version)).value
         if version != LAYOUT_DATA:
             raise MetadataError(
-                f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
+                f"stream {self.paths.name} has the unknown layout version {version.hex()}. Nothing "
+                "was changed"
             )
         life, stamp = (await self.lives.find()).path, unique(self.tree)
         stamped = Put(life, stamp.encode("ascii"))
@@ -301,16 +336,18 @@ class StreamMetadata:
                 stamp=stamp,
             )
         raise MetadataUnavailableError(
-            f"stream {self.paths.name} is claimed by others all the time"
+            f"stream {self.paths.name} was not claimed: other writers keep claiming it",
+            remedy="Stop the other writers, or try again",
         )
 
     # -- segments -----------------------------------------------------------------------------
 
     async def allocate(self, claim: WriterClaim, ledger_id: int) -> None:
-        """Note that this ledger is the stream's, though no segment names it yet."""
+        """Note that this ledger belongs to the stream, although no segment names it yet."""
         await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: WriterClaim) -> None:
+        """Note that no ledger is allocated."""
         await self._put_allocation(claim, NO_LEDGER)
 
     async def _put_allocation(self, claim: WriterClaim, value: bytes) -> None:
@@ -328,10 +365,12 @@ class StreamMetadata:
         begin: StreamSegment | None = None,
         drop: StreamSegment | None = None,
     ) -> None:
-        """In one transaction: complete a segment, remove an empty one, begin the next, whose
-        ledger is the allocated one. Readers never see a moment without its outcome.
+        """Change segments in one transaction, so that readers see either all changes or none.
 
-        StreamFencedError: another writer has claimed the stream; nothing was changed."""
+        The transaction completes a segment, drops an empty one, and begins the next one with the
+        allocated ledger. Raises StreamFencedError if another writer has claimed the stream. Nothing
+        was changed then.
+        """
         async with self._committing:
             paths = self.paths
             newest, max_txid = claim.newest, claim.max_txid
@@ -373,8 +412,11 @@ class StreamMetadata:
         more: Sequence[Operation],
         after: Mapping[str, bytes | None],
     ) -> None:
-        """Add completed segments, which follow the newest, in one transaction with `more`; `after`
-        are nodes that tell whether it was done. StreamFencedError as for `change`."""
+        """Add completed segments after the newest one, together with the operations in `more`.
+
+        All of this is one transaction. `after` has the values of nodes that prove that it was done.
+        Raises StreamFencedError as `change` does.
+        """
         async with self._committing:
             newest = max([claim.newest, *[segment.lssn for segment in segments]])
             max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
@@ -394,9 +436,12 @@ class StreamMetadata:
     async def _commit(
         self, claim: WriterClaim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
     ) -> None:
-        """All or nothing, under the claim. Where the answer is lost, the version of the claim and
-        nodes with the values of `after` tell that it was done, if nobody has claimed the stream
-        since: others may have done the same."""
+        """Execute a transaction under the claim, and find out its outcome if the reply is lost.
+
+        The transaction was done if the claim has the next version and the nodes have the values in
+        `after`, and nobody has claimed the stream since. Otherwise another writer may have made the
+        same change.
+        """
         guard = [Check(claim.life, ANY_VERSION)]
         version = claim.ledgers_version
         if any(operation.path == self.paths.segments for operation in operations):
@@ -413,7 +458,7 @@ class StreamMetadata:
                         raise StreamFencedError(
                             f"stream {self.paths.name} was taken over by another writer"
                         ) from error
-                return  # now, or before, and the answer was lost
+                return  # it was done now, or by an earlier attempt whose reply was lost
             except MetadataUnavailableError:
                 if not await retry.pause():
                     raise
@@ -421,6 +466,7 @@ class StreamMetadata:
     async def _is_so(
         self, claim: WriterClaim, ledgers_version: int, after: Mapping[str, bytes | None]
     ) -> bool:
+        """Return whether the claim holds with this version, and the nodes have these values."""
         try:
             if (await self.tree.read(claim.life)).value != claim.stamp.encode("ascii"):
                 return False
@@ -438,8 +484,11 @@ class StreamMetadata:
         return True
 
     def _was_truncated(self, path: str, value: bytes | None, found: bytes | None) -> bool:
-        """Which takes no claim, so it may have been done to a completed segment since; and what is
-        truncated may be freed."""
+        """Return whether the node of a completed segment differs only because of a truncation.
+
+        Truncation needs no claim, so it may have happened since. A truncated segment may also be
+        freed.
+        """
         if value is None or not path.startswith(f"{self.paths.segments}/"):
             return False
         segment = StreamSegment.from_bytes(value)
@@ -449,8 +498,10 @@ class StreamMetadata:
 
 
 def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
-    """The first segment in progress goes on where the one before it ends (DistributedLog spec,
-    2.4); what follows it cannot know."""
+    """Give the first segment in progress its first sequence id (DistributedLog spec, 2.4).
+
+    It continues where the segment before it ends. The first ids of later segments are unknown.
+    """
     for at, segment in enumerate(segments):
         if segment.in_progress:
             if at:

@@ -1,9 +1,10 @@
-"""Giving up the beginning of a stream: by position, by age, by size; and freeing what was given up.
+"""Truncation of a stream by position, age or size, and the deletion of truncated ledgers.
 
-Truncating changes metadata only (DistributedLog spec, 4.8): whole segments before the position are
-marked, the one that holds it gets the point before which nothing is delivered. Freeing deletes the
-ledgers of marked segments, then their nodes, but for the node of the newest of them. The newest
-completed segment stays, marked or not: the sequence ids of the next one build on it.
+Truncating changes only metadata (DistributedLog spec, 4.8). Whole segments before the position are
+marked as truncated, and the segment that holds the position stores the point before which nothing
+is delivered. Freeing deletes the ledgers of marked segments, and then their nodes, except the node
+of the newest of them. The newest completed segment is always kept, because the sequence ids of the
+next segment continue from it.
 """
 
 from __future__ import annotations
@@ -33,16 +34,20 @@ SEGMENTS_PER_COMMIT = 200
 async def truncate(
     metadata: StreamMetadata, before: DLSN, *, life: str | None = None
 ) -> list[StreamSegment]:
-    """Mark everything before the position; the segments that changed. The segment in progress and
-    what follows are left alone. Never goes back. Durable on return; no space is freed yet (`free`).
+    """Mark everything before a position as truncated, and return the segments that changed.
 
-    `life`: the stream that is meant (`StreamLife.path`), where another one may have got its name.
-    NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
+    The segment in progress and later ones are not changed, and an earlier truncation is never
+    undone. The change is durable on return, but it frees no space: `free` does.
+
+    `life` is the path of the expected life (`StreamLife.path`), for a caller that must not truncate
+    another stream of the same name. Raises NoSuchStreamError, and UsageError if the position is
+    after the last record of its segment.
+    """
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
         if life is not None and known.path != life:
             raise NoSuchStreamError(
-                f"stream {metadata.paths.name} was deleted, and another one has its name"
+                f"stream {metadata.paths.name} was deleted, and another stream has its name now"
             )
         changed = []
         for segment in await metadata.segments():
@@ -59,7 +64,8 @@ async def truncate(
         except (NoSuchKeyError, VersionConflictError):
             continue
     raise MetadataUnavailableError(
-        f"the segments of stream {metadata.paths.name} change faster than they can be truncated"
+        f"stream {metadata.paths.name} was not truncated completely: its segments change too fast",
+        remedy="Truncate it again",
     )
 
 
@@ -74,8 +80,10 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
 async def would_free(
     client: Client, metadata: StreamMetadata, before: DLSN | None
 ) -> list[StreamSegment]:
-    """The segments that `free` would free now, or behind `truncate` to this position. Nothing is
-    changed."""
+    """Return the segments that `free` would free now, or after `truncate` to this position.
+
+    Nothing is changed.
+    """
     segments = [s for s in await metadata.segments() if not s.in_progress]
     if before is not None:
         segments = [_marked(segment, before) for segment in segments]
@@ -84,21 +92,23 @@ async def would_free(
         try:
             await client.ledger_metadata(segment.ledger_id)
         except NoSuchLedgerError:
-            continue  # it was freed before
+            continue  # already freed
         there.append(segment)
     return there
 
 
 def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
-    """Those that may go."""
+    """Return the truncated segments that may be freed."""
     return list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, completed[:-1]))
 
 
 async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
-    """Delete the ledgers of truncated segments, oldest first, and the nodes of all of these but the
-    newest; the segments that were freed. After an error some are left: call it again.
+    """Delete the ledgers of truncated segments, oldest first, and return the freed segments.
 
-    A reader that has read the newest to its end sees by its node that it has missed nothing."""
+    The nodes of these segments are deleted as well, except the node of the newest. A reader that
+    has read that segment to its end then sees that it has missed nothing. After an error some
+    segments may not be freed: call this again.
+    """
     segments = [s for s in await metadata.segments() if not s.in_progress]
     truncated = _truncated(segments)
     for segment in truncated[:-1]:
@@ -108,15 +118,18 @@ async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
         try:
             await client.ledger_metadata(segment.ledger_id)
         except NoSuchLedgerError:
-            continue  # it was freed before
+            continue  # already freed
         await client.delete_ledger(segment.ledger_id)
         freed.append(segment)
     return freed
 
 
 async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:
-    """The ledger first: a crash between the two leaves a node, which is found again, and not a
-    ledger that nobody knows."""
+    """Delete the ledger of a segment, and then its node.
+
+    A crash in between leaves a node, which the next attempt finds. The other order would leave a
+    ledger that nothing names.
+    """
     await client.delete_ledger(segment.ledger_id)
     try:
         node = metadata.node(segment.lssn, in_progress=segment.in_progress)
@@ -128,8 +141,11 @@ async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegmen
 async def retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> list[StreamSegment]:
-    """Delete what the settings do not want kept: completed segments that are too old or too much,
-    oldest first, and what was truncated. With `explicit_truncation` only the latter."""
+    """Delete what the stream's settings do not keep, and return the freed segments.
+
+    These are truncated segments and, unless `explicit_truncation` is set, completed segments that
+    are too old or too large together, oldest first.
+    """
     if not settings.explicit_truncation:
         expired = await _expired(client, metadata, settings)
         if expired is not None:
@@ -140,7 +156,7 @@ async def retain(
 async def would_retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> list[StreamSegment]:
-    """The segments that `retain` would delete now. Nothing is changed."""
+    """Return the segments that `retain` would delete now. Nothing is changed."""
     expired = None
     if not settings.explicit_truncation:
         expired = await _expired(client, metadata, settings)
@@ -150,7 +166,7 @@ async def would_retain(
 async def _expired(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
 ) -> DLSN | None:
-    """Before this position nothing has to be kept; None: all has."""
+    """Return the position before which retention keeps nothing, or None if it keeps everything."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
     expired = 0
     if settings.retention_s:
@@ -167,7 +183,10 @@ async def _expired(
 
 
 async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:
-    """Payload bytes of the ledgers of these segments; those that are gone have none."""
+    """Return the payload bytes in the ledgers of these segments.
+
+    A ledger that is gone counts as 0.
+    """
 
     async def length(segment: StreamSegment) -> int:
         try:

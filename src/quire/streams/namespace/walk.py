@@ -1,4 +1,4 @@
-"""Looking for namespaces and streams in the tree of a store."""
+"""The search for namespaces and streams in the tree of a metadata store."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from quire.metadata.uri import VALUES_ROOT
 from quire.streams.namespace.namespace import BINDING_PREFIX, SETTINGS_NODE
 
 NODES_AT_ONCE = 256
-"""Whose children are read before the next are looked at."""
+"""The number of nodes whose children are read at a time."""
 LEDGERS_ROOT_SIGNS = {"LAYOUT", "available"}
-"""Nodes that every ledgers root has: nothing of ours lies below one."""
+"""Nodes that every ledgers root has. There is no namespace below one."""
 OTHERS = ("/zookeeper", VALUES_ROOT)
 
 
 async def walk(
     tree: Tree, tops: Iterable[str], *, past_denied: bool = False
 ) -> AsyncGenerator[tuple[str, list[str]], None]:
-    """(path, names of its children) of these nodes and of all below them, but for what namespaces
-    and streams have inside. Depth first: memory is bounded by the brothers of one path.
+    """Yield these nodes and all nodes below them, with the names of their children.
 
-    MetadataDeniedError where a node may not be read, unless `past_denied`."""
+    The nodes inside namespaces and streams are left out. The walk is depth-first, so that memory is
+    bounded by the siblings along one path. Raises MetadataDeniedError if a node may not be read,
+    unless `past_denied` is set.
+    """
 
     async def children(path: str) -> list[str]:
         try:
             return await tree.children(path)
         except NoSuchKeyError:
-            return []  # gone since its parent was read
+            return []  # deleted since its parent was read
         except MetadataDeniedError:
             if past_denied:
                 return []
@@ -48,8 +50,10 @@ async def walk(
 
 
 async def namespaces(client: Client) -> list[str]:
-    """The paths of all namespaces in the client's store, Java's too, sorted. What belongs to others
-    and may not be read is passed over."""
+    """Return the paths of all namespaces in the client's store, sorted, including those of Java.
+
+    Nodes that this client may not read are left out.
+    """
     tree = client.metadata.tree
     tops = [f"/{name}" for name in await tree.children("/") if not is_reserved(name)]
     found = []

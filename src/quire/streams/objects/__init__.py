@@ -1,4 +1,5 @@
 """Objects: immutable blobs with a name, each in one sealed ledger.
 
-Start with `objects`; `format` has the bytes, `reader` reads ranges, `source` cuts what is put.
+Start with `objects`. `format` defines the stored bytes, `reader` reads ranges, and `source` cuts
+the bytes of an object into chunks.
 """

@@ -1,19 +1,19 @@
-"""What is stored of an object: a head value beside its ledger. Pure.
+"""The stored form of an object: a head value, and a ledger with its bytes. This module does no I/O.
 
 The head of `jobs/42/checkpoint-7` in the bucket `default` is the value at
 
     ("objects", "default", "jobs", "42", "=checkpoint-7")
 
-one part for each part of the name, percent-encoded; the last one begins with '=', which no other
-part does, so that a listing can tell objects from what they lie below. It is JSON in UTF-8:
+Each part of the name is one part of the key, percent-encoded. Only the last part begins with '=',
+so that a listing can tell objects from folders. The value is JSON in UTF-8:
 
     {"format": 1, "ledger": 7, "bytes": 2500000, "chunk_bytes": 262144, "sha256": "9f...",
      "ctime_ms": 1793700000000, "metadata": {"step": "7"}}
 
-The ledger is closed before the head is written, and holds the bytes of the object and nothing
-else: entry k has the bytes from k * chunk_bytes on, chunk_bytes of them (the last one: what is
-left). An empty object has no entries. The ledger's custom metadata names bucket and object, by
-which ledgers are found that no head names.
+The ledger is closed before the head is written. It holds the bytes of the object and nothing else:
+entry k has the `chunk_bytes` bytes from k * `chunk_bytes` on, and the last entry has the rest. An
+empty object has no entries. The ledger's custom metadata names the bucket and the object, so that
+ledgers can be found that no head names.
 """
 
 from __future__ import annotations
@@ -31,51 +31,70 @@ LEAF = "="
 
 BUCKET_KEY = "quire.object.bucket"
 NAME_KEY = "quire.object.name"
-"""Custom metadata of a ledger: what it was written for. Only ledgers that carry both are ever
-deleted as those of objects."""
+"""The custom metadata of a ledger that tell for which object it was written.
+
+Only a ledger that has both keys is ever deleted as the ledger of an object.
+"""
 CONDEMNED_KEY = "quire.object.condemned"
-"""Custom metadata of a ledger that is being deleted: it cannot be published any more."""
+"""The custom metadata of a ledger that is being deleted, and therefore can no longer be published.
+"""
 
 NAME_BYTES_MAX = 512
 BUCKET_BYTES_MAX = 64
 METADATA_BYTES_MAX = 64 * 1024
-"""Of the metadata of one object, as JSON."""
+"""The largest size of the metadata of one object, as JSON."""
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
-"""Fits into an entry with every digest."""
+"""The largest chunk. It fits into an entry with every digest."""
 CHUNK_BYTES_DEFAULT = 256 * 1024
-"""Larger ones are written no faster, and a range has to read more than it asked for."""
+"""The default size of a chunk.
+
+Larger chunks are not written faster, and a read of a range has to read more than it needs.
+"""
 _SHA256_DIGITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What is known of an object without reading it."""
+    """The name, size, digest and metadata of one version of an object."""
 
     name: str
+    """The name of the object."""
     ledger_id: int
-    """The ledger that holds it: another one for each `put`, so it tells versions apart."""
+    """The id of the ledger that holds the object. Each `put` uses a new one, so it identifies the
+    version.
+    """
     size_bytes: int
+    """The number of bytes of the object."""
     chunk_bytes: int
-    """Bytes of each entry of the ledger but the last."""
+    """The number of bytes in each entry of the ledger except the last."""
     sha256: str
-    """Of all its bytes, in hexadecimal digits."""
+    """The SHA-256 of all bytes, in hexadecimal digits."""
     ctime_ms: int
-    """When its ledger was created."""
+    """The time at which the ledger was created, in milliseconds since 1970."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    """The text that the application stored with the object, by key."""
 
     def __post_init__(self) -> None:
         if self.ledger_id < 0 or self.size_bytes < 0:
-            raise UsageError(f"object {self.name!r}: ledger and size cannot be negative")
+            raise UsageError(
+                f"object {self.name!r} has a negative ledger id or size: ledger {self.ledger_id}, "
+                f"{self.size_bytes} bytes"
+            )
         check_chunk_bytes(self.chunk_bytes)
         if len(self.sha256) != _SHA256_DIGITS or not set(self.sha256) <= set("0123456789abcdef"):
-            raise UsageError(f"object {self.name!r}: {self.sha256!r} is no SHA-256")
+            raise UsageError(f"object {self.name!r}: {self.sha256!r} is not a SHA-256")
 
     @property
     def chunks(self) -> int:
-        """Entries of the ledger."""
+        """The number of entries in the ledger."""
         return -(-self.size_bytes // self.chunk_bytes)
 
     def bytes_of_chunk(self, chunk: int) -> int:
+        """Return the number of bytes in a chunk.
+
+        Args:
+            chunk: The number of the chunk, from 0 on.
+        """
         return min(self.chunk_bytes, self.size_bytes - chunk * self.chunk_bytes)
 
 
@@ -83,55 +102,88 @@ class ObjectInfo:
 
 
 def check_bucket(bucket: str) -> str:
-    """`bucket`; UsageError if it cannot be one."""
+    """Check the name of a bucket, and return it.
+
+    Args:
+        bucket: The name.
+
+    Raises:
+        UsageError: The name is not valid.
+    """
     check_type("the name of a bucket", bucket, str)
     if "/" in bucket:
-        raise UsageError(f"the bucket {bucket!r} cannot have a '/' in its name")
+        raise UsageError(f"the name of a bucket must not contain '/': {bucket!r}")
     return _check("the bucket", bucket, BUCKET_BYTES_MAX)
 
 
 def check_name(name: str) -> str:
-    """`name`; UsageError if it cannot be that of an object."""
+    """Check the name of an object, and return it.
+
+    Args:
+        name: The name.
+
+    Raises:
+        UsageError: The name is not valid.
+    """
     check_type("the name of an object", name, str)
     return _check("the object", name, NAME_BYTES_MAX)
 
 
 def _check(what: str, name: str, bytes_max: int) -> str:
     if not name.isprintable():
-        raise UsageError(f"{what} {name!r} has characters in its name that cannot be printed")
+        raise UsageError(f"the name of {what} {name!r} contains characters that cannot be printed")
     if not 1 <= len(name.encode()) <= bytes_max:
         raise UsageError(
-            f"{what} {name[:40]!r} cannot have a name of {len(name.encode())} bytes: 1 to "
+            f"the name of {what} {name[:40]!r} has {len(name.encode())} bytes, but 1 to "
             f"{bytes_max} are allowed"
         )
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise UsageError(
-            f"{what} {name!r} cannot have this name: no part between '/' may be empty, '.' or '..'",
-            remedy="Use a name as jobs/42/checkpoint-7",
+            f"the name of {what} {name!r} is not valid: no part between '/' may be empty, '.' or "
+            "'..'",
+            remedy="Use a name such as jobs/42/checkpoint-7",
         )
     return name
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
+    """Check the size of a chunk.
+
+    Args:
+        chunk_bytes: The size in bytes.
+
+    Raises:
+        UsageError: The size is not valid.
+    """
     check_type("chunk_bytes", chunk_bytes, int)
     if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
-        raise UsageError(f"a chunk has 1 to {CHUNK_BYTES_MAX} bytes, not {chunk_bytes}")
+        raise UsageError(f"chunk_bytes must be from 1 to {CHUNK_BYTES_MAX}, not {chunk_bytes}")
 
 
 def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
-    """UsageError unless it is text of a size that can be kept."""
+    """Check the metadata that is to be stored with an object.
+
+    Args:
+        name: The name of the object, for the error message.
+        metadata: The metadata.
+
+    Raises:
+        UsageError: The metadata is not text, or is too large.
+    """
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise UsageError(f"object {name!r}: metadata {key!r}={value!r} is not text")
     try:
         size = len(_dump(dict(metadata)))
     except UnicodeEncodeError as error:
-        raise UsageError(f"object {name!r}: the metadata is no Unicode text: {error}") from error
+        raise UsageError(
+            f"object {name!r}: the metadata is not valid Unicode text: {error}"
+        ) from error
     if size > METADATA_BYTES_MAX:
         raise UsageError(
-            f"object {name!r}: {size} bytes of metadata are too many: {METADATA_BYTES_MAX} are "
+            f"object {name!r}: the metadata has {size} bytes, but at most {METADATA_BYTES_MAX} are "
             "allowed",
-            remedy="Keep them in an object of their own",
+            remedy="Store large metadata in an object of its own",
         )
 
 
@@ -139,18 +191,35 @@ def check_metadata(name: str, metadata: Mapping[str, str]) -> None:
 
 
 def head_key(bucket: str, name: str) -> tuple[str, ...]:
+    """Return the key of the head of an object.
+
+    Args:
+        bucket: The bucket.
+        name: The name of the object.
+    """
     *above, last = name.split("/")
     return (*folder_key(bucket, above), LEAF + _encode(last))
 
 
 def folder_key(bucket: str, parts: list[str]) -> tuple[str, ...]:
-    """Below it lie the heads of all objects whose names begin with these parts."""
+    """Return the key below which the heads of all objects in a folder are stored.
+
+    Args:
+        bucket: The bucket.
+        parts: The parts of the folder's name.
+    """
     return (HEADS, _encode(bucket), *map(_encode, parts))
 
 
 def listed_names(parts: list[str], found: list[str]) -> list[str]:
-    """What lies directly below a folder, in the order of names: objects by their names, folders by
-    theirs with '/' at the end, in whose place their objects stand."""
+    """Return the names of the objects and folders in a folder, sorted.
+
+    The name of a folder ends with '/', so that the folder sorts where its objects belong.
+
+    Args:
+        parts: The parts of the folder's name.
+        found: The last parts of the keys that were found.
+    """
     above = "".join(f"{part}/" for part in parts)
     return sorted(
         above + (unquote(name[1:]) if name.startswith(LEAF) else f"{unquote(name)}/")
@@ -166,6 +235,11 @@ def _encode(part: str) -> str:
 
 
 def encode_head(info: ObjectInfo) -> bytes:
+    """Return the stored form of the head of an object.
+
+    Args:
+        info: The object.
+    """
     return _dump(
         {
             "format": FORMAT,
@@ -180,15 +254,26 @@ def encode_head(info: ObjectInfo) -> bytes:
 
 
 def decode_head(name: str, data: bytes) -> ObjectInfo:
-    """MetadataError where it cannot be understood."""
+    """Decode the head of an object.
+
+    Args:
+        name: The name of the object.
+        data: The stored value.
+
+    Returns:
+        The object.
+
+    Raises:
+        MetadataError: The value is damaged, or a later version of Quire wrote it.
+    """
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
-            raise TypeError("it is no JSON object")
+            raise TypeError("it is not a JSON object")
         if value.get("format") != FORMAT:
             raise MetadataError(
-                f"object {name!r} is stored in format {value.get('format')}, this version reads "
-                f"format {FORMAT}",
+                f"object {name!r} is stored in format {value.get('format')}, but this version of "
+                f"Quire reads only format {FORMAT}",
                 remedy="Use a newer version of Quire",
             )
         return ObjectInfo(
@@ -201,7 +286,7 @@ def decode_head(name: str, data: bytes) -> ObjectInfo:
             metadata={str(k): str(v) for k, v in value["metadata"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise MetadataError(f"object {name!r} cannot be understood: {error}") from error
+        raise MetadataError(f"the head of object {name!r} cannot be decoded: {error}") from error
 
 
 def _dump(value: object) -> bytes:

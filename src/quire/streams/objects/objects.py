@@ -1,23 +1,28 @@
-"""Objects: immutable blobs under a name, each in one sealed ledger, published in one
-compare-and-swap.
+"""Objects: immutable blobs with a name, each in one sealed ledger.
 
     objects = client.objects()
     await objects.put("jobs/42/checkpoint-7", data)
     async with objects.get("jobs/42/checkpoint-7") as found:
         data = await found.read_all()
 
-A reader sees a whole object or none: the ledger is written and closed first, and the head that
-names it (`object_format`) is written last. What a put that died leaves behind is never seen, and
-`sweep` removes it.
+An object is published by one compare-and-swap: the ledger is written and closed first, and the head
+that names it (`format`) is written last. A reader therefore sees a whole object or none. A put that
+dies leaves a ledger that no reader ever sees, and `sweep` removes it.
 
-Who may delete a ledger, and when? A slow put could publish a ledger that a sweep, or a put that
-replaces, is about to delete. Therefore a ledger is *condemned* first, by a mark in its own
-metadata; then its head is looked at, by a write where there is one; and only where the head does
-not name it, it is deleted. A put looks for the mark after it read the head that it swaps, and once
-more where it made a head that was not there. Both write before they look, so at least one of them
-sees the other: the object of a put that succeeded has its ledger. (One case is left to the age
-limit of sweeps: a put that replaces sleeps right before its swap, while its ledger is swept and the
-name is deleted and put again until its head has the same version.)
+A slow put could publish a ledger that a sweep, or a put that replaces the object, is about to
+delete. Deletion therefore takes three steps:
+
+1. A mark in the ledger's own metadata condemns the ledger.
+2. The head is read. If there is a head, it is also written, so that a put that has read it fails.
+3. The ledger is deleted, but only if the head does not name it.
+
+A put looks for the mark after it has read the head that it swaps. It looks once more if it created
+the head. Both sides write before they look, so at least one of them sees the other, and an object
+whose put succeeded keeps its ledger.
+
+One case depends on the age limit of sweeps. A put that replaces an object would have to sleep right
+before its swap. Meanwhile its ledger would have to be swept, and the name deleted and put again
+until the head has the same version.
 
 The blocking form is `quire.blocking.Objects`.
 """
@@ -77,34 +82,36 @@ __all__ = ["ObjectInfo", "ObjectReader", "Objects", "Orphan", "Source"]
 
 DEFAULT_BUCKET = "default"
 PAGE_OBJECTS = 100
-"""Of one page of a listing."""
+"""The number of objects in one page of a listing."""
 LEDGERS_LOOKED_AT = 256
-"""At a time, for orphans."""
+"""The number of ledgers whose metadata is read at a time in the search for orphans."""
 OPEN_ATTEMPTS_MAX = 100
-"""Of one `get`; each failure means that the object was replaced in between."""
+"""The number of attempts of one `get`. An attempt fails if the object is replaced in between."""
 CLEAN_UP_LIMIT_S = 5.0
-"""Of a put that failed; what it cannot remove within that time is left for a sweep."""
+"""Seconds for the clean-up after a put that failed. What remains is left for a sweep."""
 
 logger = logging.getLogger("quire.objects")
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A ledger that was written for an object and is no object's now."""
+    """A ledger that was written for an object and belongs to no object now."""
 
     ledger_id: int
+    """The id of the ledger."""
     name: str
-    """Of the object that it was written for."""
+    """The name of the object for which the ledger was written."""
     ctime_ms: int
+    """The time at which the ledger was created, in milliseconds since 1970."""
     size_bytes: int
-    """0 where it was never closed."""
+    """The number of bytes in the ledger, or 0 if it was never closed."""
 
 
 class Objects(Ready):
-    """The objects of one bucket of a cluster.
+    """The objects of one bucket of a cluster. `Client.objects` returns it.
 
-    All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
-    the outcome of a change is unknown then.
+    All calls raise MetadataUnavailableError if the metadata store does not answer. Unless a call
+    says otherwise, the outcome of a change is then unknown.
     """
 
     bucket: str
@@ -136,22 +143,40 @@ class Objects(Ready):
         ack_quorum: int = DEFAULT_ACK_QUORUM,
         digest: DigestType | str = DigestType.CRC32C,
     ) -> ObjectInfo:
-        """Store all bytes of `source` (a buffer, or an async iterator of buffers) under `name`.
+        """Store an object under a name.
 
-        On return the object is durable, on at least `ack_quorum` bookies, and every later `get`
-        finds it. Before that nobody sees anything of it. Memory is bounded by
+        On return the object is durable on at least `ack_quorum` bookies, and every later `get`
+        finds it. Until then no reader sees any part of it. Memory is bounded by
         `ClientConfig.max_unacked_bytes`, `chunk_bytes` and the largest buffer of the source.
 
-        `replace`: take the place of what has the name, in one step, and delete its ledger; who
-        reads the old version may go on for a while (see `ObjectReader`). A function is asked about
-        what is there, in the moment in which it is replaced. Without it, or where it says no,
-        ObjectExistsError, before anything is written where the object is there at the beginning.
+        After an error, the object was not stored unless the outcome is unknown. Its ledger is
+        deleted, or left for `sweep`. If the call is cancelled, or after MetadataUnavailableError,
+        the object is either stored completely or not at all.
 
-        Raises UsageError for a bad name, size or metadata; what `create_ledger` and `append` raise,
-        and what the source raises: then the object is not there and its ledger is deleted, or left
-        for `sweep`. NoSuchLedgerError when a sweep has taken the ledger (its age limit was shorter
-        than this put). If cancelled, or after MetadataUnavailableError, the object is there as a
-        whole or not at all.
+        Args:
+            name: The name of the object.
+            source: The bytes of the object (a buffer, or an async iterator of buffers).
+            replace: Whether to replace an object that has this name, in one step, and delete its
+                ledger. A function receives the object that would be replaced, and decides. Readers
+                of the old version may continue for a while (see `ObjectReader`).
+            metadata: Text that is stored with the object, by key.
+            chunk_bytes: The size of the chunks in which the object is stored, in bytes.
+            ensemble_size: The number of bookies over which the chunks are spread.
+            write_quorum: The number of bookies that store each chunk.
+            ack_quorum: The number of bookies that must have fsynced a chunk.
+            digest: The digest of the chunks.
+
+        Returns:
+            The stored object.
+
+        Raises:
+            ObjectExistsError: An object has this name, and it was not to be replaced. Nothing was
+                changed. If the object exists when the call begins, nothing is written.
+            UsageError: A name, size or metadata value is not valid.
+            NoSuchLedgerError: A sweep deleted the ledger, because its age limit was shorter than
+                this put. The object was not stored.
+            QuireError: The ledger could not be created or written. See `Client.create_ledger` and
+                `LedgerWriter.append`.
         """
         check_name(name)
         check_chunk_bytes(chunk_bytes)
@@ -180,7 +205,7 @@ class Objects(Ready):
             previous = await self._publish(info, replace)
         except BaseException:
             writer.abandon()
-            # Where it was published after all, the head names it and it stays.
+            # If the object was published after all, the head names the ledger, and it is kept.
             await self._clean_up(name, writer.ledger_id, logging.INFO)
             raise
         if previous is not None:
@@ -190,7 +215,7 @@ class Objects(Ready):
     async def _publish(
         self, info: ObjectInfo, replace: bool | Callable[[ObjectInfo], bool]
     ) -> ObjectInfo | None:
-        """Make the head name the ledger; what it named before."""
+        """Make the head name the new ledger, and return the object that it named before."""
         previous: ObjectInfo | None = None
 
         async def attempt() -> None:
@@ -206,7 +231,7 @@ class Objects(Ready):
 
         await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
         if previous is None:
-            # No write of whoever deletes could come in between, as it does where there is a head.
+            # There was no head that a deletion would have written, so look for its mark once more.
             try:
                 await swap(
                     _what(info.name),
@@ -220,48 +245,70 @@ class Objects(Ready):
         return previous
 
     async def _refuse_taken(self, head: ObjectInfo | None) -> None:
-        """ObjectExistsError, unless the name is free."""
+        """Raise ObjectExistsError unless the name is free."""
         if head is None:
             return
         try:
             await self._store.read_ledger(head.ledger_id)
         except NoSuchLedgerError:
-            return  # nobody can read it
+            return  # the object is lost, so its name is free
         raise ObjectExistsError(
-            f"object {head.name!r} exists already in bucket {self.bucket!r} (ledger "
-            f"{head.ledger_id}); it was not changed",
+            f"object {head.name!r} already exists in bucket {self.bucket!r} (ledger "
+            f"{head.ledger_id}). It was not changed",
             remedy="Choose another name, or replace it",
         )
 
     async def _refuse_condemned(self, info: ObjectInfo) -> None:
+        """Raise NoSuchLedgerError if the ledger of this object is being deleted, or is gone."""
         try:
             if CONDEMNED_KEY not in (await self._store.read_ledger(info.ledger_id)).value.custom:
                 return
         except NoSuchLedgerError:
             pass
         raise NoSuchLedgerError(
-            f"object {info.name!r}: ledger {info.ledger_id} was swept before it was published; "
-            "there is no such object, or it was replaced",
-            remedy="Put it again; sweep with an age limit longer than the longest put",
+            f"object {info.name!r} was not stored: a sweep deleted its ledger {info.ledger_id} "
+            "before it was published",
+            remedy="Put it again, and sweep with an age limit that is longer than the longest put",
         )
 
     # -- looking ------------------------------------------------------------------------------
 
     async def info(self, name: str) -> ObjectInfo:
-        """What is known of the object now. Raises NoSuchObjectError, MetadataError when it cannot
-        be understood. Cancel-safe."""
+        """Return what is known of an object without reading it. Cancelling this call is safe.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            The name, size, digest and metadata of the present version.
+
+        Raises:
+            NoSuchObjectError: There is no object with this name.
+            MetadataError: The head of the object cannot be decoded.
+        """
         head, _ = await self._head(check_name(name))
         if head is None:
             raise NoSuchObjectError(
                 f"object {name!r} does not exist in bucket {self.bucket!r}",
-                remedy="Check the name and the bucket; nothing may have been put yet",
+                remedy="Check the name and the bucket",
             )
         return head
 
     @opening
     async def get(self, name: str) -> ObjectReader:
-        """Open the object as it is now. Raises NoSuchObjectError, ObjectDamagedError. Cancel-safe.
-        The reader stays with this version, see there."""
+        """Open the present version of an object for reading. Cancelling this call is safe.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            A reader of this version. Use it with `async with`, or close it.
+
+        Raises:
+            NoSuchObjectError: There is no object with this name.
+            ObjectDamagedError: The ledger of the object is gone or does not match the object.
+            MetadataError: The head of the object cannot be decoded.
+        """
         for _ in range(OPEN_ATTEMPTS_MAX):
             info = await self.info(name)
             try:
@@ -270,20 +317,28 @@ class Objects(Ready):
                 await self._store.tree.sync()  # a deleted head may still be visible
                 if (await self._head(name))[0] == info:
                     raise ObjectDamagedError(
-                        f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, and "
-                        "the object was not",
-                        remedy="Put it again from where its bytes came from",
+                        f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, but "
+                        "the object still names it",
+                        remedy="Put the object again from the source of its bytes",
                     ) from error
         raise MetadataError(f"{_what(name)} was replaced {OPEN_ATTEMPTS_MAX} times while opened")
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield the objects whose names begin with `prefix` and come after `after`, sorted by code
-        points.
+        """Yield the objects with a common prefix, sorted by code points.
 
-        They are read in pages, so memory is bounded. Objects that are put or deleted meanwhile may
-        be missing or not. Cancel-safe: continue after the last name. Objects that cannot be decoded
-        are left out. They are named in the MetadataError that ends the listing after all the
-        others.
+        Objects are read in pages, so memory is bounded. Objects that are put or deleted meanwhile
+        may or may not be included. Cancelling is safe: continue after the last name.
+
+        Args:
+            prefix: Yield only objects whose names begin with this text.
+            after: Yield only objects whose names sort after this one.
+
+        Yields:
+            The objects.
+
+        Raises:
+            MetadataError: Some objects cannot be decoded. The error names them, and is raised after
+                all other objects were yielded.
         """
         async with aclosing(self.pages(prefix, after=after)) as pages:
             async for page in pages:
@@ -293,10 +348,21 @@ class Objects(Ready):
     async def pages(
         self, prefix: str = "", *, after: str = ""
     ) -> AsyncGenerator[builtins.list[ObjectInfo], None]:
-        """As `list`, some (at most 100) at a time."""
+        """Yield the objects with a common prefix in pages of up to 100.
+
+        Args:
+            prefix: As for `list`.
+            after: As for `list`.
+
+        Yields:
+            A page of objects.
+
+        Raises:
+            MetadataError: As for `list`.
+        """
         *folder, _ = prefix.split("/")
         if any(part in ("", ".", "..") for part in folder):
-            return  # no name begins like that
+            return  # no valid name begins with this prefix
         page: builtins.list[str] = []
         skipped: builtins.list[Skipped] = []
         async with aclosing(self._names(folder, prefix, after)) as names:
@@ -310,8 +376,8 @@ class Objects(Ready):
         if skipped:
             named = "; ".join(map(str, skipped[:NAMED_MAX]))
             raise MetadataError(
-                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read, all others were "
-                f"listed: {named}"
+                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read. All others were "
+                f"listed. {named}"
             )
 
     async def _names(
@@ -343,9 +409,18 @@ class Objects(Ready):
     # -- deleting -----------------------------------------------------------------------------
 
     async def delete(self, name: str) -> bool:
-        """Delete the object and its ledger; whether there was one (a missing one is success). On
-        return no `get` finds it; bookies free its space at their next garbage collection. Where the
-        ledger could not be deleted it is left for `sweep`. Safe to call again; cancel-safe."""
+        """Delete an object and its ledger. Deleting an object that does not exist succeeds.
+
+        On return no `get` finds the object. Bookies free its space at their next garbage
+        collection. If the ledger cannot be deleted, it is left for `sweep`. Calling this again is
+        safe. If the call is cancelled, the object may or may not have been deleted.
+
+        Args:
+            name: The name of the object.
+
+        Returns:
+            Whether the object existed.
+        """
         gone = (await self._head(check_name(name)))[0]
         if gone is None:
             return False
@@ -354,13 +429,20 @@ class Objects(Ready):
         return True
 
     async def orphans(self, older_than_s: float, *, first: int = 0) -> AsyncGenerator[Orphan, None]:
-        """Return the ledgers that were written for objects of this bucket, are older than the
-        limit, and belong to no object now.
+        """Yield the ledgers that were written for objects of this bucket and belong to no object.
 
-        They were left by puts that died, or that are still in progress. Reads the metadata of every
-        ledger from `first` on. Ledgers without a creation time are not found. Ledgers and objects
-        that cannot be read are skipped, and a warning in the log names them. A ledger that was
-        written for such an object is not returned: the object may name it.
+        Orphans are left by puts that died, and the ledgers of puts that are in progress look the
+        same. The call reads the metadata of every ledger from `first` on. It does not find ledgers
+        without a creation time. Ledgers and objects that cannot be read are skipped, and a warning
+        in the log names them. A ledger that was written for such an object is not an orphan,
+        because the object may name it.
+
+        Args:
+            older_than_s: Yield only ledgers that are older than this, in seconds.
+            first: The id of the first ledger to look at.
+
+        Yields:
+            The orphans.
         """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         skipped: builtins.list[Skipped] = []
@@ -373,12 +455,23 @@ class Objects(Ready):
         log_skipped(logger, "the search for orphans of objects", skipped)
 
     async def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
-        """Delete the `orphans`, and return their ids.
+        """Delete the orphans of this bucket. See `orphans`.
 
-        The age limit must be longer than the longest put. A put whose ledger is swept fails; it
-        never publishes an object without bytes. Safe to call again, and while others put; if
-        cancelled, the next call continues. Raises CollectionOffError or MetadataWentBackError if
-        nothing may be deleted according to this metadata store.
+        The age limit must be longer than the longest put. A put whose ledger is swept fails. It
+        never publishes an object without bytes. Calling this again is safe, also while others put
+        objects. If the call is cancelled, the next call continues.
+
+        Args:
+            older_than_s: Delete only ledgers that are older than this, in seconds.
+            first: The id of the first ledger to look at.
+
+        Returns:
+            The ids of the ledgers that were deleted.
+
+        Raises:
+            CollectionOffError: The metadata store forbids deletions.
+            MetadataWentBackError: The metadata store holds an older state than before, so nothing
+                may be deleted.
         """
         await check_collectable(self._store)
         deleted = []
@@ -409,11 +502,11 @@ class Objects(Ready):
         return None
 
     async def _discard(self, name: str, ledger_id: int) -> bool:
-        """Delete a ledger of an object, unless the head names it. Whether it is gone."""
+        """Delete a ledger of an object unless the head names it, and return whether it is gone."""
         try:
             stored = await self._store.read_ledger(ledger_id)
             if self._name_of(stored.value) != name:
-                return False  # not ours to delete
+                return False  # the ledger was written for something else
             await update_ledger(self._store, ledger_id, stored, _condemned)
         except NoSuchLedgerError:
             return True
@@ -424,7 +517,7 @@ class Objects(Ready):
                 return True
             if head.ledger_id == ledger_id:
                 return False
-            # So that a put that has read this head already does not succeed any more.
+            # This write makes every put fail that has already read this head.
             await self._store.write_value(self._key(name), encode_head(head), version)
             return True
 
@@ -434,7 +527,7 @@ class Objects(Ready):
         return True
 
     async def _clean_up(self, name: str, ledger_id: int, level: int) -> None:
-        """`_discard`, as far as it goes."""
+        """Call `_discard`, and only log it if it fails or takes too long."""
         try:
             async with asyncio.timeout(CLEAN_UP_LIMIT_S):
                 await self._discard(name, ledger_id)
@@ -449,7 +542,7 @@ class Objects(Ready):
         return head_key(self.bucket, name)
 
     async def _head(self, name: str) -> tuple[ObjectInfo | None, int | None]:
-        """What the name stands for, and the version; (None, None) if for nothing."""
+        """Return the object with this name and the version of its head, or (None, None)."""
         try:
             stored = await self._store.read_value(self._key(name))
         except NoSuchKeyError:
@@ -457,7 +550,7 @@ class Objects(Ready):
         return decode_head(name, stored.value), stored.version
 
     async def _remove_head(self, info: ObjectInfo) -> None:
-        """Unless it names another version by now."""
+        """Delete the head of an object unless it names another version by now."""
 
         async def attempt() -> None:
             head, version = await self._head(info.name)
@@ -467,7 +560,7 @@ class Objects(Ready):
         await swap(_what(info.name), attempt, self._client.rng, ask_again=True)
 
     def _name_of(self, ledger: LedgerMetadata) -> str | None:
-        """The object of this bucket that a ledger was written for."""
+        """Return the name of the object of this bucket for which a ledger was written, or None."""
         if ledger.custom.get(BUCKET_KEY) != self.bucket.encode():
             return None
         name = ledger.custom.get(NAME_KEY)
@@ -478,7 +571,7 @@ class Objects(Ready):
 
 
 async def _write(writer: LedgerWriter, source: Source, chunk_bytes: int) -> tuple[str, int]:
-    """All bytes into the ledger, which is closed then; their SHA-256, and how many they are."""
+    """Write all bytes to the ledger, close it, and return their SHA-256 and their number."""
     hashed = hashlib.sha256()
     size_bytes = 0
     async with aclosing(chunks_of(source, chunk_bytes)) as chunks:
@@ -487,7 +580,7 @@ async def _write(writer: LedgerWriter, source: Source, chunk_bytes: int) -> tupl
             size_bytes += len(chunk)
             writer.submit(chunk)
             await writer.room()
-            await asyncio.sleep(0)  # a source that never waits must not keep the answers waiting
+            await asyncio.sleep(0)  # let answers be processed even if the source never waits
     await writer.close()
     return hashed.hexdigest(), size_bytes
 

@@ -20,15 +20,18 @@ from quire.streams.objects.format import ObjectInfo
 
 
 class ObjectReader:
-    """Reads one version of an object. Made by `Objects.get`; use as `async with`, or call `close`.
+    """A reader of one version of an object. `Objects.get` opens it.
 
-    The version that was found is read, whatever happens to the name. When it is replaced or
-    deleted its ledger goes: reads go on as long as bookies have not freed it (their
-    `gc_interval_s`), and then raise NoSuchObjectError. They never give bytes of another version.
+    The reader always reads the version that it found. When that version is replaced or deleted, its
+    ledger is deleted. Reads continue until the bookies have freed the ledger (their
+    `gc_interval_s`), and then raise NoSuchObjectError. A read never returns bytes of another
+    version.
+
+    Use it with `async with`, or call `close`.
     """
 
     info: ObjectInfo
-    """What is known of this version."""
+    """The name, size, digest and metadata of this version."""
 
     def __init__(self, info: ObjectInfo, ledger: LedgerReader) -> None:
         self.info = info
@@ -36,7 +39,7 @@ class ObjectReader:
         if not ledger.ledger_closed or ledger.last_add_confirmed + 1 != info.chunks:
             state = "closed" if ledger.ledger_closed else "not closed"
             raise self._damaged(
-                f"the ledger is {state} and has {ledger.last_add_confirmed + 1} entries, "
+                f"its ledger is {state} and has {ledger.last_add_confirmed + 1} entries, but "
                 f"{info.chunks} were put"
             )
 
@@ -47,25 +50,38 @@ class ObjectReader:
     async def read(
         self, first_byte: int = 0, size: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """`size` bytes from `first_byte` on (None, or too many: up to the end), in pieces. Only the
-        chunks that hold them are read.
+        """Yield a range of the object's bytes, in pieces.
 
-        Every chunk is checked against its digest. A read of the whole object is also checked
-        against its SHA-256: where that differs, ObjectDamagedError is raised in place of the last
-        piece. So is a chunk of the wrong size. Further raises UsageError for a bad range,
-        NoSuchObjectError when this version was deleted, ReadError (outcome unknown) when no replica
-        of a chunk could be read, DigestError when all of them are damaged. Cancel-safe. Memory is
-        bounded by `ClientConfig.read_windows`.
+        Only the chunks that hold the range are read. Every chunk is checked against its digest. A
+        read of the whole object is also checked against its SHA-256, and fails before the last
+        piece if that differs. Cancelling is safe. Memory is bounded by `ClientConfig.read_windows`.
+
+        Args:
+            first_byte: The offset of the first byte.
+            size: The number of bytes. None, or a larger number than remains, reads to the end.
+
+        Yields:
+            The next bytes of the range.
+
+        Raises:
+            UsageError: The range is not valid, or the reader is closed.
+            ObjectDamagedError: The SHA-256 differs, or a chunk has the wrong size.
+            NoSuchObjectError: This version was deleted or replaced.
+            ReadError: No replica of a chunk could be read. It is unknown whether the chunk exists.
+            DigestError: All replicas of a chunk are damaged.
         """
         info = self.info
         check_type("first_byte", first_byte, int)
         if size is not None:
             check_type("size", size, int)
         if first_byte < 0 or (size is not None and size < 0):
-            raise UsageError(f"object {info.name!r}: byte {first_byte}, size {size} is no range")
+            raise UsageError(
+                f"first_byte and size must not be negative: cannot read {size} bytes of object "
+                f"{info.name!r} from byte {first_byte}"
+            )
         if first_byte > info.size_bytes:
             raise UsageError(
-                f"object {info.name!r} has {info.size_bytes} bytes: byte {first_byte} lies behind "
+                f"object {info.name!r} has {info.size_bytes} bytes, so byte {first_byte} is after "
                 "its end"
             )
         end = info.size_bytes if size is None else min(first_byte + size, info.size_bytes)
@@ -78,12 +94,23 @@ class ObjectReader:
                 yield piece
 
     async def read_all(self, first_byte: int = 0, size: int | None = None) -> bytes:
-        """As `read`, in one: the whole range is held in memory."""
+        """Return a range of the object's bytes. The whole range is held in memory.
+
+        Args:
+            first_byte: The offset of the first byte.
+            size: The number of bytes. None, or a larger number than remains, reads to the end.
+
+        Returns:
+            The bytes.
+
+        Raises:
+            QuireError: See `read`.
+        """
         async with aclosing(self.read(first_byte, size)) as pieces:
             return b"".join([piece async for piece in pieces])
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads after this raise UsageError."""
+        """Close the reader. Nothing is held on bookies, and later reads raise UsageError."""
         self._ledger.close()
 
     async def __aenter__(self) -> ObjectReader:
@@ -110,8 +137,8 @@ class ObjectReader:
                 last = chunk
         if hashed.hexdigest() != self.info.sha256:
             raise self._damaged(
-                f"its SHA-256 is {hashed.hexdigest()}, {self.info.sha256} was put, although every "
-                "entry matches its digest"
+                f"its SHA-256 is {hashed.hexdigest()} instead of {self.info.sha256}, although "
+                "every entry matches its digest"
             )
         if last is not None:
             yield last
@@ -138,9 +165,9 @@ class ObjectReader:
                         chunk += 1
         except NoSuchLedgerError as error:
             raise NoSuchObjectError(
-                f"object {self.info.name!r}: the version in ledger {self.info.ledger_id} was "
-                "deleted or replaced while it was read",
-                remedy="Get it again, if there is a newer one",
+                f"object {self.info.name!r} was deleted or replaced while its version in ledger "
+                f"{self.info.ledger_id} was read",
+                remedy="Get the object again to read its present version, if there is one",
             ) from error
 
     def _damaged(self, why: str) -> ObjectDamagedError:

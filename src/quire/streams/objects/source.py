@@ -1,4 +1,4 @@
-"""Buffers of any size in, chunks of one size out."""
+"""The source of an object: buffers of any size in, chunks of one size out."""
 
 from __future__ import annotations
 
@@ -8,21 +8,41 @@ from quire.codec.wire.v2 import Buffer
 from quire.errors import ArgumentTypeError
 
 Source = Buffer | AsyncIterable[Buffer]
-"""What an object is made of. A buffer must not change until `put` has returned; the buffers of an
-iterator may be used again for the next one."""
+"""The bytes of an object: a buffer, or an async iterator of buffers.
+
+A buffer must not change until `put` has returned. An iterator may reuse its buffers.
+"""
 
 
 def check_source(source: object) -> None:
-    """Raise ArgumentTypeError unless it is a buffer, or an async iterable."""
+    """Check that a value can be the source of an object.
+
+    Args:
+        source: The argument of the caller.
+
+    Raises:
+        ArgumentTypeError: It is neither a buffer nor an async iterable.
+    """
     if not isinstance(source, bytes | bytearray | memoryview | AsyncIterable):
         raise ArgumentTypeError(
-            "the source of an object is a buffer, or an async iterator of buffers, not "
+            "the source of an object must be a buffer or an async iterator of buffers, not "
             f"{type(source).__name__}"
         )
 
 
 async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, None]:
-    """All bytes of `source` in pieces of `chunk_bytes`; the last one has what is left."""
+    """Yield all bytes of a source in chunks.
+
+    Args:
+        source: The source.
+        chunk_bytes: The size of every chunk but the last, in bytes.
+
+    Yields:
+        The next chunk.
+
+    Raises:
+        ArgumentTypeError: A piece of the source is not a buffer.
+    """
     if isinstance(source, bytes | bytearray | memoryview):
         view = memoryview(source).cast("B")
         for at in range(0, len(view), chunk_bytes):
@@ -35,7 +55,7 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
                 view = memoryview(piece).cast("B")
             except TypeError:
                 raise ArgumentTypeError(
-                    f"a piece of an object is a buffer, not {type(piece).__name__}"
+                    f"the source of an object yielded {type(piece).__name__} instead of a buffer"
                 ) from None
             if not view.readonly:
                 view = memoryview(bytes(view))
@@ -44,7 +64,7 @@ async def chunks_of(source: Source, chunk_bytes: int) -> AsyncGenerator[Buffer, 
                 if held:
                     held += view[:cut]
                     yield held
-                    held = bytearray()  # the other one is on its way
+                    held = bytearray()  # the previous buffer now belongs to the caller
                 else:
                     yield view[:cut]
                 view = view[cut:]

@@ -1,5 +1,5 @@
-"""Which streams, objects and datasets own which ledgers.
+"""The ledgers that streams, objects and datasets own.
 
-`named_ledgers` reads what owners name. `owners` asks for the owner of a ledger, `orphans` finds
-ledgers without one, and `lost_ledgers` finds ledgers that are named and do not exist.
+`named_ledgers` reads the ledgers that owners name. `owners` finds the owner of a ledger, `orphans`
+finds ledgers without an owner, and `lost_ledgers` finds ledgers that are named but do not exist.
 """

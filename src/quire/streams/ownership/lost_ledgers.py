@@ -1,4 +1,4 @@
-"""Find ledgers that streams, objects and datasets name and that do not exist any more.
+"""The search for ledgers that streams, objects and datasets name and that no longer exist.
 
 The ids of all ledgers are listed once, 8 bytes each, and no ledger's metadata is read. Then the
 records of the owners are read one after the other. A ledger that is named and was not listed is
@@ -32,7 +32,7 @@ from quire.streams.ownership.named_ledgers import (
 TOLD_MAX = 1_000
 """The number of lost ledgers, and of unreadable records, that are named. All are counted."""
 LISTED_MAX = 20_000_000
-"""The number of ledger ids held in memory (8 bytes each). Later ledgers are checked singly."""
+"""The number of ledger ids held in memory (8 bytes each). Later ledgers are checked one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class LostLedgers:
     unreadable: tuple[UnreadableRecord, ...] = ()
     """The first `TOLD_MAX` records that cannot be read."""
     unreadable_count: int = 0
+    """The number of records that cannot be read."""
     records: int = 0
     """The number of records that were looked at."""
     whole: bool = False
@@ -53,15 +54,18 @@ class LostLedgers:
 
     @property
     def count(self) -> int:
+        """The number of lost ledgers."""
         return sum(self.counts.values())
 
     def by_owner(self) -> dict[Owner, list[NamedLedger]]:
+        """Return the lost ledgers in `lost`, by owner."""
         found: dict[Owner, list[NamedLedger]] = {}
         for one in self.lost:
             found.setdefault(one.owner, []).append(one)
         return found
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as commands and the HTTP API print it."""
         return {
             "count": self.count,
             "ledgers": [
@@ -82,9 +86,9 @@ class LostLedgers:
 
 
 async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
-    """Yield the result so far, after each record; the last value is `whole`.
+    """Yield the result so far after each record. `whole` is set in the last one.
 
-    Raises MetadataUnavailableError. Cancel-safe; nothing is changed.
+    Raises MetadataUnavailableError. Cancel-safe. Nothing is changed.
     """
     found = LostLedgers()
     listed = await _listed(client)
@@ -100,6 +104,7 @@ async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
 async def _with_record(
     client: Client, found: LostLedgers, record: OwnerRecord, listed: array[int]
 ) -> LostLedgers:
+    """Return the result with one more record."""
     if not isinstance(record, UnreadableRecord):
         suspects = [one for one in record if one.needed and not _among(listed, one.ledger_id)]
         if not suspects:
@@ -139,8 +144,7 @@ def _among(listed: array[int], ledger_id: int) -> bool:
 
 
 async def _certainly_lost(client: Client, suspects: Sequence[NamedLedger]) -> OwnerRecord:
-    """Return the suspected ledgers that do not exist and that their owner still names
-    afterwards."""
+    """Return the suspects that do not exist, and that their owner still names afterwards."""
     gone = [
         one
         for one, there in zip(
@@ -163,7 +167,7 @@ async def _exists(client: Client, ledger_id: int) -> bool:
     except NoSuchLedgerError:
         return False
     except UnreadableMetadataError:
-        pass  # it exists, and its metadata is another problem
+        pass  # the ledger exists, and unreadable metadata is a different problem
     return True
 
 

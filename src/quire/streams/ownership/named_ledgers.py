@@ -1,6 +1,6 @@
-"""Read which ledgers streams, objects and datasets name, from their own records.
+"""The ledgers that streams, objects and datasets name in their own records.
 
-A ledger's custom metadata only says what it was created for. The record of the owner is
+A ledger's custom metadata only tells what it was created for. The record of the owner is
 authoritative: the segments and the allocation of a stream, the head of an object, the ledgers of a
 dataset.
 """
@@ -40,12 +40,13 @@ OWNERS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Owner:
+    """The owner of a ledger."""
+
     kind: str
-    """The kind: stream, object, state machine, dataset, or another kind that a ledger's metadata
-    names."""
+    """The kind of owner, such as "stream", "object", "state machine" or "dataset"."""
     name: str
     place: str = ""
-    """The namespace of a stream, the bucket of an object."""
+    """The namespace of a stream, or the bucket of an object."""
 
     def __str__(self) -> str:
         where = {"stream": "namespace", "object": "bucket", "state machine": "bucket"}
@@ -62,13 +63,15 @@ class NamedLedger:
     part: str
     """The part of the owner that the ledger holds."""
     needed: bool = True
-    """Whether data is lost with the ledger. False if it was created ahead of its use, or
-    truncated."""
+    """Whether data is lost with the ledger.
+
+    It is False if the ledger was created ahead of its use, or truncated.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """The record of an owner that cannot be read: it may name any ledger."""
+    """The record of an owner that cannot be read. It may name any ledger."""
 
     owner: Owner
     why: str
@@ -82,8 +85,7 @@ async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Own
     """Yield the records of all datasets, streams and, with `objects`, objects of the cluster.
 
     A record that cannot be read is yielded as `UnreadableRecord`, and the others follow. Raises
-    MetadataUnavailableError if the store does not answer. Cancel-safe; memory is bounded by
-    `OWNERS_AT_ONCE` records.
+    MetadataUnavailableError. Cancel-safe. Memory is bounded by `OWNERS_AT_ONCE` records.
     """
     names = await client.metadata.list_values((DATASETS,))
     for at in range(0, len(names), OWNERS_AT_ONCE):
@@ -103,11 +105,12 @@ async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Own
 
 
 async def dataset_record(client: Client, name: str) -> OwnerRecord:
+    """Return the ledgers that a dataset names."""
     owner = Owner("dataset", name)
     try:
         dataset = await Datasets(client.metadata).read(name)
     except NoSuchKeyError:
-        return ()  # dropped
+        return ()  # the dataset was dropped
     except MetadataUnavailableError:
         raise
     except QuireError as error:
@@ -122,6 +125,7 @@ async def dataset_record(client: Client, name: str) -> OwnerRecord:
 
 
 async def object_record(client: Client, bucket: str, name: str) -> OwnerRecord:
+    """Return the ledger that an object names."""
     owner = object_owner(bucket, name)
     try:
         head = decode_head(name, (await client.metadata.read_value(head_key(bucket, name))).value)
@@ -135,11 +139,12 @@ async def object_record(client: Client, bucket: str, name: str) -> OwnerRecord:
 
 
 def object_owner(bucket: str, name: str) -> Owner:
+    """Return the owner with this name in a bucket, which may be a state machine."""
     return Owner("state machine" if bucket == STATE_MACHINES else "object", name, bucket)
 
 
 def _held(owner: Owner, head: ObjectInfo) -> NamedLedger:
-    what = "the snapshot of it" if owner.kind == "state machine" else "all of it"
+    what = "its snapshot" if owner.kind == "state machine" else "all of it"
     return NamedLedger(head.ledger_id, owner, f"{what}, {head.size_bytes} bytes")
 
 
@@ -163,8 +168,7 @@ async def _object_records(client: Client) -> AsyncGenerator[OwnerRecord, None]:
 
 
 async def stream_record(client: Client, path: str) -> OwnerRecord:
-    """Return the ledgers that the stream at this path names: its segments, and the one allocated
-    ahead."""
+    """Return the ledgers that the stream at this path names, including its allocation."""
     tree = client.metadata.tree
     try:
         owner = await stream_owner(tree, path)
@@ -176,8 +180,10 @@ async def stream_record(client: Client, path: str) -> OwnerRecord:
 
 
 async def stream_owner(tree: Tree, path: str) -> Owner:
-    """Return the stream with the name that users know. The name begins after the closest namespace
-    above it."""
+    """Return the stream with the name that users know.
+
+    The name begins after the closest namespace above it.
+    """
     parts = path.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):
         namespace = "/" + "/".join(parts[:length])
@@ -200,7 +206,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[NamedLedger]:
         if allocated := await _value(tree, paths.allocation):
             ledger_id = decode_number(allocated, paths.allocation)
             ahead[ledger_id] = NamedLedger(
-                ledger_id, owner, "made ahead for its next segment", False
+                ledger_id, owner, "created ahead for its next segment", False
             )
         try:
             names = await tree.children(paths.segments)
@@ -225,7 +231,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[NamedLedger]:
 
 
 def segment_words(segment: StreamSegment) -> str:
-    """Return the segment and the positions of its records, in words."""
+    """Describe a segment and the positions of its records in words."""
     if segment.in_progress:
         return f"segment {segment.lssn}, in progress, from position {segment.first_dlsn}"
     return (

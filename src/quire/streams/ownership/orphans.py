@@ -1,11 +1,11 @@
-"""Ledgers that were made for streams and that no stream names any more.
+"""The search for ledgers that were created for streams and that no stream names any more.
 
-A writer that dies seldom leaves one (the ledger made ahead stands in a node), and Quire deletes
-ledgers before their segments. What is found here comes from a crash between making a ledger and
-noting it, from nodes that other tools deleted, and from Apache's deletion of streams.
+A writer that dies rarely leaves such a ledger, because a node names the ledger that was created
+ahead, and Quire deletes ledgers before their segments. Orphans come from a crash between creating a
+ledger and noting it, from nodes that other tools deleted, and from Apache's deletion of streams.
 
-A stream that was renamed has ledgers that bear its old name. Hence not the stream in the ledger's
-metadata is asked, but every stream below the same first part of its path: a rename stays within its
+The ledgers of a renamed stream still have its old name in their metadata. The search therefore
+reads every stream below the same first part of the path, because a rename stays within its
 namespace.
 """
 
@@ -36,25 +36,30 @@ from quire.streams.publish.segment_builder import JOB_KEY
 from quire.streams.write.segments import APPLICATION
 
 STREAM_KEY = "stream"
-"""In a ledger's custom metadata: the path of the stream that it was made for."""
+"""The key in a ledger's custom metadata for the path of the stream that it was created for."""
 OLDER_THAN_S = 24 * 3600.0
-"""Younger ledgers are left alone: their writer may be about to note them."""
+"""Seconds until a ledger can count as an orphan.
+
+The writer of a younger ledger may be about to note it.
+"""
 LEDGERS_LOOKED_AT = 256
-"""At a time."""
+"""The number of ledgers whose metadata is read at a time."""
 
 logger = logging.getLogger("quire.streams")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOrphan:
+    """A ledger that was created for a stream and that no stream names."""
+
     ledger_id: int
     stream: str
-    """The path of the stream that it was made for."""
+    """The path of the stream that it was created for."""
     ctime_ms: int
     size_bytes: int
-    """0 where it was never closed."""
+    """The number of bytes in the ledger, or 0 if it was never closed."""
     job: str = ""
-    """The batch or job that it was built for (`published.BatchKey.job`), if any."""
+    """The batch or job that it was built for (`published.BatchKey.job`), or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,16 @@ class OrphanReport:
 
     orphans: list[StreamOrphan]
     skipped: list[Skipped]
-    """The ledgers and streams that could not be read. No ledger that such a stream may name is
-    among the orphans."""
+    """The ledgers and streams that could not be read.
+
+    No ledger that such a stream may name is among the orphans.
+    """
 
 
 async def find_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> list[StreamOrphan]:
-    """Return the orphans that `look_for_orphans` finds. A warning in the log names the skipped
-    items."""
+    """Return the orphans that `look_for_orphans` finds, and log the skipped items as a warning."""
     found = await look_for_orphans(client, older_than_s, first=first)
     log_skipped(logger, "the search for orphans of streams", found.skipped)
     return found.orphans
@@ -88,11 +94,10 @@ async def find_orphans(
 async def look_for_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> OrphanReport:
-    """Find ledgers from `first` on that were created for streams and that no segment or allocation
-    names.
+    """Find the ledgers from `first` on that were created for streams and that nothing names.
 
-    Only ledgers older than `older_than_s` count. Reads the metadata of every ledger, and the
-    segments of all streams twice. Nothing is changed. Cancel-safe.
+    Only ledgers older than `older_than_s` seconds count. The search reads the metadata of every
+    ledger, and the segments of all streams twice. Nothing is changed. Cancel-safe.
 
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
     was created below the same first part of its path, so none of these counts as an orphan.
@@ -114,12 +119,12 @@ async def look_for_orphans(
 
 
 async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[RemainingOrphan]:
-    """Delete the ledgers that are still orphans, and return those that are left, with the reasons.
+    """Delete the ledgers that are still orphans, and return the others with the reasons.
 
     Each ledger is fenced first. A writer that created it and has been asleep since then can no
-    longer add to it, and continues with another. After an error or a cancellation some ledgers are
-    left; call it again. Raises CollectionOffError or MetadataWentBackError if nothing may be
-    deleted according to this metadata store.
+    longer append to it, and continues with another one. After an error or a cancellation some
+    ledgers may be left: call this again. Raises CollectionOffError or MetadataWentBackError if the
+    metadata store forbids deletions.
     """
     await check_collectable(client.metadata)
     left: list[RemainingOrphan] = []
@@ -193,7 +198,7 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 
 @dataclass(slots=True)
 class _Place:
-    """The streams below one first part of their paths."""
+    """The streams below one first part of a path."""
 
     named: set[int] = field(default_factory=set)
     """The ledgers that segments and allocations name."""
@@ -210,8 +215,11 @@ def _top(orphan: StreamOrphan) -> str:
 async def _still_unnamed(
     client: Client, orphans: list[StreamOrphan], places: dict[str, _Place]
 ) -> list[StreamOrphan]:
-    """Read all streams a second time, because one that was renamed during the first pass may have
-    been missed. The results replace those in `places`."""
+    """Return the ledgers that no stream names when all streams are read a second time.
+
+    A stream that was renamed during the first pass may have been missed. The results replace those
+    in `places`.
+    """
     if not orphans:
         return []
     await client.metadata.tree.sync()
@@ -221,8 +229,7 @@ async def _still_unnamed(
 
 
 async def _named(tree: Tree, top: str) -> _Place:
-    """Return the ledgers that all streams below a path name, and the streams that could not be
-    read."""
+    """Return the ledgers that the streams below a path name, and the unreadable streams."""
     found = _Place()
     with skipping(f"the streams below {top}", found.skipped, UsageError):
         async with aclosing(walk(tree, [top])) as nodes:

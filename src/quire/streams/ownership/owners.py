@@ -1,8 +1,8 @@
-"""Search for the owner of a ledger, before somebody deletes the ledger by its id.
+"""The search for the owner of a ledger, before somebody deletes the ledger by its id.
 
-The custom metadata of a ledger says what it was created for, so reading one record is enough for
-most ledgers. For ledgers without such metadata (Java's streams, ledgers that a user published as a
-dataset) the records of all datasets and streams are read.
+The custom metadata of a ledger tells what it was created for, so reading one record is enough for
+most ledgers. Some ledgers have no such metadata: those of Java's streams, and those that a user
+published as a dataset. For these, the records of all datasets and streams are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PULSAR_KEYS = {
     "pulsar/schemaId": "schema",
     "pulsar/delayedIndexBucketId": "delayed index bucket",
 }
-"""The custom metadata that Pulsar's brokers set on their ledgers, and what its value names."""
+"""The custom metadata that Pulsar's brokers set on their ledgers, and the kind of what it names."""
 MISSED_LIMIT_S = 5.0
 """Seconds to search for the owners of a ledger that does not exist."""
 DOUBTS_MAX = 5
@@ -93,13 +93,15 @@ async def find_claims(
     A ledger whose owner no longer names it is an orphan and has no owner.
 
     Args:
-        scan: search the records of all datasets and streams for ledgers whose metadata names no
-            owner, or whose owner does not name them.
-        limit_s: seconds for that search. What is unknown afterwards becomes a claim with a doubt.
-        looked_at: called with the number of records that were read since the last call.
+        client: The client of the cluster.
+        ledger_ids: The ledgers.
+        scan: Whether to search the records of all datasets and streams for ledgers whose metadata
+            names no owner, or whose owner does not name them.
+        limit_s: Seconds for that search. What is unknown afterwards becomes a claim with a doubt.
+        looked_at: Called with the number of records that were read since the last call.
 
     Raises:
-        MetadataUnavailableError: the store does not answer. Nothing was changed.
+        MetadataUnavailableError: The metadata store does not answer. Nothing was changed.
     """
     hints = dict(zip(ledger_ids, await each(ledger_ids, lambda one: _hint(client, one))))
     made_for = list({hint.made_for: None for hint in hints.values() if hint.made_for is not None})
@@ -118,8 +120,8 @@ async def find_claims(
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
     """Return the error for a ledger that does not exist, with its owners.
 
-    Searches all records for at most `MISSED_LIMIT_S`, and says so if that was not enough. Raises
-    MetadataUnavailableError.
+    The search reads records for at most `MISSED_LIMIT_S` seconds, and the error tells if that was
+    not enough. Raises MetadataUnavailableError.
     """
     limit_s = MISSED_LIMIT_S
     found, doubts = await _by_all_records(
@@ -129,7 +131,7 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
     if not claims:
         return error
     told = f"ledger {ledger_id} does not exist, and {', and '.join(claims)} names it"
-    return NoSuchLedgerError(told, remedy="What the ledger held is gone for readers")
+    return NoSuchLedgerError(told, remedy="Readers of its owner cannot read what it held")
 
 
 # -- by the ledger's own metadata -------------------------------------------------------------
@@ -188,14 +190,14 @@ def _by_its_metadata(
 ) -> list[OwnerClaim]:
     """Return the claims of the owner that the ledger's own metadata names.
 
-    The list is empty where that owner does not name the ledger.
+    The list is empty if that owner does not name the ledger.
     """
     if hint.made_for is None:
         return list(hint.claims)
     owner, record = answers[hint.made_for]
     claims = _claims(record, ledger_id)
     if not claims and not hint.closed:
-        doubt = "the ledger is open and was created for it: somebody may be writing it"
+        doubt = "the ledger is open and was created for it, so it may be in use"
         return [OwnerClaim(owner, doubt=doubt)]
     return claims
 
@@ -238,7 +240,8 @@ async def _by_all_records(
     found: dict[int, list[OwnerClaim]] = {}
     doubts: list[OwnerClaim] = []
     try:
-        # The metadata of an object's ledger names the object: a ledger that exists needs no look.
+        # The metadata of an object's ledger names the object, so a ledger that exists needs no
+        # search.
         async with (
             asyncio.timeout(limit_s),
             aclosing(records(client, objects=objects)) as all_records,

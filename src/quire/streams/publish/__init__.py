@@ -1,5 +1,5 @@
 """Publishing a batch of records exactly once, for writers that work in many processes.
 
-Each process fills ledgers with `segment_builder`; `publishing` makes them segments of the stream in
-one transaction; `published` is what the stream remembers of its batches.
+Each process fills ledgers with `segment_builder`. `publishing` makes them segments of the stream in
+one transaction. `published` defines what the stream remembers of its batches.
 """

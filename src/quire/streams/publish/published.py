@@ -1,17 +1,17 @@
-"""Who has published what to a stream: two kinds of nodes below the stream's root, JSON in UTF-8.
+"""The record of published batches, in two kinds of nodes below the stream's root (JSON in UTF-8).
 
-`quire-writers/NAME`, for a writer that publishes numbered batches, one after the other:
+`quire-writers/NAME` belongs to a writer that publishes numbered batches, one after the other:
 
     {"format": 1, "query": "5f...", "number": 41, "segments": [17, 2], "former": ["9c..."]}
 
-Batches of `query` up to `number` are published; the last of them is 2 segments, from number 17 on.
-`former` are queries that this writer had before: they are out for good.
+The batches of `query` up to `number` are published. The last of them has 2 segments, from number 17
+on. `former` lists the queries that this writer had before. They can never publish again.
 
-`quire-jobs`, for jobs that publish once; the newest `JOBS_MAX` of them:
+`quire-jobs` belongs to jobs that publish once, and lists the newest `JOBS_MAX` of them:
 
     {"format": 1, "jobs": [["nightly-2026-11-03", 17, 2]]}
 
-They change only in the transaction that adds the segments (`publishing`).
+Both change only in the transaction that adds the segments (`publishing`).
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ WRITERS = "quire-writers"
 JOBS = "quire-jobs"
 KEY_BYTES_MAX = 200
 JOBS_MAX = 1_000
-"""Jobs that a stream remembers; the oldest is forgotten first."""
+"""The number of jobs that a stream remembers. The oldest is forgotten first."""
 FORMER_MAX = 100
-"""Queries that a writer had before: so many are remembered."""
+"""The number of former queries of a writer that are remembered."""
 NOT_THERE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What makes a batch the same when it is computed again."""
+    """The identity of a batch. A batch that is computed again has the same key."""
 
     writer: str
-    """Chosen by the user, or by the name of the query; empty for a job that publishes once."""
+    """The name that the user or the query chose, or "" for a job that publishes once."""
     query: str
-    """Changes when the writer begins anew, with batch numbers from 0. Of a job: its own name."""
+    """The id of the query, which changes when the writer begins again with batch 0.
+
+    For a job it is the name of the job.
+    """
     number: int
 
     @classmethod
     def of_job(cls, name: str) -> BatchKey:
-        """Of a job that publishes once under this name."""
+        """Return the key of a job that publishes once under this name."""
         return cls("", name, 0)
 
     @property
     def job(self) -> str:
-        """What the ledgers of this batch say that they were made for."""
+        """The text that the ledgers of this batch store as the reason why they were created."""
         return f"{self.writer}/{self.query}/{self.number}"
 
     def __str__(self) -> str:
@@ -67,16 +70,19 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the node of a key's writer says, at one moment."""
+    """The content of the node of a key's writer, at one moment."""
 
     path: str
     version: int
-    """-1: there is no node yet."""
+    """The version of the node, or -1 if there is no node yet."""
     values: dict[str, Any]
 
     def segments_of(self, key: BatchKey) -> tuple[int, int] | None:
-        """(number of the first, how many) that the batch was published as; none of a batch that
-        is followed by another; None: it is not published, as far as the node tells."""
+        """Return the number of the batch's first segment, and the number of its segments.
+
+        A batch that a later one follows has no segments here. Returns None if the batch is not
+        published, as far as the node tells.
+        """
         if not key.writer:
             for name, first, count in self.values.get("jobs", ()):
                 if name == key.query:
@@ -90,26 +96,27 @@ class Published:
         return first, count
 
     def check(self, stream: str, key: BatchKey, takeover: bool) -> None:
-        """UsageError where this is not the turn of the key's query."""
+        """Raise UsageError unless the key's query may publish now."""
         query = self.values.get("query")
         if not key.writer or query in (None, key.query):
             return
         if key.query in self.values["former"]:
             raise UsageError(
-                f"query {key.query} of writer {key.writer!r} was replaced by query {query}, which "
-                f"has published up to batch {self.values['number']} to stream {stream}",
-                remedy="Continue the checkpoint of that query, or begin with a new checkpoint",
+                f"query {key.query} of writer {key.writer!r} cannot publish to stream {stream}: it "
+                f"was replaced by query {query}, which has published up to batch "
+                f"{self.values['number']}",
+                remedy="Continue with the checkpoint of that query, or begin with a new checkpoint",
             )
         if not takeover:
             raise UsageError(
-                f"writer {key.writer!r} of stream {stream} has published up to batch "
-                f"{self.values['number']} of query {query}, this is query {key.query}",
-                remedy="Continue the checkpoint of that query, choose another writer, or give "
-                "takeover to go on behind what it has published",
+                f"query {key.query} cannot publish: writer {key.writer!r} of stream {stream} has "
+                f"published up to batch {self.values['number']} of query {query}",
+                remedy="Continue with the checkpoint of that query, choose another writer, or set "
+                "takeover to continue after what it has published",
             )
 
     def with_batch(self, key: BatchKey, segments: list[StreamSegment]) -> tuple[Operation, bytes]:
-        """The operation that notes the batch, and the node's value then."""
+        """Return the operation that records the batch, and the value of the node after it."""
         first = segments[0].lssn if segments else 0
         values: dict[str, Any]
         if key.writer:
@@ -130,8 +137,10 @@ class Published:
 
 
 def check_key_name(name: str, what: str) -> str:
-    """Return `name`. Raises UsageError if it cannot be the name of `what`: a writer, a query or a
-    job."""
+    """Return `name`. Raises UsageError unless it can be the name of `what`.
+
+    `what` is a writer, a query or a job.
+    """
     try:
         encoded = quote(name, safe="")
     except UnicodeEncodeError:
@@ -139,13 +148,14 @@ def check_key_name(name: str, what: str) -> str:
     if not encoded or len(encoded) > KEY_BYTES_MAX:
         raise UsageError(
             f"{name[:80]!r} cannot be the name of {what}",
-            remedy=f"Use 1 to {KEY_BYTES_MAX} bytes (other than letters and digits count more)",
+            remedy=f"Use 1 to {KEY_BYTES_MAX} bytes. Characters other than letters, digits and "
+            "'_.-~' count as three or more",
         )
     return name
 
 
 def node_path(metadata: StreamMetadata, key: BatchKey) -> str:
-    """UsageError for names that cannot be."""
+    """Return the path of the node of the key's writer. Raises UsageError for an invalid name."""
     if key.writer:
         check_key_name(key.writer, "a writer")
     check_key_name(key.query, "a query" if key.writer else "a job")
@@ -154,13 +164,15 @@ def node_path(metadata: StreamMetadata, key: BatchKey) -> str:
 
 
 async def read_published(metadata: StreamMetadata, key: BatchKey) -> Published:
-    """Another process may have published a moment ago: under a claim of one's own it cannot have;
-    otherwise `Tree.sync` first."""
+    """Read the node of the key's writer.
+
+    Without a claim, another process may have published a moment ago: call `Tree.sync` first.
+    """
     return await _read(metadata, node_path(metadata, key))
 
 
 async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
-    """UsageError where the key's query has published under the name of another writer."""
+    """Raise UsageError if the key's query has published under the name of another writer."""
     directory = f"{metadata.paths.root}/{WRITERS}"
     try:
         names = await metadata.tree.children(directory)
@@ -170,8 +182,9 @@ async def check_moved(metadata: StreamMetadata, key: BatchKey) -> None:
         if found.values.get("query") == key.query and found.path != node_path(metadata, key):
             raise UsageError(
                 f"query {key.query} has published up to batch {found.values['number']} to stream "
-                f"{metadata.paths.name} as writer {_name(found.path)!r}, now it is {key.writer!r}",
-                remedy="Keep the name of the writer as it was",
+                f"{metadata.paths.name} as writer {_name(found.path)!r}, and cannot continue as "
+                f"writer {key.writer!r}",
+                remedy="Keep the former name of the writer",
             )
 
 
@@ -187,12 +200,12 @@ async def _read(metadata: StreamMetadata, path: str) -> Published:
     try:
         values = json.loads(found.value)
         if values["format"] != FORMAT:
-            raise ValueError("a later format")
+            raise ValueError("a later version of Quire wrote it")
         needed: Iterable[str] = (
             ("jobs",) if path.endswith(f"/{JOBS}") else ("query", "number", "segments", "former")
         )
         for name in needed:
             values[name]
     except (ValueError, KeyError, TypeError) as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+        raise MetadataError(f"{path} cannot be decoded: {error}") from None
     return Published(path, found.version, values)

@@ -1,20 +1,22 @@
-"""Publishing a batch of records to a stream exactly once: for writers that work in many processes
-and may do everything again (Spark's tasks and driver).
+"""Publishing a batch of records to a stream exactly once.
+
+This is for writers that work in many processes and may repeat any step, such as Spark's tasks and
+driver.
 
     driver   batch = await begin(streams, "orders", key)         None: it is published already
     tasks    builder = SegmentBuilder(...); await builder.append(...); built = await builder.close()
     driver   await publish(streams, "orders", batch, [built, ...])
 
-A published ledger is a completed segment. The transaction that names the segments also writes down
-who published what (`published`), under the claim that `begin` took: a batch is in the stream once,
-however often it is computed; a driver that was replaced publishes nothing; ledgers of attempts that
-failed are named by no segment, and `sweep_job` or the audit of orphans finds them.
+A published ledger is a completed segment. The transaction that names the segments also records who
+published what (`published`), under the claim that `begin` took. A batch is therefore in the stream
+once, however often it is computed, and a driver that was replaced publishes nothing. No segment
+names the ledgers of failed attempts, and `sweep_job` or the search for orphans finds them.
 
-Where the driver does not know the key when it plans (Spark tells a streaming sink its batch when
-the tasks run), `take` comes first, and the key is filled in before `publish`.
+If the driver does not know the key when it plans, `take` comes first, and the key is filled in
+before `publish`. (Spark tells a streaming sink its batch only when the tasks run.)
 
-Before anything is deleted that may have been published, what is under way under this claim is made
-impossible, and then the stream is asked which ledgers it names.
+Before anything is deleted that may have been published, pending transactions under this claim are
+made impossible. Then the stream is asked which ledgers it names.
 """
 
 from __future__ import annotations
@@ -58,34 +60,41 @@ __all__ = [
 ]  # fmt: skip
 
 MERGE_BYTES = 8 * 1024 * 1024
-"""Ledgers of neighbouring tasks that are smaller together become one segment: a small batch must
-not cost a ledger for each task for ever."""
+"""Neighbouring ledgers up to this size together become one segment.
+
+A small batch must not leave one ledger for each task permanently.
+"""
 SEGMENTS_MAX = 900
-"""Of one batch: they are added in one transaction."""
+"""The number of segments of one batch, which are added in one transaction."""
 SWEEP_BEFORE = 1_000
-"""How many ledger ids before the first of a batch its failed attempts are looked for."""
+"""The number of ledger ids before the first of a batch in which `sweep_job` searches."""
 SWEEP_LEDGERS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """A batch that may be published: plain values, to be sent to tasks and back."""
+    """A batch that may be published. It has plain values, so that it can be sent to tasks."""
 
     key: BatchKey
     takeover: bool
-    """The writer may have had another query before."""
+    """Whether the writer may have had another query before."""
     txid: int
-    """Of its records where the stream numbers by time, and the least that they may have."""
+    """The txid of its records, or the least txid that they may have.
+
+    It is the txid of all records if the stream assigns txids by time.
+    """
     next_number: int
-    """Of its first segment."""
+    """The number of its first segment."""
     next_sequence: int
     claim: dict[str, Any]
     settings: dict[str, Any]
     held_bytes: int = 0
-    """In the stream before, where it has a quota."""
+    """The number of bytes in the stream before the batch, if the stream has a quota."""
     snapshot: bytes | None = None
-    """What producers and fencing tokens are in force, for the end of each segment: so that the next
-    writer need not read the whole batch to find them."""
+    """The producers and the fencing token in force, which are stored at the end of each segment.
+
+    The next writer then need not read the whole batch to find them.
+    """
 
 
 # -- the driver -------------------------------------------------------------------------------
@@ -94,28 +103,31 @@ class StreamBatch:
 async def begin(
     streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
 ) -> StreamBatch | None:
-    """Become the stream's writer, for this batch; None if it is published already.
+    """Become the stream's writer for this batch, or return None if the batch is published already.
 
-    UsageError: the writer has published under another query, and `takeover` was not given (a new
-    query begins again at batch 0, which must not be taken for one that is done). Others: `take`."""
+    Raises UsageError if the writer has published under another query and `takeover` is not set. (A
+    new query begins again with batch 0, which must not be mistaken for one that is published.) See
+    `take` for other errors.
+    """
     metadata = streams.metadata(name)
     await metadata.require()
     if await is_published(metadata, key, takeover=takeover):
         return None
     batch = await take(streams, name, key, takeover=takeover, token=token)
-    # From here on nobody publishes without our noticing: what came in before is seen now.
+    # Nobody can publish unnoticed from here on. A batch that was published before is seen now.
     return None if await is_published(metadata, key, takeover=takeover) else batch
 
 
 async def take(
     streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
 ) -> StreamBatch:
-    """Become the stream's writer, whether the batch is published already or not (`publish` finds
-    out): whoever was it before is out.
+    """Become the stream's writer, whether or not the batch is published already.
 
-    NoSuchStreamError, StreamEndedError, StreamFencedError (yet another writer came); RecoveryError
-    (too few bookies answer: try again); StreamConditionError: the stream has a fencing token, which
-    is not `token`."""
+    `publish` finds that out. The previous writer is fenced. Raises NoSuchStreamError and
+    StreamEndedError. Raises StreamFencedError if another writer takes over meanwhile, and
+    RecoveryError if too few bookies answer: try again. Raises StreamConditionError if the stream's
+    fencing token is not `token`.
+    """
     metadata = streams.metadata(name)
     await metadata.require()
     settings = await streams.stream_settings(name)
@@ -123,7 +135,7 @@ async def take(
     taken = await take_over(streams.client, metadata, streams.password, whole=whole)
     if token != taken.marks.token:
         raise StreamConditionError(
-            f"fencing token {token!r} is not in force on stream {name}: nothing was appended"
+            f"fencing token {token!r} is not in force on stream {name}. Nothing was appended"
         )
     held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
@@ -132,7 +144,7 @@ async def take(
         key=key,
         takeover=takeover,
         txid=max(taken.last_txid, now_ms),
-        # Behind a writer that died with an empty segment, that one's number comes again.
+        # If the last writer died with an empty segment, its number is used again.
         next_number=segments[-1].lssn + 1 if segments else max(1, taken.claim.newest),
         next_sequence=taken.next_sequence,
         claim=_claim_values(taken.claim),
@@ -143,8 +155,10 @@ async def take(
 
 
 async def is_published(metadata: StreamMetadata, key: BatchKey, *, takeover: bool = False) -> bool:
-    """UsageError where it is not the turn of the key's query. False is an answer about a moment ago
-    if another driver is at work; True stays true."""
+    """Return whether a batch is published. Raises UsageError if the key's query may not publish.
+
+    True remains true. If another driver may be at work, False only tells about a moment ago.
+    """
     found = await read_published(metadata, key)
     await _check_turn(metadata, found, key, takeover)
     return found.segments_of(key) is not None
@@ -153,12 +167,15 @@ async def is_published(metadata: StreamMetadata, key: BatchKey, *, takeover: boo
 async def publish(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> list[StreamSegment]:
-    """Make the ledgers the next segments of the stream, in this order. Called again for the same
-    batch, it returns the segments that it was published with, and deletes what was built again.
+    """Make the ledgers the next segments of the stream, in this order.
 
-    On return the batch is durable and readers see all of it. StreamFencedError: another writer came
-    between; nothing was published (begin it again). StreamQuotaError, TxidOrderError, UsageError
-    (see `begin`): nothing was published. MetadataUnavailableError: unknown; call again, or `abort`.
+    On return the batch is durable, and readers see all of it. If the batch was published before,
+    this returns the segments of that time, and deletes what was built again.
+
+    Raises StreamFencedError if another writer took over. Nothing was published then: call `begin`
+    again. Raises StreamQuotaError, TxidOrderError, and UsageError (see `begin`). Nothing was
+    published then. Raises MetadataUnavailableError if the outcome is unknown: call this again, or
+    call `abort`.
     """
     metadata, client = streams.metadata(name), streams.client
     found = await read_published(metadata, batch.key)
@@ -183,7 +200,7 @@ async def publish(
         await _discard_unnamed(client, metadata, batch, mine)
         if before is None:
             raise
-        return before  # by ourselves, and the answer was lost; or by another driver
+        return before  # another driver published it, or an earlier attempt whose reply was lost
     await discard(client, [one for one in built if one not in merged])
     return segments
 
@@ -191,36 +208,44 @@ async def publish(
 async def abort(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> bool:
-    """Delete what was built for a batch, but nothing that the stream names. (Spark aborts also
-    after a commit that failed half way.) False: the batch is published after all.
+    """Delete what was built for a batch, but nothing that the stream names.
 
-    A `publish` of this batch that is still under way somewhere publishes nothing any more."""
+    Returns False if the batch is published after all, because Spark also aborts after a commit that
+    failed halfway. A `publish` of this batch that is still running elsewhere can no longer publish
+    anything.
+    """
     metadata = streams.metadata(name)
     await _discard_unnamed(streams.client, metadata, batch, built)
     return await published_segments(metadata, batch.key) is None
 
 
 async def discard(client: Client, built: Iterable[BuiltSegment]) -> None:
-    """Delete ledgers that were never handed to `publish`."""
+    """Delete ledgers that were never passed to `publish`."""
     for one in built:
         try:
             await client.delete_ledger(one.ledger_id)
         except QuireError:
-            pass  # A sweep finds it.
+            pass  # a sweep finds the ledger
 
 
 async def published_segments(metadata: StreamMetadata, key: BatchKey) -> list[StreamSegment] | None:
-    """The segments of a batch, those that were truncated meanwhile left out, and none of a batch
-    that is followed by another; None: not published."""
+    """Return the segments of a batch, or None if it is not published.
+
+    Segments that were truncated meanwhile are left out. A batch that a later one follows has none.
+    """
     return await _named_by(metadata, await read_published(metadata, key), key)
 
 
 async def sweep_job(
     streams: Namespace, name: str, key: BatchKey, kept: Iterable[int], first: int
 ) -> list[int]:
-    """Delete the ledgers that were built for this batch of the stream, from a little before ledger
-    `first` on, but those that are kept; their ids. Only once the batch is published: nobody can
-    publish another of its ledgers then. Looks at a bounded number; `orphans` finds all, later."""
+    """Delete the ledgers that were built for this batch, except those that are kept.
+
+    The search begins a little before ledger `first`, and reads a bounded number of ledgers. The
+    search for orphans finds the rest later. Call this only after the batch was published, because
+    then none of its other ledgers can be published any more. Returns the ids of the deleted
+    ledgers.
+    """
     client, spared = streams.client, set(kept)
     made = {**APPLICATION, "stream": streams.metadata(name).paths.stream.encode()}
     made[JOB_KEY] = key.job.encode()
@@ -281,14 +306,14 @@ async def _named_by(
 async def _discard_unnamed(
     client: Client, metadata: StreamMetadata, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
-    """Delete those that the stream does not name and never will."""
+    """Delete those ledgers that the stream does not name and never will."""
     if not built:
         return
     claim, tree = _claim_of(batch.claim), metadata.tree
     path, life = metadata.paths.segments, claim.life
     try:
         newest = (await tree.read(path)).value
-        # Where the version is another one by now, the claim is void already.
+        # If the version has changed, the claim is lost already.
         await tree.commit(Check(life, ANY_VERSION), Put(path, newest, claim.ledgers_version))
     except VersionConflictError:
         await tree.sync()
@@ -300,8 +325,8 @@ async def _discard_unnamed(
         return
     if await tree.exists(life):
         await discard(client, [one for one in built if one.ledger_id not in named])
-    # Else the stream was deleted or renamed, and has taken along what was published: the audit of
-    # orphans, which looks at all streams, can tell.
+    # Otherwise the stream was deleted or renamed together with what was published. The search for
+    # orphans reads all streams and decides.
 
 
 def _segments_of(
@@ -328,34 +353,37 @@ def _segments_of(
 async def _check(
     client: Client, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> None:
-    """What would leave the stream without order, or with a hole."""
+    """Check the order of the txids, the quota, and that the ledgers are complete."""
     last_txid = batch.txid
     for one in built:
         if one.first_txid < last_txid:
             raise TxidOrderError(
-                f"{batch.key} of stream {name} has txid {one.first_txid} behind {last_txid}: "
-                "nothing was published",
-                remedy="Sort the whole batch by txid, and begin behind the last of the stream",
+                f"{batch.key} of stream {name} has txid {one.first_txid} after txid {last_txid}. "
+                "Nothing was published",
+                remedy="Sort the whole batch by txid, beginning after the last txid of the stream",
             )
         last_txid = one.last_txid
     limit = batch.settings["bytes_max"]
     if limit and batch.held_bytes + sum(one.size_bytes for one in built) > limit:
         raise StreamQuotaError(
-            f"stream {name} may hold {limit} bytes, and has {batch.held_bytes}: {batch.key} was "
-            "not published"
+            f"stream {name} holds {batch.held_bytes} bytes, and {batch.key} would exceed its quota "
+            f"of {limit}. Nothing was published"
         )
 
     async def look(one: BuiltSegment) -> None:
         stored = await client.ledger_metadata(one.ledger_id)
         if not stored.closed or stored.last_entry_id < one.last_entry_id:
-            raise StreamError(f"ledger {one.ledger_id} is not what was built for {batch.key}")
+            raise StreamError(
+                f"ledger {one.ledger_id} is not complete as it was built for {batch.key}. Nothing "
+                "was published"
+            )
 
     try:
         await each(built, look)
     except NoSuchLedgerError as error:
         raise StreamError(
             f"a ledger of {batch.key} was deleted before it was published: {error}",
-            remedy="Compute the batch again; sweep only orphans that are older than any job",
+            remedy="Compute the batch again, and sweep only orphans that are older than any job",
         ) from error
 
 
@@ -377,8 +405,10 @@ async def _commit(
 async def merge(
     streams: Namespace, name: str, batch: StreamBatch, built: Sequence[BuiltSegment]
 ) -> list[BuiltSegment]:
-    """Small ledgers that follow each other copied into one; the others stay what they are. Nothing
-    is deleted. What was merged once is not merged again."""
+    """Copy small neighbouring ledgers into one. The others are returned unchanged.
+
+    Nothing is deleted. A merged ledger is not merged again.
+    """
     merged: list[BuiltSegment] = []
     try:
         for group in _groups(built):

@@ -1,4 +1,4 @@
-"""One ledger full of records, as the segment of a stream that it may become (`publishing`)."""
+"""A builder that fills one ledger with records, as a segment to be published (`publishing`)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.segments import APPLICATION, SegmentWriter
 
 JOB_KEY = "quire.job"
-"""In the custom metadata of ledgers: the job that they were made for (`BatchKey.job`)."""
+"""The key of a ledger's custom metadata for the job that created it (`BatchKey.job`)."""
 UNACKED_ENTRIES_MAX = 64
 NO_NUMBER = 0
-"""Of a segment that has no number yet."""
+"""The number of a segment that has no number yet."""
 NEVER_DUE_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A closed ledger full of records: plain values."""
+    """A closed ledger full of records.
+
+    It has plain values, so that a task can send it to the driver.
+    """
 
     ledger_id: int
     record_count: int
@@ -49,8 +52,11 @@ class SegmentBuilder:
         job: str = "",
         snapshot: bytes | None = None,
     ) -> None:
-        """`path` of the stream (`Namespace.path` + "/" + its name); `job` (`BatchKey.job`) is
-        stored with the ledger for whoever finds it left over; `snapshot` as in `StreamBatch`."""
+        """Create a builder for the stream at `path`, which is `Namespace.path` + "/" + its name.
+
+        `job` (`BatchKey.job`) is stored with the ledger for a search that finds it later.
+        `snapshot` is explained at `StreamBatch`.
+        """
         self._client = client
         self._settings = settings
         self._custom = {**APPLICATION, "stream": path.encode(), JOB_KEY: job.encode()}
@@ -62,14 +68,17 @@ class SegmentBuilder:
         self._ledger: LedgerWriter | None = None
 
     async def append(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> None:
-        """In order; txids must not decrease (TxidOrderError: nothing was appended). Nothing is
-        durable before `close`."""
+        """Add records in order. Nothing is durable before `close`.
+
+        Raises TxidOrderError if txids decrease. Nothing was appended then.
+        """
         if not payloads:
             return
-        if txids[0] < self._last_txid or list(txids) != sorted(txids):  # quick where they are
+        if txids[0] < self._last_txid or list(txids) != sorted(txids):  # fast if they are sorted
             raise TxidOrderError(
-                f"the txids of a batch fall, behind {max(self._last_txid, txids[0])}",
-                remedy="Sort by them",
+                f"the txids of a batch decrease after {max(self._last_txid, txids[0])}. Nothing "
+                "was appended",
+                remedy="Sort the batch by txid",
             )
         self._last_txid = txids[-1]
         writer = self._writer or await self._open(txids[0])
@@ -100,7 +109,7 @@ class SegmentBuilder:
         return self._writer
 
     async def close(self) -> BuiltSegment | None:
-        """All records are durable, and the ledger is closed; None if there were none."""
+        """Make all records durable, close the ledger, and return it, or None without records."""
         writer = self._writer
         if writer is None:
             return None
@@ -123,7 +132,7 @@ class SegmentBuilder:
         )
 
     async def discard(self) -> None:
-        """Give up what was written."""
+        """Delete what was written."""
         if self._ledger is not None:
             self._ledger.abandon()
             await self._client.delete_ledger(self._ledger.ledger_id)

@@ -1,20 +1,23 @@
-"""Records of streams as Arrow columns: no object per record, and one copy of each payload.
+"""Records of streams as Arrow columns, without an object for each record.
+
+Each payload is copied once.
 
 | column   | type         |                                                                      |
 |----------|--------------|----------------------------------------------------------------------|
-| stream   | string       | its name                                                             |
-| segment  | int64        | number of the segment                                                |
-| ledger   | int64        | that holds the segment                                               |
-| entry    | int64        | in the ledger                                                        |
-| slot     | int64        | in the entry; segment, entry and slot are the record's position      |
-| txid     | int64        |                                                                      |
-| time     | timestamp us | when it was appended, in UTC; null where nothing tells               |
-| sequence | int64        | records of the stream before it; negative in segments without a start|
-| size     | int64        | payload bytes                                                        |
+| stream   | string       | the name of the stream                                               |
+| segment  | int64        | the number of the segment                                            |
+| ledger   | int64        | the ledger that holds the segment                                    |
+| entry    | int64        | the entry of the ledger                                              |
+| slot     | int64        | the slot in the entry; segment, entry and slot are the position      |
+| txid     | int64        | the transaction id                                                   |
+| time     | timestamp us | the time of the append in UTC, or null if it is unknown              |
+| sequence | int64        | the number of records before it, or negative if it is unknown        |
+| size     | int64        | the number of payload bytes                                          |
 | value    | binary       | the payload                                                          |
 
-Entries full of records of one size, which are most, are taken apart by numpy, many entries at once
-where they look alike; others go through `codec.distributedlog.record`. Needs the extra `arrow`.
+Most entries are full of records of one size. numpy decodes these, and many of them at once if they
+have the same layout. `codec.distributedlog.record` decodes all others. This module needs the extra
+`arrow`.
 """
 
 from __future__ import annotations
@@ -47,9 +50,9 @@ NULLABLE = ("time",)
 
 NO_TIME = -(2**63)
 TIME_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999. A txid behind it is no time, whatever the settings say."""
+"""The end of the year 9999. A larger txid is not a time, whatever the settings say."""
 VECTOR_RECORDS_MIN = 16
-"""Records of one size in a row, from which numpy pays."""
+"""The number of consecutive records of one size from which numpy is faster."""
 
 _FLAGS = int(RecordFlag.CONTROL | RecordFlag.END_OF_STREAM | RecordFlag.RECORD_SET)
 _POSITION_SHIFT = 16
@@ -58,7 +61,7 @@ _METADATA_END = 1 << 48
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The schema of `RecordColumns.batch`."""
+    """Return the schema of `RecordColumns.batch`."""
     arrow = import_pyarrow()
     types = {
         "stream": arrow.string(),
@@ -75,48 +78,50 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where entries come from."""
+    """The stream and the segment from which entries come."""
 
     stream: str
     segment: StreamSegment
     txid_is_time: bool = True
-    """What `txids` of the stream's settings says."""
+    """Whether the stream's setting `txids` is "time"."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Some records, in numpy arrays; those of columns that nobody wants may be missing."""
+    """Some records in numpy arrays. Arrays of columns that were not requested may be missing."""
 
     origin: Origin
     count: int
     buffer: bytes | None
-    """That holds the payloads; None: not wanted."""
+    """The bytes that hold the payloads, or None if they were not requested."""
     arrays: dict[str, Any]
-    """By column, and `starts` and `ends` in the buffer. Times are in ms."""
+    """The arrays by column, and `starts` and `ends` in the buffer. Times are in milliseconds."""
 
 
 class RecordColumns:
-    """Collects the records of entries, until `batch` makes them Arrow arrays.
+    """Collects the records of entries until `batch` turns them into Arrow arrays.
 
-    Control records, the end of the stream and what lies outside the bounds are left out. Raises
-    StreamDamagedError where an entry cannot be understood.
+    Control records, the end of the stream and records outside the bounds are left out. Raises
+    StreamDamagedError if an entry cannot be decoded.
     """
 
     def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
         for name in columns:
             if name not in COLUMNS:
-                raise UsageError(f"there is no column {name!r}, only {', '.join(COLUMNS)}")
+                raise UsageError(
+                    f"there is no column {name!r}. The columns are {', '.join(COLUMNS)}"
+                )
         self.columns = tuple(columns)
         self._wanted = frozenset(columns)
         self._parts: list[_Part] = []
         self.rows = 0
         self.size_bytes = 0
-        """Payload bytes that were collected."""
+        """The number of payload bytes that were collected."""
 
     def add(
         self, origin: Origin, run: EntryRun, start: DLSN | None = None, end: DLSN | None = None
     ) -> None:
-        """The records of a run from `start` on, up to before `end`."""
+        """Add the records of a run, from `start` to just before `end`."""
         data = run.data if isinstance(run.data, bytes) else bytes(run.data)
         first, last, lssn = run.first, run.last, origin.segment.lssn
         if start is not None and start > DLSN(lssn, first, 0):
@@ -135,14 +140,14 @@ class RecordColumns:
                 continue
             upto = last - (end is not None and end < DLSN(lssn, last + 1, 0))
             taken = self._alike(origin, run, data, at, upto) if together and upto > at else 0
-            together = together and taken > 0  # where one differs they are taken one by one
+            together = together and taken > 0  # if one differs, decode them one by one
             taken = taken or self._alike(origin, run, data, at, at)
             if not taken:
                 self._entry(origin, run, data, at, None)
             at += taken or 1
 
     def batch(self) -> pa.RecordBatch:
-        """What was collected; the next one begins empty."""
+        """Return the collected records, and begin again with none."""
         arrow = import_pyarrow()
         parts, self._parts = self._parts, []
         self.rows = self.size_bytes = 0
@@ -150,11 +155,13 @@ class RecordColumns:
             [_column(name, parts) for name in self.columns], schema=schema(self.columns)
         )
 
-    # -- entries that look alike --------------------------------------------------------------
+    # -- entries with the same layout ---------------------------------------------------------
 
     def _alike(self, origin: Origin, run: EntryRun, data: bytes, first: int, last: int) -> int:
-        """Take entries from `first` on that all hold as many records of one size, without flags;
-        how many entries were taken."""
+        """Add entries that hold the same number of records of one size, without flags.
+
+        Returns the number of entries that were added, from `first` on.
+        """
         import numpy
 
         index, entries = first - run.first, last - first + 1
@@ -247,7 +254,7 @@ class RecordColumns:
 
         starts, ends = column(everything.starts), column(everything.ends)
         buffer = everything.data
-        if (starts[1:] < ends[:-1]).any():  # members that were compressed stand behind the rest
+        if (starts[1:] < ends[:-1]).any():  # compressed members are after all others
             buffer = b"".join([buffer[a:b] for a, b in zip(starts.tolist(), ends.tolist())])
             ends = numpy.cumsum(ends - starts)
             starts = numpy.concatenate(([0], ends[:-1]))
@@ -269,7 +276,10 @@ class RecordColumns:
     def _creation_times(
         self, origin: Origin, entry_id: int, records: Records
     ) -> Sequence[int] | None:
-        """For each record, what the control records before it say; None: nothing at all."""
+        """Return the creation time of each record, as the control records before it tell.
+
+        Returns None if no control record tells a time.
+        """
         if "time" not in self._wanted or records.only_users:
             return None
         times, now, found = [NO_TIME] * len(records), NO_TIME, False
@@ -281,7 +291,7 @@ class RecordColumns:
                 except StreamFormatError as error:
                     raise StreamDamagedError(
                         f"entry {entry_id} of segment {origin.segment.lssn} of stream "
-                        f"{origin.stream} cannot be understood: {error}"
+                        f"{origin.stream} cannot be decoded: {error}"
                     ) from error
                 if told is not None:
                     now, found = told, True
@@ -294,12 +304,12 @@ class RecordColumns:
         self.size_bytes += size_bytes
 
 
-# -- taking entries apart ---------------------------------------------------------------------
+# -- decoding entries -------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
 def _heads(payload_bytes: int) -> Any:
-    """`quire.codec.distributedlog.record.HEAD`, followed by so many bytes."""
+    """Return the type of `quire.codec.distributedlog.record.HEAD`, followed by a payload."""
     import numpy
 
     return numpy.dtype(
@@ -314,21 +324,23 @@ def _heads(payload_bytes: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _ascending(count: int) -> Any:
-    """What is added to the first metadata of records in order."""
+    """Return the differences to the first metadata in a sequence of ordered records."""
     import numpy
 
     return numpy.arange(0, count * _STEP, _STEP)
 
 
 def _positions(metadata: Any) -> Any:
-    """The first positions of entries, whose records' metadata this is (a row for each entry); None
-    where not all are user records in order."""
+    """Return the first position of each entry, given the metadata of its records in a row.
+
+    Returns None unless all are user records in order.
+    """
     import numpy
 
     metadata = metadata.astype(numpy.int64)
     entries, count = metadata.shape
     firsts = metadata[:, 0]
-    if entries == 1:  # the usual case, and worth to be quick
+    if entries == 1:  # the usual case has a fast path
         first = int(firsts[0])
         fits = not first & (_STEP - 1) and 0 <= first <= _METADATA_END - count * _STEP
         fits = fits and bool((metadata[0] == first + _ascending(count)).all())
@@ -343,8 +355,10 @@ def _positions(metadata: Any) -> Any:
 
 
 def _body(data: bytes, at: int, end: int, enveloped: bool) -> int | None:
-    """Where the records of an entry that fills data[at:end] begin; None: it is compressed, or not
-    to be taken apart here for some other reason."""
+    """Return the offset at which the records of the entry in data[at:end] begin.
+
+    Returns None if the entry is compressed, or must be decoded elsewhere for another reason.
+    """
     if not enveloped:
         return at
     if end - at < envelope.HEAD.size:
@@ -357,6 +371,7 @@ def _body(data: bytes, at: int, end: int, enveloped: bool) -> int | None:
 
 
 def _same_envelopes(data: bytes, at: int, body: int, entries: int, step: int) -> bool:
+    """Return whether all entries have the same envelope."""
     import numpy
 
     if entries == 1 or body == at:
@@ -366,8 +381,10 @@ def _same_envelopes(data: bytes, at: int, body: int, entries: int, step: int) ->
 
 
 def _past_controls(data: bytes, at: int, end: int, timed: bool) -> tuple[int, int, int]:
-    """(slot, creation time, place) of the first record behind the control records with which an
-    entry begins. What looks wrong is left to the decoder that says what is wrong."""
+    """Return the slot, creation time and offset of the first record after leading control records.
+
+    Damaged records are left to the decoder, which reports what is wrong.
+    """
     slot, time_ms = 0, NO_TIME
     while at + HEAD_BYTES <= end:
         metadata, _, size = HEAD.unpack_from(data, at)
@@ -390,7 +407,7 @@ def _creation_time(control: bytes) -> int | None:
 
 
 def _times(origin: Origin, given: Any, txids: Any) -> Any:
-    """In ms: what control records gave, else the txids where they are times."""
+    """Return times in milliseconds: those of control records, otherwise txids that are times."""
     import numpy
 
     if not origin.txid_is_time:
@@ -445,7 +462,7 @@ def _values(parts: Sequence[_Part]) -> pa.Array:
 
 
 def _follows(part: _Part, before: _Part) -> bool:
-    """Whether its payloads lie behind those of the other part, in the same buffer."""
+    """Return whether a part's payloads come after those of the other part in one buffer."""
     ends_at = before.arrays["ends"][-1]
     return part.buffer is before.buffer and bool(part.arrays["starts"][0] >= ends_at)
 
@@ -456,7 +473,10 @@ def _gathered(parts: Sequence[_Part]) -> pa.Array:
     buffer = parts[0].buffer
     assert buffer is not None
     if len(buffer) > OFFSET_MAX:
-        raise UsageError(f"{len(buffer)} bytes of entries are too many for one Arrow array")
+        raise UsageError(
+            f"entries of {len(buffer)} bytes do not fit into one Arrow array of at most "
+            f"{OFFSET_MAX} bytes"
+        )
     starts = numpy.concatenate([part.arrays["starts"] for part in parts])
     ends = numpy.concatenate([part.arrays["ends"] for part in parts])
     return gather(starts, ends, buffer)

@@ -1,7 +1,7 @@
-"""Where a reader begins: by position, txid, time, sequence id, at the beginning, at the end.
+"""The places where a reader can begin: a position, txid, time or sequence id, or either end.
 
-Txids, times and sequence ids do not decrease along a stream, so that a place is found by halving:
-first among the segments, by what their metadata says, then among the entries of one segment.
+Txids, times and sequence ids do not decrease along a stream. A place is therefore found by binary
+search: first among the segments, by their metadata, and then among the entries of one segment.
 """
 
 from __future__ import annotations
@@ -22,42 +22,63 @@ from quire.streams.read.records import read_entries
 
 @dataclass(frozen=True, slots=True)
 class AtTxid:
-    """The first record whose txid is not less."""
+    """Begin at the first record whose txid is at least this one."""
 
     txid: int
+    """The transaction id."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtSequence:
-    """The record with this sequence id: so many records of the stream come before it."""
+    """Begin at the record with this sequence id."""
 
     sequence: int
+    """The sequence id, which is the number of records of the stream before the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that was appended at this time or later. Where entries do not tell the time
-    (they do in streams whose txids are given, if Quire wrote them), the txid is taken for it."""
+    """Begin at the first record that was appended at this time or later.
+
+    Entries tell the time if Quire wrote them, or if the stream assigns txids by time. For any other
+    entry the txid is compared with the time.
+    """
 
     time_ms: int
+    """The time in milliseconds since 1970, UTC."""
 
 
 EARLIEST = "earliest"
-"""The oldest record that there is."""
+"""Begin at the oldest record that still exists."""
 LATEST = "latest"
-"""Behind the newest record that bookies know to be acknowledged: one that was acknowledged some
-milliseconds ago may still come."""
+"""Begin after the newest record that bookies know to be acknowledged.
+
+A record that was acknowledged some milliseconds ago may still be delivered.
+"""
 
 Start = DLSN | AtTxid | AtTime | AtSequence | str
-"""A DLSN is inclusive: give `position.next_slot()` to go on behind a record."""
+"""A place where a reader begins.
 
-_STARTS = f"Give {EARLIEST!r}, {LATEST!r}, a DLSN, AtTxid, AtTime or AtSequence"
+A DLSN is inclusive: pass `position.next_slot()` to continue after a record.
+"""
+
+_STARTS = f"Use {EARLIEST!r}, {LATEST!r}, a DLSN, AtTxid, AtTime or AtSequence"
 PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
-"""What `parse_start` understands, for messages."""
+"""The forms that `parse_start` accepts, for messages."""
 
 
 def parse_start(text: str) -> Start:
-    """What a person means by a place in a stream. A time without a zone is UTC. UsageError."""
+    """Parse a place in a stream that a user typed.
+
+    Args:
+        text: One of the forms in `PLACES`. A time without a zone is UTC.
+
+    Returns:
+        The place.
+
+    Raises:
+        UsageError: The text has another form.
+    """
     if text in (EARLIEST, LATEST):
         return text
     kind, colon, rest = text.partition(":")
@@ -70,7 +91,7 @@ def parse_start(text: str) -> Start:
             return AtTime(_parsed_ms(rest))
         return DLSN.parse(text)
     except (ValueError, StreamFormatError):
-        raise UsageError(f"{text!r} is no place in a stream: give {PLACES}") from None
+        raise UsageError(f"{text!r} is not a place in a stream. Use {PLACES}") from None
 
 
 def _parsed_ms(text: str) -> int:
@@ -83,11 +104,23 @@ def _parsed_ms(text: str) -> int:
 async def find(
     client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
 ) -> DLSN:
-    """Return the position that `start` means now.
+    """Return the position that `start` has now.
 
     A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
     it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
     is returned, so that reading reports the gap.
+
+    Args:
+        client: The client of the cluster.
+        segments: All segments of the stream.
+        start: The place to find.
+        password: The password of the ledgers.
+
+    Returns:
+        The position.
+
+    Raises:
+        UsageError: `start` is not a valid start.
     """
     if isinstance(start, DLSN):
         return start
@@ -122,31 +155,49 @@ async def find(
 
 
 def check_start(start: Start) -> None:
-    """Check that `start` is a place to begin.
+    """Check that a reader can begin at `start`.
+
+    Args:
+        start: The argument of the caller.
 
     Raises:
-        UsageError: There is no such place. ArgumentTypeError, if the type is wrong.
+        UsageError: `start` is an unknown text.
+        ArgumentTypeError: `start` has the wrong type.
     """
     if isinstance(start, str):
         if start not in (EARLIEST, LATEST):
-            raise UsageError(f"{start!r} is no place to begin", remedy=_STARTS)
+            raise UsageError(f"a reader cannot begin at {start!r}", remedy=_STARTS)
     elif not isinstance(start, DLSN | AtTxid | AtTime | AtSequence):
         raise ArgumentTypeError(
-            f"{type(start).__name__} is no type of a place to begin", remedy=_STARTS
+            f"a reader cannot begin at a value of type {type(start).__name__}", remedy=_STARTS
         )
 
 
 def check_position(position: DLSN) -> None:
-    """Raise ArgumentTypeError unless it is a position in a stream."""
+    """Check that a value is a position in a stream.
+
+    Args:
+        position: The argument of the caller.
+
+    Raises:
+        ArgumentTypeError: It is not a DLSN.
+    """
     if not isinstance(position, DLSN):
         raise ArgumentTypeError(
-            f"a position is a DLSN, not {type(position).__name__}",
+            f"a position must be a DLSN, not {type(position).__name__}",
             remedy="Use the `position` of a record, or DLSN.parse(text)",
         )
 
 
 def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
-    """Behind all that was truncated."""
+    """Return the first position that was not truncated.
+
+    Args:
+        segments: All segments of the stream.
+
+    Returns:
+        The position. If everything was truncated, it is after the last segment.
+    """
     for segment in segments:
         if segment.truncation is Truncation.PARTIAL:
             return segment.min_active_dlsn
@@ -158,8 +209,21 @@ def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
 async def last_entry(
     client: Client, segment: StreamSegment, password: bytes
 ) -> tuple[int, Records] | None:
-    """(id, records) of the last acknowledged entry of a segment with records that applications
-    see, or that end the stream; None if there is none."""
+    """Return the last acknowledged entry of a segment that has records of the application.
+
+    An entry that ends the stream counts as well.
+
+    Args:
+        client: The client of the cluster.
+        segment: The segment.
+        password: The password of its ledger.
+
+    Returns:
+        The id and the records of the entry, or None if there is no such entry.
+
+    Raises:
+        NoSuchLedgerError: The ledger is gone.
+    """
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         upcoming = reader.last_add_confirmed
         while upcoming >= 0:
@@ -197,7 +261,7 @@ async def _search(
 ) -> DLSN:
     end = oldest
     lost: DLSN | None = None
-    """The beginning of a segment without a ledger, in which the record may have been."""
+    """The beginning of a segment without a ledger that may have held the record."""
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
             continue  # its ledger may be gone
@@ -224,12 +288,23 @@ async def search_segment(
     segment: StreamSegment,
     is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN | None:
-    """The first record of the segment that is not before; None if there is none yet."""
+    """Find the first record of a segment that is not before the wanted place.
+
+    Args:
+        reader: A reader of the segment's ledger.
+        segment: The segment.
+        is_before: Returns whether the record with this index in its entry is before the wanted
+            place.
+
+    Returns:
+        The position of the record, or None if there is no such record yet.
+    """
     low, high = 0, reader.last_add_confirmed + 1
     best: DLSN | None = None
     while low < high:
         middle = (low + high) // 2
-        # Entries without records for applications say nothing: look at the next that has some.
+        # Entries without records of the application cannot be compared: take the next one that has
+        # some.
         at, records = middle, None
         while at < high:
             [(_, records)] = await read_entries(reader, segment, at, at)
@@ -250,7 +325,15 @@ async def search_segment(
 
 
 def creation_time_ms(records: Records, at: int) -> int | None:
-    """When record `at` was appended, as the entry tells; None: it does not."""
+    """Return the time at which a record was appended, as its entry tells it.
+
+    Args:
+        records: The records of the entry.
+        at: The index of the record.
+
+    Returns:
+        The time in milliseconds, or None if the entry does not tell it.
+    """
     time_ms: int | None = None
     for index, payload in records.controls():
         if index < at:

@@ -1,10 +1,10 @@
-"""Reading a stream: segment after segment, to its end or on and on.
+"""Reading a stream: one segment after another, up to its end or without end.
 
-    segment list -> the segment of the position -> its ledger, closed: read; open: tail
+    segment list -> the segment of the position -> its ledger (closed: read, open: tail)
                  -> entries -> batches of records, from the position on
 
-What is not there any more is told (`Gap`), never passed over in silence: a record is missing only
-if somebody gave it up, or if its ledger or the number of its segment is gone.
+Records that no longer exist are reported (`Gap`), never skipped silently. A record is missing only
+if it was truncated, or if its ledger or the number of its segment is gone.
 """
 
 from __future__ import annotations
@@ -39,24 +39,30 @@ H = TypeVar("H")
 
 GAP_CHOICES = ("raise", "deliver", "skip")
 MISSING_LOOKS = 3
-"""So often the list of segments is read before a ledger that is gone counts as lost: its segment
-may have been truncated just then."""
+"""The number of times to read the list of segments before a missing ledger counts as lost.
+
+Its segment may have been truncated a moment ago.
+"""
 MISSING_DELAY_S = 0.2
-"""Between two of them."""
+"""Seconds between two of these attempts."""
 
 
 class StreamReader:
-    """A reader of one stream from a position on. Created by `Namespace.open_reader`.
+    """A reader of one stream, from a position on. `Namespace.open_reader` opens it.
 
-    Iterate over it (`async for record in reader`), or over `batches()`, which is much cheaper.
-    Every record is acknowledged, and each arrives once and in order. Without `follow` the reader
-    ends after the records that were acknowledged when it got there; with it, it continues until the
-    stream is ended. `position` is where this reader or another can continue, at any time.
+    Iterate over the reader (`async for record in reader`), or over `batches()`, which is much
+    cheaper. Every record is acknowledged, and each one is delivered once and in order. Without
+    `follow` the reader stops after the records that were acknowledged when it got there. With
+    `follow` it continues until the stream is ended.
 
-    Raises StreamGapError if records are gone (`on_gap="deliver"` yields a `Gap` among the batches,
-    "skip" ignores it). Raises NoSuchStreamError, also if another stream has got its name since the
-    first record. Raises StreamDamagedError, and the errors of ledgers. Cancel-safe: what was not
-    delivered is delivered the next time.
+    Cancelling a read is safe: what was not delivered is delivered the next time. Reading raises:
+
+    - StreamGapError if records are missing. With `on_gap="deliver"` a `Gap` is yielded instead, and
+      with `on_gap="skip"` the gap is ignored.
+    - NoSuchStreamError if the stream does not exist, or if another stream got its name after the
+      first read.
+    - StreamDamagedError if the metadata or an entry cannot be decoded.
+    - The errors of reading ledgers, if too few bookies answer.
     """
 
     name: str
@@ -76,7 +82,7 @@ class StreamReader:
         password: bytes = b"",
     ) -> None:
         if on_gap not in GAP_CHOICES:
-            raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+            raise UsageError(f"on_gap must be one of {', '.join(GAP_CHOICES)}, not {on_gap!r}")
         check_start(start)
         if end is not None:
             check_position(end)
@@ -90,17 +96,19 @@ class StreamReader:
         self._password = password
         self._position: DLSN | None = start if isinstance(start, DLSN) else None
         self._life: str | None = None
-        """The life that the position belongs to."""
+        """The life of the stream that the position belongs to."""
         self.ended = False
         self._closed = False
         self._lists: dict[SegmentList, None] = {}
         self._ledgers: dict[LedgerReader, None] = {}
-        """What the iterations under way read from, and may wait for."""
+        """The ledgers that iterations are reading, and for which they may be waiting."""
 
     @property
     def position(self) -> DLSN | None:
-        """Where the next record is, or comes to be; None before anything was read of a start that
-        had to be searched."""
+        """The position of the next record, where this or another reader can continue.
+
+        It is None if nothing was read yet and the start must still be searched.
+        """
         return self._position
 
     def __repr__(self) -> str:
@@ -117,8 +125,16 @@ class StreamReader:
                         yield record
 
     def one_by_one(self, batch: RecordBatch) -> Iterator[Record]:
-        """The records of a batch that this reader has just given; `position` follows them, so that
-        whoever stops among them can go on there."""
+        """Yield the records of a batch that this reader has just delivered.
+
+        `position` follows each record, so that a caller that stops among them can continue there.
+
+        Args:
+            batch: The batch.
+
+        Yields:
+            The records.
+        """
         behind, self.ended = (self._position, self.ended), False
         for record in batch:
             self._position = record.position.next_slot()
@@ -126,7 +142,19 @@ class StreamReader:
         self._position, self.ended = behind
 
     async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
-        """The records of one entry at a time, with gaps among them if asked for."""
+        """Yield the records of one entry at a time.
+
+        Cancelling is safe. Memory is bounded by the read windows of `ClientConfig`.
+
+        Yields:
+            A batch of records, or with `on_gap="deliver"` also a gap.
+
+        Raises:
+            StreamGapError: Records are missing, and `on_gap` is "raise".
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The metadata or an entry cannot be decoded.
+            UsageError: The reader is closed.
+        """
         self._check_open()
         async with self._listed() as listed:
             self._life = listed.life
@@ -160,8 +188,11 @@ class StreamReader:
                     return
 
     def close(self) -> None:
-        """End the reader. Iterations raise UsageError from now on, also those that wait for
-        records. Nothing is held on bookies."""
+        """Close the reader. Nothing is held on bookies.
+
+        Iterations raise UsageError from now on, also those that wait for records. Calling this
+        again is safe.
+        """
         self._closed = True
         for listed in self._lists:
             listed.end(self._closed_error())
@@ -196,7 +227,7 @@ class StreamReader:
         return self.ended or (self._end is not None and self._at >= self._end)
 
     def _at_the_end(self, segment: StreamSegment) -> bool:
-        """Of what there is, for a reader that does not follow."""
+        """Return whether a reader that does not follow has read all that is acknowledged."""
         return not self._follow and segment.in_progress and self._at.lssn == segment.lssn
 
     @property
@@ -207,21 +238,23 @@ class StreamReader:
     # -- which segment ------------------------------------------------------------------------
 
     def _segment_of(self, listed: SegmentList) -> StreamSegment | None:
-        """The one that holds the position, or the first behind it; None if there is none yet."""
+        """Return the segment that holds the position, else the first one after it, or None."""
         for segment in listed.segments:
             if segment.lssn >= self._at.lssn:
                 return segment
         return None
 
     def _is_behind(self, segment: StreamSegment) -> bool:
-        """Whether the position is behind its last record: nothing is missing, though it may be
-        truncated."""
+        """Return whether the position is after the segment's last record.
+
+        Nothing is missing then, even if the segment is truncated.
+        """
         if segment.in_progress or self._at.lssn != segment.lssn:
             return False
         return self._at > max(segment.last_dlsn, segment.first_dlsn)
 
     def _gap_before(self, segment: StreamSegment, listed: SegmentList) -> Gap | None:
-        """What is missing between the position and what can be read of this segment."""
+        """Return the gap between the position and the first record that can be read, or None."""
         position, first = self._at, segment.first_dlsn
         if segment.truncation is Truncation.TRUNCATED:
             following = [other for other in listed.segments if other.lssn >= segment.lssn]
@@ -230,25 +263,28 @@ class StreamReader:
             first = segment.min_active_dlsn
         if position >= first:
             return None
-        # Before the oldest segment everything was given up; a number that is missing behind it
-        # was lost.
+        # Everything before the oldest segment was truncated. A number that is missing after it was
+        # lost.
         if segment is listed.segments[0] or position.lssn == segment.lssn:
             return Gap("truncated", position, first)
         return Gap("lost", position, segment.first_dlsn)
 
     async def _still(self, gap: Gap, listed: SegmentList) -> bool:
-        """Whether it is there when one looks again: a list is not read in one moment."""
+        """Return whether the gap is still there after reading the list again.
+
+        Reading a list is not atomic, so a gap may be an artefact of it.
+        """
         await listed.look()
         segment = self._segment_of(listed)
         return segment is not None and self._gap_before(segment, listed) == gap
 
     def _tell(self, gap: Gap) -> bool:
-        """Go on behind the gap. Whether it is to be delivered."""
+        """Move the position after the gap, and return whether the gap is to be delivered."""
         self._position = gap.behind
         if self._on_gap == "raise":
             raise StreamGapError(
                 f"stream {self.name}: {gap}",
-                remedy="Begin at the position given, or open the reader with on_gap='deliver'",
+                remedy="Begin after the gap, or open the reader with on_gap='deliver'",
             )
         return self._on_gap == "deliver"
 
@@ -257,7 +293,10 @@ class StreamReader:
     async def _segment(
         self, segment: StreamSegment, listed: SegmentList
     ) -> AsyncGenerator[RecordBatch | Gap, None]:
-        """From the position on to the end of the segment, or to what is acknowledged of it."""
+        """Yield the records from the position on, up to the end of the segment.
+
+        In a segment in progress this stops at the last acknowledged record, or follows it.
+        """
         first = self._at.entry_id if self._at.lssn == segment.lssn else 0
         try:
             async with await self._open(segment) as reader:
@@ -278,14 +317,14 @@ class StreamReader:
         if closed and not (segment.in_progress and empty):
             self._position = segment.first_dlsn.next_segment()
         elif closed and self._follow:
-            # Nothing was ever written to it: its number is given again.
+            # Nothing was ever written to this segment, so its number is assigned again.
             await listed.changed()
 
     async def _open(self, segment: StreamSegment) -> LedgerReader:
         reader = await self._client.open_ledger(segment.ledger_id, password=self._password)
         if segment.in_progress or reader.ledger_closed:
             return reader
-        # Completed by a writer that died before it closed the ledger.
+        # The writer that completed the segment died before it closed the ledger.
         reader.close()
         return await self._client.open_ledger(
             segment.ledger_id, password=self._password, recover=True
@@ -309,7 +348,10 @@ class StreamReader:
             raise
 
     def _batch(self, segment: StreamSegment, entry_id: int, payload: bytes) -> RecordBatch | None:
-        """What of the entry is to be delivered; the position moves behind it."""
+        """Return the records of an entry that are to be delivered, or None if there are none.
+
+        The position moves after the entry.
+        """
         records = decode(segment, entry_id, payload)
         if records.end_of_stream is not None:
             self.ended = True
@@ -326,7 +368,10 @@ class StreamReader:
         return RecordBatch(segment, entry_id, records) if len(records) else None
 
     async def _missing(self, segment: StreamSegment, listed: SegmentList) -> Gap | None:
-        """The segment's ledger is gone: lost, unless the segment is gone as well."""
+        """Return the gap of a segment whose ledger is gone.
+
+        Returns None if the segment is gone as well, because then nothing is lost.
+        """
         for _ in range(MISSING_LOOKS):
             now = {found.lssn: found for found in await listed.look()}.get(segment.lssn)
             if now is None or (now.ledger_id, now.truncation) != (
@@ -358,5 +403,5 @@ def _among(handles: dict[H, None], handle: H) -> Iterator[None]:
 
 
 def _is_ended(segments: Sequence[StreamSegment]) -> bool:
-    """Whether nothing follows these."""
+    """Return whether nothing can follow these segments."""
     return bool(segments) and not segments[-1].in_progress and segments[-1].last_txid == MAX_TXID

@@ -1,4 +1,4 @@
-"""What readers of a stream are given: records, many at once, and gaps."""
+"""The types that readers of a stream receive: records, batches of records, and gaps."""
 
 from __future__ import annotations
 
@@ -15,24 +15,34 @@ from quire.errors import StreamDamagedError
 
 
 class Record(NamedTuple):
+    """One record of a stream."""
+
     payload: bytes
+    """The bytes of the record."""
     position: DLSN
-    """Where it is: give `position.next_slot()` to read on behind it."""
+    """The position of the record. Start a reader at `position.next_slot()` to continue after it."""
     txid: int
-    """The application's number, or the time in ms at which it was appended (`txids` of the
-    settings)."""
+    """The transaction id: the application's number, or the time of the append in milliseconds.
+
+    The stream's setting `txids` tells which of the two it is.
+    """
     sequence: int
-    """How many records of the stream came before it; negative in segments that do not tell."""
+    """The number of records of the stream before this one.
+
+    It is negative in segments that do not store the number.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """The records of one entry, in columns: no object per record."""
+    """The records of one entry in columns, without an object for each record."""
 
     segment: StreamSegment
+    """The segment that holds the entry."""
     entry_id: int
+    """The id of the entry in the segment's ledger."""
     records: Records
-    """Those that applications see."""
+    """The columns of the records. Control records are left out."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -47,45 +57,78 @@ class RecordBatch:
 
     @property
     def first(self) -> DLSN:
+        """The position of the first record."""
         return DLSN(self.segment.lssn, self.entry_id, self.records.slots[0])
 
     @property
     def last(self) -> DLSN:
+        """The position of the last record."""
         return DLSN(self.segment.lssn, self.entry_id, self.records.slots[-1])
 
     def payloads(self) -> list[bytes]:
+        """Return the payloads of the records."""
         return self.records.payloads()
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records from `first` on, up to before `behind`, are not there any more."""
+    """A range of positions whose records no longer exist."""
 
     kind: str
-    """truncated: somebody gave them up (truncation, retention); lost: their ledger, or the number
-    of a segment, is missing."""
+    """The reason: "truncated" or "lost".
+
+    Truncated records were given up by truncation or retention. Records are lost if their ledger, or
+    the number of their segment, is missing.
+    """
     first: DLSN
+    """The first position of the gap."""
     behind: DLSN
+    """The first position after the gap."""
 
     def __str__(self) -> str:
-        return f"records from {self.first} to before {self.behind} are {self.kind}"
+        return f"records from {self.first} to just before {self.behind} are {self.kind}"
 
 
 def decode(segment: StreamSegment, entry_id: int, payload: bytes) -> Records:
-    """All records of an entry, control records included. StreamDamagedError names the place."""
+    """Decode all records of an entry, control records included.
+
+    Args:
+        segment: The segment that holds the entry.
+        entry_id: The id of the entry.
+        payload: The payload of the entry.
+
+    Returns:
+        The records in columns.
+
+    Raises:
+        StreamDamagedError: The entry cannot be decoded. The error names its place.
+    """
     try:
         return decode_entry(payload, segment.enveloped)
     except StreamFormatError as error:
         raise StreamDamagedError(
             f"entry {entry_id} of segment {segment.lssn} (ledger {segment.ledger_id}) cannot be "
-            f"understood: {error}"
+            f"decoded: {error}"
         ) from error
 
 
 async def read_entries(
     reader: LedgerReader, segment: StreamSegment, first: int, last: int
 ) -> list[tuple[int, Records]]:
-    """(entry id, its records) of a few entries."""
+    """Read and decode a few entries.
+
+    Args:
+        reader: A reader of the segment's ledger.
+        segment: The segment.
+        first: The id of the first entry.
+        last: The id of the last entry.
+
+    Returns:
+        The id and the records of each entry.
+
+    Raises:
+        StreamDamagedError: An entry cannot be decoded.
+    """
     return [
         (entry.entry_id, decode(segment, entry.entry_id, bytes(entry.payload)))
         async for entry in reader.read(first, last)

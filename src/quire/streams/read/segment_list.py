@@ -13,15 +13,18 @@ from quire.errors import ClientClosedError, QuireError
 from quire.streams.namespace.stream_metadata import StreamMetadata
 
 LIST_AGAIN_S = 30.0
-"""Without news the list is read again: a watch may be lost (DistributedLog spec, 5.5)."""
+"""Seconds without a change after which the list is read again.
+
+A watch may be lost (DistributedLog spec, 5.5).
+"""
 
 
 class SegmentList:
-    """The segments of a stream. Use with `async with`. `segments` has those of the last read,
-    ascending.
+    """The segments of a stream, as they were last read and in ascending order. Use `async with`.
 
-    All reads belong to one life of the stream: once another stream has its name, they raise
-    NoSuchStreamError."""
+    All reads belong to one life of the stream. Once another stream has its name, they raise
+    NoSuchStreamError.
+    """
 
     def __init__(self, metadata: StreamMetadata, life: str | None = None) -> None:
         """Prepare the list. `life` is the id of the expected life, or None for the one that the
@@ -63,7 +66,7 @@ class SegmentList:
         self._changed.set()
 
     async def look(self) -> Sequence[StreamSegment]:
-        """Read the list again. NoSuchStreamError, MetadataUnavailableError."""
+        """Read the list again. Raises NoSuchStreamError and MetadataUnavailableError."""
         self._changed.clear()
         try:
             life, segments = await self._metadata.segments_of_life(self.life)
@@ -71,7 +74,7 @@ class SegmentList:
                 raise self._metadata.replaced()
             self.life, self.segments = life, segments
         except BaseException:
-            self._changed.set()  # who looks next must not wait for another change
+            self._changed.set()  # the next call must not wait for another change
             raise
         return self.segments
 

@@ -1,6 +1,7 @@
-"""What is in a stream: how many records and bytes, segment by segment, and counting from its end.
+"""The number of records and bytes in a stream, by segment, and counting from the end of the stream.
 
-Completed segments say it in the metadata; of the one in progress the last acknowledged entry does.
+The metadata tells this for completed segments. The last acknowledged entry tells it for the segment
+in progress.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ from quire.streams.read.records import decode, read_entries
 
 @dataclass(frozen=True, slots=True)
 class SegmentStatistics:
+    """The size and the positions of one segment."""
+
     segment: StreamSegment
     records: int
-    """Acknowledged ones; those before a point of truncation count."""
+    """The number of acknowledged records, including those before a truncation point."""
     size_bytes: int
-    """Of its ledger, as far as it is known."""
+    """The size of the ledger, as far as it is known."""
     last: DLSN | None
-    """Of its last record; None if it has none."""
+    """The position of the last record, or None if there is none."""
     last_txid: int | None
     ctime_ms: int
-    """When its ledger was made; -1: not known."""
+    """The time at which the ledger was created, or -1 if it is unknown."""
     lost: bool = False
-    """Its ledger is gone, and nobody gave it up."""
+    """Whether the ledger is gone although the segment was not truncated."""
 
     @property
     def truncated(self) -> bool:
+        """Whether the whole segment was truncated."""
         return self.segment.truncation is Truncation.TRUNCATED
 
     @property
@@ -44,8 +48,7 @@ class SegmentStatistics:
         return not self.segment.in_progress and self.segment.last_txid == MAX_TXID
 
     def described(self) -> dict[str, Any]:
-        """Return what tables and JSON say of a segment. What is not known, or does not exist, is
-        None."""
+        """Return what tables and JSON print about a segment. None means unknown or absent."""
         segment = self.segment
         state = "in progress" if segment.in_progress else "completed"
         partial = segment.truncation is Truncation.PARTIAL
@@ -64,7 +67,11 @@ class SegmentStatistics:
 async def segment_statistics(
     client: Client, segments: Sequence[StreamSegment], password: bytes = b""
 ) -> list[SegmentStatistics]:
-    """Of each segment. Raises what ledgers raise; one that is gone is told. Cancel-safe."""
+    """Return the statistics of each segment, in order.
+
+    A ledger that is gone is reported in the result. Other errors of ledgers are raised.
+    Cancel-safe.
+    """
 
     async def facts(segment: StreamSegment) -> SegmentStatistics:
         try:
@@ -107,7 +114,7 @@ async def _of_open(client: Client, segment: StreamSegment, password: bytes) -> S
 async def records_from(
     client: Client, facts: Sequence[SegmentStatistics], position: DLSN, password: bytes = b""
 ) -> int:
-    """How many acknowledged records of the stream lie at the position or behind it."""
+    """Return the number of acknowledged records of the stream from a position on."""
     position = max(position, oldest_position([fact.segment for fact in facts]))
     count = 0
     for fact in facts:
@@ -137,10 +144,12 @@ async def _records_before(
 async def before_end(
     client: Client, facts: Sequence[SegmentStatistics], count: int, password: bytes = b""
 ) -> DLSN | None:
-    """The position of the `count`-th record from the end of what is acknowledged, or of the oldest
-    one if there are fewer. No record before a lost segment counts. Where nothing follows a lost
-    segment it is the beginning of that segment, so that whoever reads is told.
-    None: of a stream without records, or for a count of 0."""
+    """Return the position of the `count`-th acknowledged record from the end of the stream.
+
+    If there are fewer records, it is the position of the oldest one. Records before a lost segment
+    do not count. If nothing follows a lost segment, its beginning is returned, so that a reader
+    reports the loss. Returns None for a stream without records, and for a count of 0.
+    """
     oldest = oldest_position([fact.segment for fact in facts])
     found: DLSN | None = None
     for fact in reversed(facts):
@@ -162,7 +171,7 @@ async def before_end(
 async def _numbered(
     client: Client, segment: StreamSegment, number: int, password: bytes
 ) -> DLSN | None:
-    """The position of a segment's `number`-th record."""
+    """Return the position of a segment's `number`-th record."""
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         return await search_segment(
             reader, segment, lambda _, records, at: records.positions[at] < number

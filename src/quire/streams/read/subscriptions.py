@@ -1,4 +1,4 @@
-"""Positions that readers keep with the stream, by name (DistributedLog spec, 6.1)."""
+"""The positions that named readers store with the stream (DistributedLog spec, 6.1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,17 @@ COMMIT_ATTEMPTS_MAX = 20
 
 
 def check_subscription_name(name: str) -> str:
-    """Return `name`. Raises UsageError if no subscription can have it."""
+    """Check the name of a subscription, and return it.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The same name.
+
+    Raises:
+        UsageError: The name is not valid.
+    """
     check_type("the name of a subscription", name, str)
     if not name or "/" in name or name in (".", "..") or not name.isprintable():
         raise UsageError(
@@ -34,11 +44,11 @@ def check_subscription_name(name: str) -> str:
 
 
 class Subscription(Ready):
-    """The stored position of a named reader.
+    """The stored position of a named reader. `Namespace.subscription` returns it.
 
-    Any number of processes may share it; the position only moves forward. A subscription belongs to
-    the stream that it is first used with. If that stream is deleted or renamed, and another stream
-    gets its name, all calls raise NoSuchStreamError.
+    Any number of processes may share a subscription. Its position only moves forward. A
+    subscription belongs to the stream with which it is first used. If that stream is deleted or
+    renamed, and another stream gets its name, every call raises NoSuchStreamError.
     """
 
     name: str
@@ -49,14 +59,24 @@ class Subscription(Ready):
         self._metadata = metadata
         self._path = metadata.paths.subscriber(name)
         self._life: str | None = None
-        """The path of the stream's life at the first use; "" if the client may not read it."""
+        """The path of the stream's life at the first use, or "" if the client may not read it."""
 
     def __repr__(self) -> str:
         return represented(self, name=self.name, stream=self._metadata.paths.name)
 
     async def position(self) -> DLSN | None:
-        """The first record that is still to be read: what to start a reader with. None if nothing
-        was ever committed."""
+        """Return the position of the first record that is still to be processed.
+
+        Start a reader there. Cancelling this call is safe.
+
+        Returns:
+            The position, or None if nothing was committed yet.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            StreamDamagedError: The stored position cannot be decoded.
+            MetadataUnavailableError: The metadata store does not answer.
+        """
         await self._check_life()
         try:
             value = (await self._metadata.tree.read(self._path)).value
@@ -65,8 +85,24 @@ class Subscription(Ready):
         return self._decode(value)
 
     async def commit(self, position: DLSN) -> bool:
-        """Everything before `position` (`record.position.next_slot()`) is done with. False, and
-        nothing changed, where the stored position is not less. Durable on return."""
+        """Store that everything before a position has been processed.
+
+        The position is durable on return. If the call is cancelled, the position may or may not
+        have been stored: repeating the call is safe.
+
+        Args:
+            position: The position of the first record that is still to be processed. After the last
+                record that was processed, this is `record.position.next_slot()`.
+
+        Returns:
+            Whether the stored position is now this position. False means that it is a later one
+            already.
+
+        Raises:
+            NoSuchStreamError: The stream does not exist, or another stream has its name.
+            UsageError: Too many processes move the subscription at once.
+            MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
+        """
         check_position(position)
         tree, guard = self._metadata.tree, await self._check_life()
         value = position.to_text().encode("ascii")
@@ -91,10 +127,19 @@ class Subscription(Ready):
                 return True
             except (VersionConflictError, NoSuchKeyError):
                 await self._check_life()
-        raise UsageError(f"subscription {self.name} is moved by too many at once")
+        raise UsageError(
+            f"subscription {self.name} was not moved: too many processes move it at once",
+            remedy="Try again",
+        )
 
     async def delete(self) -> None:
-        """A missing one is success."""
+        """Delete the subscription. Deleting one that does not exist succeeds.
+
+        If the call is cancelled, the subscription may or may not have been deleted.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer. Outcome unknown.
+        """
         await self._metadata.tree.delete_tree(self._path)
 
     async def _check_life(self) -> list[Check]:

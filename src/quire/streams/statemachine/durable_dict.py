@@ -1,11 +1,12 @@
-"""A dictionary that survives: the smallest useful replicated state machine.
+"""A dictionary whose changes are durable: the smallest useful replicated state machine.
 
     async with client.durable_dict("/team", "settings", create=True) as settings:
         await settings.set("colour", "blue")
         settings["colour"]
 
-Keys are text, values whatever JSON knows. Changes are durable when their call returns; reading is
-from memory. One process has it open for writing; opening it elsewhere takes it over.
+Keys are text, and values are whatever JSON can represent. A change is durable when its call
+returns. Reads are served from memory. One process at a time has a dictionary open for writing;
+opening it in another process takes it over.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _decoded(command: bytes) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a value of JSON whose lists and dictionaries are the caller's own."""
+    """Return a copy of a JSON value that shares no lists or dictionaries with it."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -42,17 +43,26 @@ def _copied(value: Any) -> Any:
 
 
 class Dictionary:
-    """The machine: commands are JSON lists, ["set", key, value], ["delete", key] or
-    ["compare", key, old, new]."""
+    """The state machine of a dictionary.
+
+    Its commands are JSON lists: ["set", key, value], ["delete", key] or ["compare", key, old, new].
+    """
 
     def __init__(self) -> None:
         self.items: dict[str, Any] = {}
         self.has_other_records = False
-        """Whether a record was no command. The stream then belongs to somebody else, and a snapshot
-        of this dictionary would truncate it."""
+        """Whether a record was not a command of a dictionary.
+
+        The stream then belongs to another application, and a snapshot of this dictionary would
+        truncate it.
+        """
 
     def apply(self, command: bytes) -> bool:
-        """Apply a command, and return whether it changed anything."""
+        """Apply a command, and return whether it changed anything.
+
+        Args:
+            command: The command as JSON.
+        """
         match _decoded(command):
             case ["set", str(key), value]:
                 self.items[key] = value
@@ -68,22 +78,30 @@ class Dictionary:
         return False
 
     def snapshot(self) -> bytes:
+        """Return the whole dictionary as JSON."""
         return json.dumps(self.items).encode()
 
     def restore(self, state: bytes) -> None:
+        """Replace the dictionary.
+
+        Args:
+            state: A dictionary as `snapshot` returns it.
+        """
         self.items = json.loads(state)
 
 
 class DurableDict(Mapping[str, Any]):
-    """A dictionary that survives. Made by `Client.durable_dict`.
+    """A dictionary whose changes are durable. `Client.durable_dict` opens it.
 
-    Reading is from memory, and gives copies of values: a list that the caller changes is stored
-    only when it is given to `set`. Calls that change the dictionary are durable when they return,
-    and raise what `Leader.execute` raises. Use as `async with`, or call `close`.
+    Reads are served from memory and return copies of the values. A change to a returned list or
+    dictionary is therefore stored only when it is passed to `set`. Calls that change the dictionary
+    are durable when they return.
+
+    Use it with `async with`, or call `close`.
     """
 
     leader: Leader[bool]
-    """The leader of the state machine behind it."""
+    """The leader of the state machine that holds the dictionary."""
 
     def __init__(self, machine: Dictionary, leader: Leader[bool]) -> None:
         self._machine = machine
@@ -97,21 +115,70 @@ class DurableDict(Mapping[str, Any]):
     def open(
         cls, streams: Namespace, name: str, *, snapshot_every: int = SNAPSHOT_EVERY
     ) -> Opening[DurableDict]:
-        """Deprecated: use `client.durable_dict(namespace, name)`."""
+        """Deprecated: use `client.durable_dict(namespace, name)`.
+
+        Args:
+            streams: The namespace that holds the dictionary's stream.
+            name: The name of the stream.
+            snapshot_every: The number of changes after which a snapshot is taken. 0 means never.
+
+        Returns:
+            The dictionary.
+        """
         deprecated("DurableDict.open(streams, name)", "client.durable_dict(namespace, name)")
         return open_dict(streams, name, snapshot_every=snapshot_every)
 
     async def set(self, key: str, value: Any) -> None:
-        """Set a value. It is durable on return. Raises ArgumentTypeError for a key that is not text
-        and for a value that JSON does not know: nothing was changed."""
+        """Set the value of a key. The change is durable on return.
+
+        If the call is cancelled, the change may still be made.
+
+        Args:
+            key: The key.
+            value: A value that JSON can represent.
+
+        Raises:
+            ArgumentTypeError: The key is not text, or JSON cannot represent the value. Nothing was
+                changed.
+            QuireError: The command failed. See `Leader.execute`.
+        """
         await self._execute("set", key, value)
 
     async def delete(self, key: str) -> bool:
-        """Whether it was there."""
+        """Delete a key. The change is durable on return.
+
+        If the call is cancelled, the change may still be made.
+
+        Args:
+            key: The key.
+
+        Returns:
+            Whether the key existed.
+
+        Raises:
+            ArgumentTypeError: The key is not text. Nothing was changed.
+            QuireError: The command failed. See `Leader.execute`.
+        """
         return await self._execute("delete", key)
 
     async def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-        """Set `new` where the value is `old` (None: where there is none). Whether that was so."""
+        """Set the value of a key if it has the expected value. The change is durable on return.
+
+        If the call is cancelled, the change may still be made.
+
+        Args:
+            key: The key.
+            old: The expected value. None expects that the key is missing or None.
+            new: The new value.
+
+        Returns:
+            Whether the expected value was found, and the new value was set.
+
+        Raises:
+            ArgumentTypeError: The key is not text, or JSON cannot represent a value. Nothing was
+                changed.
+            QuireError: The command failed. See `Leader.execute`.
+        """
         return await self._execute("compare", key, old, new)
 
     async def _execute(self, name: str, key: str, *values: Any) -> bool:
@@ -134,7 +201,13 @@ class DurableDict(Mapping[str, Any]):
         return len(self._machine.items)
 
     async def close(self) -> None:
-        """Wait for the changes under way, and give up the dictionary."""
+        """Wait for the changes in progress, and close the dictionary.
+
+        Calling this again is safe.
+
+        Raises:
+            QuireError: The leader has failed. See `Leader.close`.
+        """
         await self.leader.close()
 
     async def __aenter__(self) -> Self:
@@ -153,13 +226,27 @@ class DurableDict(Mapping[str, Any]):
 async def open_dict(
     streams: Namespace, name: str, *, create: bool = True, snapshot_every: int = SNAPSHOT_EVERY
 ) -> DurableDict:
-    """Open a dictionary as it was left. See `quire.Client.durable_dict`."""
+    """Open a dictionary in the state in which it was left. See `quire.Client.durable_dict`.
+
+    Args:
+        streams: The namespace that holds the dictionary's stream.
+        name: The name of the stream.
+        create: Whether to create the stream if it does not exist.
+        snapshot_every: The number of changes after which a snapshot is taken. 0 means never.
+
+    Returns:
+        The dictionary.
+
+    Raises:
+        UsageError: The stream holds records that are not changes of a dictionary.
+    """
     machine = Dictionary()
     leader = await lead(streams, name, machine, snapshot_every=snapshot_every, create=create)
     if machine.has_other_records:
         await leader.close()
         raise UsageError(
-            f"stream {name} has a record that is no command of a dictionary. Nothing was changed",
-            remedy="Give the dictionary the name of a stream of its own",
+            f"stream {name} holds a record that is not a change of a dictionary. Nothing was "
+            "changed",
+            remedy="Open the dictionary on a stream of its own",
         )
     return DurableDict(machine, leader)

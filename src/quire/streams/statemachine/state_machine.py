@@ -3,13 +3,15 @@
     async with client.state_machine("/team", "accounts", Accounts(), create=True) as leader:
         balance = await leader.execute(b"deposit 5")
 
-There is one leader: the last one that opened the machine. The leader before it is fenced by the
-stream, so that none of its commands is accepted any more, and all that were are applied here first.
-Commands are applied in the order of the log, once they are durable, and on every follower in the
-same order: machines that decide by nothing but their commands stay equal.
+There is one leader, which is the last client that opened the machine as leader. The stream fences
+the previous leader, so that none of its later commands is accepted. All commands that were accepted
+are applied here first. Commands are applied once they are durable, in the order of the log, and in
+the same order on every follower. Machines that depend on nothing but their commands therefore stay
+equal.
 
-A snapshot keeps the state together with the position behind the last command that made it; what
-lies before the position is then truncated. It is an object: seen whole or not at all.
+A snapshot stores the state together with the position after the last command that led to it. The
+log before that position is then truncated. A snapshot is an object, so it is visible completely or
+not at all.
 """
 
 from __future__ import annotations
@@ -52,34 +54,59 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 BUCKET = "state-machines"
 POSITION_KEY = "position"
-"""In the metadata of a snapshot: where to read on."""
+"""The key in the metadata of a snapshot for the position at which reading continues."""
 APPLIED_KEY = "applied"
 LIFE_KEY = "life"
 """The key in the metadata of a snapshot for the id of the life that the position belongs to.
 Snapshots of earlier versions lack it."""
 RESTORE_ATTEMPTS = 10
-"""Of reading a snapshot, while leaders take later ones."""
+"""The number of attempts to read a snapshot while leaders take newer ones."""
 NOTHING = b""
-"""A command that no machine is given: it only proves that the leader still leads."""
+"""An empty command, which no machine receives. It only proves that the leader still leads."""
 
 
 class StateMachine(Protocol[ResultT_co]):
-    """What is replicated. `apply` must depend on the state and the command only: no clock, no
-    randomness, no reading of the outside. What it raises is given to the caller of `execute` (the
-    command stays in the log; it must raise the same everywhere)."""
+    """A state machine that can be replicated.
 
-    def apply(self, command: bytes) -> ResultT_co: ...
+    `apply` must depend on the state and the command only, and not on a clock, random numbers or
+    anything outside. If it raises, `execute` raises the same error. The command stays in the log,
+    so `apply` must raise the same error everywhere.
+    """
 
-    def snapshot(self) -> bytes:
-        """The whole state. Called between two commands."""
+    def apply(self, command: bytes) -> ResultT_co:
+        """Apply a command to the state.
+
+        Args:
+            command: The command, which is not empty.
+
+        Returns:
+            The result, which `Leader.execute` returns.
+        """
         ...
 
-    def restore(self, state: bytes) -> None: ...
+    def snapshot(self) -> bytes:
+        """Return the whole state. It is called between two commands."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Replace the state.
+
+        Args:
+            state: A state as `snapshot` returned it.
+        """
+        ...
 
 
 def check_machine(machine: object) -> None:
-    """Raise ArgumentTypeError unless the object has the methods of a state machine."""
-    remedy = "Give an object with apply(command), snapshot() and restore(state)"
+    """Check that an object is a state machine.
+
+    Args:
+        machine: The argument of the caller.
+
+    Raises:
+        ArgumentTypeError: It is a class, or it lacks a method of `StateMachine`.
+    """
+    remedy = "Pass an object with apply(command), snapshot() and restore(state)"
     if isinstance(machine, type):
         raise ArgumentTypeError(
             f"{machine.__name__} is a class, and not a state machine", remedy=remedy
@@ -93,14 +120,14 @@ def check_machine(machine: object) -> None:
 
 
 class _Replica(Generic[ResultT]):
-    """A machine, and how far it has come along the log."""
+    """A state machine, and the position in the log that it has reached."""
 
     name: str
     """The name of the stream that holds the commands."""
     machine: StateMachine[ResultT]
     """The machine itself."""
     applied: int
-    """The number of commands so far, those that a snapshot stands for included."""
+    """The number of commands that were applied, including those that a snapshot contains."""
 
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         check_machine(machine)
@@ -116,7 +143,7 @@ class _Replica(Generic[ResultT]):
         self.owns_streams = False
         """Whether the namespace was opened for this replica, and is closed with it."""
         self._ended: QuireError | None = None
-        """The error of calls after the end, and of those that waited for something then."""
+        """The error that calls raise after the end, and that waiting calls raise at the end."""
         self._tasks = end_with_client(streams.client, self)
 
     @property
@@ -148,13 +175,13 @@ class _Replica(Generic[ResultT]):
             except NoSuchObjectError:
                 return
             except ObjectDamagedError as error:
-                self._lost_snapshot = error  # the log may still have all commands
+                self._lost_snapshot = error  # the log may still hold all commands
                 return
             try:
                 async with found:
                     state = await found.read_all()
                 break
-            except NoSuchObjectError:  # another took its place while it was read
+            except NoSuchObjectError:  # a newer snapshot replaced it while it was read
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
         await self._check_life(found.info)
@@ -167,15 +194,16 @@ class _Replica(Generic[ResultT]):
         life = await self._streams.metadata(self.name).life_id()
         if life and snapshot.metadata.get(LIFE_KEY, life) != life:
             raise StreamDamagedError(
-                f"the snapshot of state machine {self.name} (object {BUCKET}/{self._object}) was "
-                "taken of a stream that was deleted or renamed: its position means nothing in the "
+                f"the snapshot of state machine {self.name} (object {BUCKET}/{self._object}) "
+                "belongs to a stream that was deleted or renamed, so it cannot be used with the "
                 "present stream",
-                remedy="Give the new state machine another name, or bring back the former stream",
+                remedy="Give the new state machine another name, or restore the former stream",
             )
 
     async def _replay(self, *, follow: bool) -> AsyncGenerator[None, None]:
-        """Apply what the log has from the position on; yields behind each entry."""
-        # Not from the oldest record that there is: what came before it would be missing unnoticed.
+        """Apply the commands of the log from the position on. Yields after each entry."""
+        # Do not begin at the oldest record that exists: commands before it would be missing
+        # unnoticed.
         reader = await self._streams.open_reader(self.name, start=self._position, follow=follow)
         async with aclosing(reader.batches()) as batches:
             try:
@@ -189,8 +217,9 @@ class _Replica(Generic[ResultT]):
                 if self._lost_snapshot is None:
                     raise
                 raise StreamDamagedError(
-                    f"state machine {self.name} cannot be restored: {gap}, and the snapshot that "
-                    f"stands for them is lost: {self._lost_snapshot}"
+                    f"state machine {self.name} cannot be restored: commands are missing "
+                    f"({gap.args[0]}), and the snapshot that contains them is lost "
+                    f"({self._lost_snapshot.args[0]})"
                 ) from gap
 
     def _apply(self, command: bytes) -> None:
@@ -198,14 +227,15 @@ class _Replica(Generic[ResultT]):
             self.applied += 1
             try:
                 self.machine.apply(command)
-            except Exception:  # noqa: BLE001 - it was told to who executed the command
+            except Exception:  # noqa: BLE001 - the caller of `execute` received this error
                 pass
 
 
 class Leader(_Replica[ResultT]):
-    """The replica that takes commands. Made by `Client.state_machine`.
+    """The replica that executes commands. `Client.state_machine` opens it.
 
-    Use as `async with`, or call `close`."""
+    Use it with `async with`, or call `close`.
+    """
 
     def __init__(
         self,
@@ -217,7 +247,9 @@ class Leader(_Replica[ResultT]):
     ) -> None:
         check_type("snapshot_every", snapshot_every, int)
         if snapshot_every < 0:
-            raise UsageError(f"snapshot_every is a number of commands, or 0, not {snapshot_every}")
+            raise UsageError(
+                f"snapshot_every must be a number of commands, or 0 for never, not {snapshot_every}"
+            )
         super().__init__(streams, name, machine)
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
@@ -225,7 +257,7 @@ class Leader(_Replica[ResultT]):
         self._more = asyncio.Event()
         self._writer: StreamWriter
         self._busy = asyncio.Lock()
-        """Held while a snapshot is taken, against a second one."""
+        """Held while a snapshot is taken, so that there is only one at a time."""
 
     async def _begin(self, create: bool) -> None:
         self._writer = await self._streams.open_writer(self.name, create=create)
@@ -241,12 +273,23 @@ class Leader(_Replica[ResultT]):
         self._tasks.start(self._run())
 
     async def execute(self, command: bytes) -> ResultT:
-        """Append the command, wait until it is durable on the ack quorum, apply it; what `apply`
-        returned, or raised.
+        """Append a command, wait until it is durable on an ack quorum, and apply it.
 
-        Raises UsageError for an empty command (nothing happened); StreamFencedError when another
-        leader has come, and what an append raises: the command may or may not be applied by the
-        next leader. If cancelled, it may still be applied."""
+        If the call is cancelled, the command may still be applied.
+
+        Args:
+            command: The command, which must not be empty.
+
+        Returns:
+            The value that the machine's `apply` returned.
+
+        Raises:
+            UsageError: The command is empty. Nothing was done.
+            StreamFencedError: Another leader took over. The outcome is unknown: the next leader may
+                or may not apply the command.
+            QuireError: The command could not be appended. See `StreamWriter.append`.
+            Exception: The error that the machine's `apply` raised.
+        """
         command = payload_bytes(command, "a command")
         if command == NOTHING:
             raise UsageError("a command must not be empty")
@@ -254,12 +297,26 @@ class Leader(_Replica[ResultT]):
         return result
 
     async def confirm(self) -> None:
-        """Prove that this is the leader still: all that was ever acknowledged by any leader is
-        applied when this returns. For reads that must not be stale. Raises as `execute`."""
+        """Prove that this is still the leader. Call it before a read that must not be stale.
+
+        On return, every command that any leader ever acknowledged is applied here. Cancelling this
+        call is safe.
+
+        Raises:
+            QuireError: This is no longer the leader, or that cannot be determined. See `execute`.
+        """
         await self._submit(NOTHING)
 
     async def snapshot(self) -> None:
-        """Keep the state as it is now, and truncate the commands before it. Durable on return."""
+        """Store the present state, and truncate the commands before it.
+
+        The snapshot is durable on return. If the call is cancelled, it may or may not have been
+        stored, and nothing is lost.
+
+        Raises:
+            StreamFencedError: Another leader took over, or has taken a newer snapshot.
+            QuireError: The snapshot could not be stored. See `Objects.put`.
+        """
         async with self._busy:
             await self.confirm()
             state, applied = self.machine.snapshot(), self.applied
@@ -275,14 +332,19 @@ class Leader(_Replica[ResultT]):
                 )  # fmt: skip
             except ObjectExistsError as error:
                 raise StreamFencedError(
-                    f"another leader of state machine {self.name} has taken a later snapshot"
+                    f"another leader of state machine {self.name} has taken a newer snapshot"
                 ) from error
             self._snapshot_at = applied
             await self._streams.truncate(self.name, position)
 
     async def close(self) -> None:
-        """Wait for the commands under way, then close the stream's segment. Raises what ended the
-        leader, if anything did."""
+        """Wait for the commands in progress, and complete the stream's segment.
+
+        Calling this again is safe.
+
+        Raises:
+            QuireError: The error that ended the leader, if there was one.
+        """
         try:
             while self._waiting:
                 await asyncio.wait([self._waiting[-1][2]])
@@ -308,13 +370,13 @@ class Leader(_Replica[ResultT]):
     # -- inside -------------------------------------------------------------------------------
 
     async def _end(self, error: QuireError) -> None:
-        error.outcome_known = False  # of the commands under way
+        error.outcome_known = False  # commands in progress may or may not be in the log
         await super()._end(error)
         self._fail(error)
 
     async def _submit(self, command: bytes) -> ResultT | None:
         appended = await self._writer.submit_many((command,))
-        if self._ended is not None:  # nobody applies commands any more
+        if self._ended is not None:  # commands are no longer applied
             raise self._ended
         result: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((appended, command, result))
@@ -322,7 +384,7 @@ class Leader(_Replica[ResultT]):
         return await asyncio.shield(result)
 
     async def _run(self) -> None:
-        """Apply commands in the order of the log, whoever still waits for them."""
+        """Apply commands in the order of the log, even if their callers no longer wait."""
         while True:
             while self._waiting:
                 appended, command, result = self._waiting[0]
@@ -346,7 +408,7 @@ class Leader(_Replica[ResultT]):
         self.applied += 1
         try:
             result.set_result(self.machine.apply(command))
-        except Exception as error:  # noqa: BLE001 - the machine's own: for who executed it
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller of `execute`
             result.set_exception(error)
             result.exception()
 
@@ -364,15 +426,17 @@ class Leader(_Replica[ResultT]):
         try:
             await self.snapshot()
         except QuireError:
-            pass  # The log is complete without it; the next command tries again.
+            pass  # the log is complete without it, and the next command tries again
 
 
 class Follower(_Replica[ResultT]):
-    """A replica that applies what leaders have executed, as it comes. Made by
-    `Client.state_machine(follow=True)`."""
+    """A replica that applies the commands of the leaders as they come.
+
+    `Client.state_machine(..., follow=True)` opens it. Use it with `async with`, or call `close`.
+    """
 
     failure: QuireError | None
-    """The error that ended it, if one did."""
+    """The error that ended the follower, or None."""
 
     def __init__(self, streams: Namespace, name: str, machine: StateMachine[ResultT]) -> None:
         super().__init__(streams, name, machine)
@@ -389,7 +453,9 @@ class Follower(_Replica[ResultT]):
                 async with aclosing(self._replay(follow=True)) as steps:
                     async for _ in steps:
                         await self._tell()
-                self.failure = StreamClosedError(f"state machine {self.name} has come to its end")
+                self.failure = StreamClosedError(
+                    f"the stream of state machine {self.name} was ended: no command follows"
+                )
             except StreamGapError:
                 await self._catch_up()
                 await self._tell()
@@ -398,13 +464,13 @@ class Follower(_Replica[ResultT]):
         await self._tell()
 
     async def _catch_up(self) -> None:
-        """The commands it waited for are truncated: a snapshot stands for them."""
+        """Restore a newer snapshot, because the next commands were truncated."""
         before = self._position
         try:
             await self._restore()
             if self._position <= before:
                 raise StreamDamagedError(
-                    f"state machine {self.name} lost commands for which no snapshot stands"
+                    f"state machine {self.name} has lost commands that no snapshot contains"
                 )
         except QuireError as error:
             self.failure = error
@@ -414,7 +480,14 @@ class Follower(_Replica[ResultT]):
             self._moved.notify_all()
 
     async def wait_applied(self, count: int) -> None:
-        """Until so many commands (`Leader.applied`) are applied here. Raises what ended it."""
+        """Wait until a number of commands is applied here. Cancelling this call is safe.
+
+        Args:
+            count: The number of commands, such as `Leader.applied`.
+
+        Raises:
+            QuireError: The error that ended the follower before that.
+        """
         async with self._moved:
             await self._moved.wait_for(lambda: self.applied >= count or self._over is not None)
         if self.applied < count and self._over is not None:
@@ -422,7 +495,7 @@ class Follower(_Replica[ResultT]):
 
     @property
     def _over(self) -> QuireError | None:
-        """The error of those who wait for commands, once none comes any more."""
+        """The error of callers that wait for commands once no more commands will come."""
         return self.failure or self._ended
 
     async def close(self) -> None:
@@ -446,7 +519,7 @@ class Follower(_Replica[ResultT]):
 
 
 def _position(snapshot: ObjectInfo) -> DLSN:
-    """Where to read on behind it."""
+    """Return the position at which reading continues after a snapshot."""
     return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 
@@ -459,10 +532,24 @@ async def lead(
     snapshot_every: int = 0,
     create: bool = True,
 ) -> Leader[ResultT]:
-    """Become the leader: fence the one before, bring `machine` (a fresh one) to where it was, and
-    take commands. With `create` a missing stream is made. `snapshot_every`: so many commands.
+    """Become the leader of a state machine. See `quire.Client.state_machine`.
 
-    Raises what `Namespace.open_writer` and reading raise; then nothing is lost, call it again."""
+    The previous leader is fenced, and `machine` is brought to the state that it had reached. If
+    this call fails, nothing is lost: call it again.
+
+    Args:
+        streams: The namespace that holds the machine's stream.
+        name: The name of the stream.
+        machine: A new machine, without state.
+        snapshot_every: The number of commands after which a snapshot is taken. 0 means never.
+        create: Whether to create the stream if it does not exist.
+
+    Returns:
+        The leader.
+
+    Raises:
+        QuireError: The stream could not be opened or read. See `Namespace.open_writer`.
+    """
     leader = Leader(streams, name, machine, snapshot_every=snapshot_every)
     await leader._begin(create)
     return leader
@@ -472,7 +559,19 @@ async def lead(
 async def follow(
     streams: Namespace, name: str, machine: StateMachine[ResultT]
 ) -> Follower[ResultT]:
-    """Keep a second machine up to date, to read from or to take over quickly. NoSuchStreamError."""
+    """Keep a machine up to date with the commands of the leaders. See `quire.Client.state_machine`.
+
+    Args:
+        streams: The namespace that holds the machine's stream.
+        name: The name of the stream.
+        machine: A new machine, without state.
+
+    Returns:
+        The follower.
+
+    Raises:
+        NoSuchStreamError: The stream does not exist.
+    """
     follower = Follower(streams, name, machine)
     await streams.metadata(name).require()
     await follower._begin()

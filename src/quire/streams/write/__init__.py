@@ -1,5 +1,6 @@
-"""The writer of a stream: from `append` to entries of a ledger, and from one segment to the next.
+"""The writer of a stream: from `append` to the entries of ledgers, and from one segment to the
+next.
 
-Read `writer`, `writer_task`, `pending_entry` and `segments`, in this order; `takeover` is how a
-writer begins, `producers` how retries make no duplicates, and `lock` Java's lock.
+Read `writer`, `writer_task`, `pending_entry` and `segments`, in this order. `takeover` shows how a
+writer begins, `producers` how a retry creates no duplicate, and `lock` implements Java's lock.
 """

@@ -1,11 +1,11 @@
 """DistributedLog's write lock of a stream (DistributedLog spec, 2.7).
 
-It keeps writers from interrupting each other, and decides nothing: who may write is decided by
-versions and fencing (`stream_metadata`), which hold where the lock is lost without anybody noticing
-it in time. Java's writers take it, and wait for whoever has it; ours do where they are asked to.
+The lock keeps writers from interrupting each other, but it does not decide who may write. Versions
+and fencing decide that (`stream_metadata`), also when a lock is lost and nobody notices it in time.
+Java's writers always take the lock and wait for its owner. Quire's writers do so on request.
 
-Waiting are ephemeral, sequential nodes below `lock`: the one with the lowest number owns it, and
-each watches the one before its own, so that a release wakes one.
+Members are ephemeral, sequential nodes below `lock`. The member with the lowest number owns the
+lock. Each other member watches the one before it, so that a release wakes only one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
 
 _numbers = itertools.count(1)
-"""Tells the members of one session apart."""
+"""Numbers that distinguish the members of one session."""
 
 
 class StreamLock:
-    """One member of a lock. To be acquired once; `release` ends it in any state."""
+    """One member of a lock. It can be acquired once, and `release` ends it in any state."""
 
     def __init__(self, tree: Tree, path: str, tasks: TaskSet) -> None:
-        """`path`: of the stream's node `lock`."""
+        """Create a member. `path` is the path of the stream's node `lock`."""
         self._tree = tree
         self._path = path
         self._tasks = tasks
@@ -42,19 +42,24 @@ class StreamLock:
         self._member: LockMember | None = None
         self._left = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the member is gone that owned the lock, because its session has ended:
-        somebody else may own it now. Cancelled by `release`."""
+        """Done when this member owned the lock and is gone, because its session has ended.
+
+        Another member may own the lock then. `release` cancels the future.
+        """
         self._watch: Watch | None = None
         self._joining: asyncio.Task[None] | None = None
         self._failure: QuireError | None = None
-        """Of joining, or why the lock is no longer waited for."""
+        """The error of joining, or the reason why the lock is no longer waited for."""
         self._waiting = asyncio.Event()
-        """Set when the member before this one is gone, or `_failure` is known."""
+        """Set when the member before this one is gone, or when `_failure` is known."""
 
     async def acquire(self, timeout_s: float) -> None:
-        """Own the lock; 0: now or not at all. StreamLockedError names who has it, and leaves
-        nothing behind; neither does a cancellation. MetadataUnavailableError."""
-        assert self._member is None, "a lock is acquired once"
+        """Acquire the lock, and wait for it for at most `timeout_s` seconds.
+
+        Raises StreamLockedError, which names the owner, and MetadataUnavailableError. No member is
+        left after an error or a cancellation.
+        """
+        assert self._member is None, "a lock can be acquired only once"
         try:
             owner = await self._join_and_wait(timeout_s)
             if owner is None:
@@ -65,14 +70,17 @@ class StreamLock:
             raise
         await self.release()
         raise StreamLockedError(
-            f"{self._path} is held by {owner.client_id} (session {owner.session_id:#x}) and was "
-            f"not released within {timeout_s:g} s",
-            remedy="Wait for that writer to close, or open without the lock: that ends the writer",
+            f"the lock {self._path} is held by {owner.client_id} (session {owner.session_id:#x}), "
+            f"which did not release it within {timeout_s:g} s",
+            remedy="Wait for that writer to close, or open the stream without the lock, which "
+            "fences that writer",
         )
 
     async def release(self) -> None:
-        """Give it up, or give up waiting. If the store does not answer, the lock is free once the
-        session has ended. Cancel-safe; may be called again."""
+        """Release the lock, or stop waiting for it. Cancel-safe, and safe to call again.
+
+        If the metadata store does not answer, the lock is released when the session ends.
+        """
         self.lost.cancel()
         if self._watch is not None:
             self._watch.close()
@@ -80,7 +88,7 @@ class StreamLock:
             await asyncio.shield(self._tasks.start(self._leave()))
 
     async def _client_closed(self, error: ClientClosedError) -> None:
-        if self._watch is None:  # it is still waited for
+        if self._watch is None:  # `acquire` is still waiting
             self._failure = error
             self._waiting.set()
             await self.release()
@@ -88,20 +96,20 @@ class StreamLock:
     # -- the member ---------------------------------------------------------------------------
 
     async def _join_and_wait(self, timeout_s: float) -> LockMember | None:
-        """None: it is ours; else who has it, when the time is over."""
+        """Wait for the lock, and return None, or its owner if the time runs out."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
             if self._member is None:
-                # Shielded: a member that was made by a call that nobody waits for would stand in
-                # the way of everybody until the session ends.
+                # Shielded, because the member of a cancelled call would block all others until the
+                # session ends.
                 self._joining = self._tasks.start(self._join())
                 await asyncio.shield(self._joining)
                 if self._failure is not None:
                     raise self._failure
             own, members = self._own, await self._members()
             if own not in members:
-                self._member = None  # its session has ended: it waits in a new one
+                self._member = None  # the session has ended: join again in the new one
                 continue
             before = [member for member in members if _order(member) < _order(own)]
             if not before:
@@ -132,7 +140,7 @@ class StreamLock:
             self._member = _parse(str(made).rpartition("/")[2])
 
     async def _members(self) -> list[LockMember]:
-        """In the order in which they get the lock."""
+        """Return the members in the order in which they get the lock."""
         names = await self._tree.children(self._path)
         return sorted(map(_parse, names), key=_order)
 
@@ -161,13 +169,13 @@ class StreamLock:
         if self._joining is not None and not self._joining.done():
             await asyncio.wait([self._joining])
         try:
-            # All of ours: an answer that was lost may have made one that we do not know.
+            # Delete all own members, because a lost reply may have left one that is unknown here.
             ours = [m for m in await self._members() if m.client_id == self._client_id]
             await each(ours, self._delete)
         except NoSuchKeyError:
             pass  # the stream was deleted, and the lock with it
         except MetadataError:
-            return  # the session ends sooner or later, and the member with it
+            return  # the member disappears when the session ends
         self._left = True
 
     async def _delete(self, member: LockMember) -> None:
@@ -178,8 +186,8 @@ class StreamLock:
 
 
 def _parse(name: str) -> LockMember:
-    # What else identifies a member, its data and its owner, matters only to the old kinds of names,
-    # and there only for the words of an error.
+    # The data and the owner of a node matter only for old kinds of names, and only in error
+    # messages.
     return LockMember.parse(name, name.encode(), 0)
 
 

@@ -1,8 +1,8 @@
-"""A pending entry: records that will be one entry of a ledger, and the positions that they get.
+"""A pending entry: records that will become one entry of a ledger, and the positions that they get.
 
-Pending entries are filled in the order of the appends, sent in that order, and acknowledged in that
-order. One that was sent to a segment which failed may be sent again to the next segment, but only
-if recovery of the failed one proved that the entry is not part of it.
+Pending entries are filled in the order of the appends. They are sent and acknowledged in the same
+order. An entry that was sent to a segment that failed may be sent again to the next segment, but
+only if recovery of the failed segment proved that it does not contain the entry.
 """
 
 from __future__ import annotations
@@ -43,14 +43,22 @@ class PendingEntry:
         self.ends = False
         """Whether the stream ends after its records."""
         self.control = False
-        """Whether it has no records of the application, so that nobody waits for it."""
+        """Whether it has no records of the application, so that no caller waits for it."""
         self.done: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def add(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> tuple[int, int]:
-        """Add records, and return the index of the first one and the bytes that they take."""
+        """Add records to the entry.
+
+        Args:
+            payloads: The bytes of each record.
+            txids: The transaction id of each record.
+
+        Returns:
+            The index of the first of these records, and the number of bytes that they take.
+        """
         first = len(self.payloads)
         self.payloads.extend(payloads)
         self.txids.extend(txids)
@@ -76,6 +84,7 @@ class PendingEntry:
         return self.done
 
     def settle(self, error: BaseException | None = None) -> None:
+        """Complete the future of the acknowledgement, with an error if there is one."""
         done = self.waiter()
         if done.done():
             return
@@ -83,11 +92,14 @@ class PendingEntry:
             done.set_result(None)
         else:
             done.set_exception(error)
-            done.exception()  # those who wait receive it; nobody has to wait
+            done.exception()  # mark the error as seen: there may be no waiter
 
 
 class Appended(Sequence[DLSN]):
-    """The positions of records that were appended together."""
+    """The positions of records that were appended together, as a sequence.
+
+    The positions are known when the records are acknowledged.
+    """
 
     __slots__ = ("_parts", "_starts")
 
@@ -124,6 +136,13 @@ class Appended(Sequence[DLSN]):
         return self[-1]
 
     async def wait(self) -> None:
-        """Wait until all records are acknowledged. Cancel-safe."""
+        """Wait until all records are acknowledged.
+
+        On return the records are durable on an ack quorum. Cancelling this call is safe.
+
+        Raises:
+            QuireError: The writer failed before the records were acknowledged. See
+                `StreamWriter.append`.
+        """
         for entry, _, _ in self._parts:
             await asyncio.shield(entry.waiter())

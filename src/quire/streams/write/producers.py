@@ -1,8 +1,9 @@
-"""Producers whose retries are no duplicates: who sent what, kept in the stream itself.
+"""Producers, whose retries create no duplicates: the stream itself stores who sent what.
 
-A producer numbers its records. Each entry says, in control records that applications never see,
-whose records it holds and their numbers, so that the two are stored together or not at all; each
-segment begins with the state of all producers, so that a new writer reads back one segment at most.
+A producer numbers its records. Each entry names in control records, which applications never see,
+the producers of its records and their numbers. Records and numbers are therefore stored together or
+not at all. Each segment begins with the state of all producers, so that a new writer reads back at
+most one segment.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.read.records import read_entries
 
 PRODUCERS_MAX = 1_000
-"""Known to one stream; the one that has been silent for longest is forgotten first."""
+"""The number of producers that a stream remembers.
+
+The producer that was silent longest is forgotten first.
+"""
 ENTRIES_AT_ONCE = 256
-"""Read while looking back for the state."""
+"""The number of entries to read at a time while looking back for the state."""
 NONE_YET = -1
 
 
@@ -37,10 +41,11 @@ class ControlState:
     """The producers and the fencing token that the control records of a stream define so far."""
 
     producers: dict[str, ProducerState] = field(default_factory=dict)
-    """By id, in the order of their last records."""
+    """The producers by id, in the order of their last records."""
     token: str = ""
 
     def sent(self, producer_id: str, sequence: int, position: DLSN) -> None:
+        """Note the last record of a producer."""
         self.producers.pop(producer_id, None)
         self.producers[producer_id] = ProducerState(sequence, position)
         if len(self.producers) > PRODUCERS_MAX:
@@ -52,22 +57,25 @@ class ControlState:
         return NONE_YET if state is None else state.last_sequence
 
     def duplicates(self, producer_id: str, first_sequence: int, count: int) -> int:
-        """How many of these records, from the first on, the stream has."""
+        """Return how many of these records, from the first on, the stream has already."""
         if first_sequence < 0:
-            raise UsageError(f"{first_sequence} is no sequence of a producer: they begin at 0")
+            raise UsageError(
+                f"the sequence numbers of a producer begin at 0, but {first_sequence} was passed"
+            )
         return max(0, min(count, self.last_sequence(producer_id) + 1 - first_sequence))
 
     def snapshot(self) -> bytes | None:
-        """For a control record at the beginning of a segment; None if there is nothing to say."""
+        """Return the control record that begins a segment, or None if it would be empty."""
         if not self.producers and not self.token:
             return None
         return encode_control(Producers(self.producers), FencingToken(self.token))
 
     def copy(self) -> ControlState:
+        """Return an independent copy."""
         return ControlState(dict(self.producers), self.token)
 
     def read(self, segment: StreamSegment, entry_id: int, records: Records) -> None:
-        """Take in what one entry says."""
+        """Update the state with the control records of one entry."""
         for at, payload in records.controls():
             for item in decode_control(payload):
                 if isinstance(item, Producers):
@@ -83,7 +91,7 @@ class ControlState:
 
 
 def _last_marked(records: Records, at: int, count: int) -> int:
-    """The index of the last of `count` user records behind index `at`."""
+    """Return the index of the last of `count` user records after index `at`."""
     while count:
         at += 1
         count -= records.flags[at] == RecordFlag.NONE
@@ -91,6 +99,7 @@ def _last_marked(records: Records, at: int, count: int) -> int:
 
 
 def has_snapshot(records: Records) -> bool:
+    """Return whether an entry holds the state of all producers."""
     return any(
         isinstance(item, Producers)
         for _, payload in records.controls()
@@ -101,12 +110,15 @@ def has_snapshot(records: Records) -> bool:
 async def read_marks(
     client: Client, segments: Sequence[StreamSegment], password: bytes
 ) -> ControlState:
-    """The marks at the end of these completed segments: read backwards to the last snapshot, then
-    what follows it. Truncated segments are not read. A lost segment is skipped, so producers may
-    send its records again, and the fencing token is the last known one."""
+    """Return the control state at the end of these completed segments.
+
+    The segments are read backwards to the last snapshot, and then forwards from there. If a segment
+    is lost, it is skipped. Producers may then send its records again, and the fencing token is the
+    last known one.
+    """
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
-        try:  # also of one that is truncated: the newest stays, and may be all that tells
+        try:  # even if it is truncated: the newest segment is kept, and may hold the only state
             if await _read_back(client, segment, password, behind):
                 break
         except NoSuchLedgerError:
@@ -125,7 +137,10 @@ async def _read_back(
     password: bytes,
     behind: list[list[tuple[StreamSegment, int, Records]]],
 ) -> bool:
-    """Add the segment's entries with control records, the last chunk first. True at a snapshot."""
+    """Add the segment's entries with control records, the last chunk first.
+
+    Returns True when a snapshot was found.
+    """
     async with await client.open_ledger(segment.ledger_id, password=password) as reader:
         end = reader.last_add_confirmed + 1
         while end > 0:
@@ -145,4 +160,5 @@ async def _read_back(
 
 
 def encode_mark(producer_id: str, first_sequence: int, count: int) -> bytes:
+    """Return the control record that names the producer of the next `count` records."""
     return encode_control(ProducerMark(producer_id, first_sequence, count))

@@ -1,8 +1,8 @@
 """The segments of a stream as its writer sees them: the open one, and how the next one follows.
 
-A segment is a ledger and a node. The ledger is made ahead of its use, and noted in the node
-`allocation`, so that a crash leaves no ledger that nobody knows (DistributedLog spec, 2.6). Rolling
-is one transaction: a reader never finds the stream without a place where it continues.
+A segment is a ledger and a node. The ledger is created ahead of its use and noted in the node
+`allocation`, so that a crash leaves no ledger that nothing names (DistributedLog spec, 2.6).
+Rolling is one transaction, so that a reader always finds where the stream continues.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from quire.streams.write.pending_entry import PendingEntry
 from quire.streams.write.takeover import TakenStream, delete_insisting, tell_lost
 
 APPLICATION = {"application": b"quire", "component": b"stream"}
-"""In the custom metadata of the ledgers of streams, with the stream's path: who looks for ledgers
-that nobody needs knows them by it."""
+"""The custom metadata of the ledgers of streams, together with the stream's path.
+
+The search for orphans recognises these ledgers by it.
+"""
 
 
 class SegmentWriter:
-    """The open segment: it encodes pending entries, and knows which of them are acknowledged."""
+    """The open segment. It encodes pending entries, and knows which of them are acknowledged."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class SegmentWriter:
         start_sequence: int,
         due_s: float,
     ) -> None:
-        """`due_s`: when it is to be rolled, by the event loop's time."""
+        """Open a segment. `due_s` is the event loop's time at which it is to be rolled."""
         self.segment = segment
         self.start_sequence = start_sequence
         self.due_s = due_s
@@ -59,19 +61,22 @@ class SegmentWriter:
         self._sent_position = 0
         self._sent_txid = segment.first_txid
         self.count = 0
-        """Records in acknowledged entries."""
+        """The number of records in acknowledged entries."""
         self.last_txid = segment.first_txid
         self.last = DLSN(segment.lssn, -1, -1)
-        """The last record in an acknowledged entry; control records left out."""
+        """The last record in an acknowledged entry, not counting control records."""
         self.failed = False
-        """The ledger took no more: what is under way tells why."""
+        """Whether the ledger refused an entry. The entries in flight get the reason."""
         self.used = False
-        """More than control records was sent."""
+        """Whether anything but control records was sent."""
         self.invisible = False
-        """The last entry sent has records: readers learn of it with the next entry only."""
+        """Whether the last entry holds records. Readers learn of it only with the next entry."""
 
     def send(self, entry: PendingEntry) -> None:
-        """Encode the entry and hand it to the ledger. If the ledger raises, it was not sent."""
+        """Encode the entry and pass it to the ledger.
+
+        If the ledger raises, the entry was not sent.
+        """
         parts: list[Buffer] = []
         size, first, position = 0, 0, self._sent_position
         txid = self._sent_txid
@@ -100,21 +105,25 @@ class SegmentWriter:
         self.in_flight.append(entry)
 
     def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
-        """An entry without records, from which bookies learn that the one before is acknowledged
-        (DistributedLog spec, 4.2). Raises as `send` does."""
+        """Send an entry without records, which tells bookies that the one before is acknowledged.
+
+        See DistributedLog spec, 4.2. Raises as `send` does.
+        """
         entry = PendingEntry(0)
         entry.control = True
         entry.mark(payload)
         self.send(entry)
 
     async def acknowledged(self) -> list[PendingEntry]:
-        """Wait for the oldest entry under way; it, and all others that are acknowledged with it.
-        Raises what ended the ledger. Cancel-safe."""
+        """Wait for the oldest entry in flight, and return all entries acknowledged by then.
+
+        Raises the error that ended the ledger. Cancel-safe.
+        """
         await self.ledger.wait(self.in_flight[0].entry_id)
         return self.acknowledged_through(self.ledger.last_add_confirmed)
 
     def acknowledged_through(self, entry_id: int) -> list[PendingEntry]:
-        """Those under way up to this entry; they are no more."""
+        """Remove and return the entries in flight up to this entry id."""
         entries: list[PendingEntry] = []
         while self.in_flight and self.in_flight[0].entry_id <= entry_id:
             entry = self.in_flight.popleft()
@@ -129,7 +138,10 @@ class SegmentWriter:
         return entries
 
     def completed(self, completion_time_ms: int) -> StreamSegment:
-        """The segment as it is once all its entries are acknowledged and its ledger is closed."""
+        """Return the completed segment.
+
+        All its entries must be acknowledged, and its ledger closed.
+        """
         return self.segment.completed(
             last_txid=self.last_txid,
             record_count=self.count,
@@ -140,8 +152,10 @@ class SegmentWriter:
         )
 
     def lost(self, completion_time_ms: int) -> StreamSegment:
-        """Return the lost segment that replaces this one when its ledger is gone. Records in
-        progress go into the next segment, with the same sequence ids."""
+        """Return the lost segment that replaces this one when its ledger is gone.
+
+        Entries in flight go to the next segment, with the same sequence ids.
+        """
         return self.segment.completed_as_lost(
             last_txid=self.last_txid,
             record_count=self.count,
@@ -151,9 +165,12 @@ class SegmentWriter:
 
 
 class Segments:
-    """All methods but `begin`, `roll`, `complete` and `mend` return at once; of these four one runs
-    at a time. They raise StreamFencedError when another writer has the stream, and what ledgers and
-    metadata raise; then they may be called again."""
+    """The open segment of a stream, and the transitions from one segment to the next.
+
+    All methods except `begin`, `roll`, `complete` and `mend` return at once, and only one of these
+    four may run at a time. They raise StreamFencedError if another writer has the stream. After
+    another error of a ledger or of the metadata store they may be called again.
+    """
 
     def __init__(
         self,
@@ -167,13 +184,13 @@ class Segments:
         stored_bytes: int = 0,
         lock: StreamLock | None = None,
     ) -> None:
-        """`lock`: released with the rest, when the writer is closed."""
+        """Begin without an open segment. `lock` is released when the writer is closed."""
         self.metadata = metadata
         self.taken = taken
         self.rng = client.rng
         self.open: SegmentWriter | None = None
         self.opening: Callable[[], bytes | None] = lambda: None
-        """Returns the control record that each segment begins with, if there is one."""
+        """Returns the control record with which each segment begins, or None."""
         self._client = client
         self._settings = settings
         self._tasks = tasks
@@ -183,15 +200,16 @@ class Segments:
         """The stored bytes of completed segments."""
         self._spare: LedgerWriter | None = None
         self._made: LedgerWriter | None = None
-        """Made, but not certainly noted: the next attempt to note one takes it."""
+        """A ledger that was created but perhaps not noted. The next attempt to note one uses it."""
         self._preparing: asyncio.Task[None] | None = None
-        """A task of its own: if the writer is abandoned, it clears up after itself."""
+        """A separate task, so that it cleans up after itself if the writer is abandoned."""
         self._why: QuireError | None = None
-        """There is none."""
+        """The reason why there is no ledger."""
         self._retaining: asyncio.Task[None] | None = None
 
     @property
     def next_number(self) -> int:
+        """The number of the next segment."""
         completed = self.taken.segments
         return completed[-1].lssn + 1 if completed else self._first_number()
 
@@ -200,20 +218,21 @@ class Segments:
         return max(1, self.taken.claim.newest)
 
     def check_quota(self, more_bytes: int) -> None:
+        """Raise StreamQuotaError if this many more bytes exceed the quota of the stream."""
         limit = self._settings.bytes_max
         if not limit:
             return
         held = self._stored_bytes + (self.open.ledger.length if self.open else 0)
         if held + more_bytes > limit:
-            self.retain()  # perhaps somebody has truncated it
+            self.retain()  # another client may have truncated the stream
             raise StreamQuotaError(
-                f"stream {self.metadata.paths.name} holds {held} of {limit} bytes: nothing was "
-                "appended",
-                remedy="Truncate it, or raise bytes_max",
+                f"stream {self.metadata.paths.name} holds {held} bytes, and its quota is {limit}. "
+                "Nothing was appended",
+                remedy="Truncate the stream, or raise bytes_max",
             )
 
     def retain(self) -> None:
-        """In the background: apply retention, free what was truncated, count what is left."""
+        """Apply retention in the background, free what was truncated, and count what is left."""
         if self._retaining is None:
             self._retaining = self._tasks.start(self._retain())
 
@@ -225,14 +244,14 @@ class Segments:
                 completed = [segment for segment in segments if not segment.in_progress]
                 self._stored_bytes = await stored_bytes(self._client, completed)
         except QuireError:
-            pass  # With the next roll again; nothing depends on it.
+            pass  # nothing depends on it, and the next roll tries again
         finally:
             self._retaining = None
 
     # -- ledgers made ahead -------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the next ledger in the background."""
+        """Create the next ledger in the background."""
         if self._spare is None and self._preparing is None:
             self._preparing = self._tasks.start(self._prepare_quietly())
 
@@ -240,7 +259,7 @@ class Segments:
         try:
             await self._prepare()
         except QuireError as error:
-            self._why = error  # Whoever needs it tells, and tries again.
+            self._why = error  # the caller that needs the ledger raises this
         finally:
             self._preparing = None
 
@@ -266,7 +285,7 @@ class Segments:
         self._spare, self._made = ledger, None
 
     async def _drop_made(self) -> None:
-        """Nobody else knows of it."""
+        """Delete a ledger that was created and not noted."""
         if self._made is not None:
             made, self._made = self._made, None
             made.abandon()
@@ -286,11 +305,15 @@ class Segments:
         return self._spare
 
     async def release(self) -> None:
-        """Delete the ledger that was made ahead, and give up the lock: the writer ends."""
+        """Delete the ledger that was created ahead, and release the lock.
+
+        The writer has ended then.
+        """
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
         if self._spare is not None:
-            # The ledger first: as long as its node names it, somebody else can delete it.
+            # Delete the ledger first: as long as its node names it, another client can delete it as
+            # well.
             self._spare.abandon()
             await self._client.delete_ledger(self._spare.ledger_id)
             await self.metadata.free_allocation(self.taken.claim)
@@ -310,13 +333,13 @@ class Segments:
         self._opened(segment, ledger)
 
     async def complete(self) -> None:
-        """Close the open segment: nothing of it may be under way."""
+        """Close the open segment. No entry of it may be in flight."""
         completed = await self._close_ledger()
         await self.metadata.change(self.taken.claim, complete=completed)
         self._completed(completed)
 
     async def roll(self, entry: PendingEntry) -> None:
-        """Complete the open segment and begin the next in one transaction."""
+        """Complete the open segment and begin the next one in one transaction."""
         ledger = await self._take_spare()
         completed = await self._close_ledger()
         segment = self._new_segment(ledger, completed.lssn + 1, entry)
@@ -327,9 +350,9 @@ class Segments:
     async def mend(self, settle: Callable[[Sequence[PendingEntry]], None]) -> list[PendingEntry]:
         """Recover the ledger of the open segment, and complete the segment with its entries.
 
-        `settle` receives the pending entries that are part of the segment, as soon as that is
-        certain, whichever writer completes the segment. Returns the pending entries that are not
-        part of it. A segment whose ledger was deleted is kept as lost.
+        `settle` receives the pending entries that are part of the segment as soon as that is
+        certain, even if another writer completes the segment. Returns the pending entries that are
+        not part of it. A segment whose ledger was deleted is kept as lost.
         """
         writer = self.open
         assert writer is not None
@@ -347,7 +370,7 @@ class Segments:
         settle(writer.acknowledged_through(end))
         lost = [entry for entry in writer.in_flight if not entry.control]
         if gone:
-            # Its records may have been read: the number must not be assigned again.
+            # Its records may have been read, so its number must not be assigned again.
             completed = writer.lost(self._client.clock.now_ms())
             await self.metadata.change(self.taken.claim, complete=completed)
             tell_lost(self.metadata.paths.name, completed)
@@ -369,7 +392,7 @@ class Segments:
         return self.open.completed(self._client.clock.now_ms())
 
     def _new_segment(self, ledger: LedgerWriter, number: int, entry: PendingEntry) -> StreamSegment:
-        # Without a record: the end of an empty stream, or a fencing token that is set first.
+        # Without a record, the entry ends an empty stream or sets a fencing token.
         first_txid = MAX_TXID if entry.ends else self.taken.claim.max_txid
         if entry.txids:
             first_txid = entry.txids[0]

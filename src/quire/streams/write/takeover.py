@@ -1,8 +1,8 @@
-"""Becoming the writer of a stream: claim it, fence and complete what the last writer left open.
+"""Taking over a stream: claim it, then fence and complete what the last writer left open.
 
-The order matters (DistributedLog spec, 7.3): the claim comes first, so that the former writer can
-complete or begin nothing any more; then its segments are recovered in the order of their numbers,
-which fences the ledger that it may still be writing.
+The order matters (DistributedLog spec, 7.3). After the claim, the former writer can neither
+complete nor begin a segment. Then its segments are recovered in the order of their numbers, which
+fences the ledger that it may still be writing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ logger = logging.getLogger("quire.streams")
 
 DELETE_ATTEMPTS = 6
 DELETE_BACKOFF = Backoff(0.1)
-"""The pauses between these."""
+"""The pauses between these attempts."""
 BACKWARD_ENTRIES = 8
-"""Read at once while looking for the last record of a segment."""
+"""The number of entries to read at a time in the search for the last record of a segment."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class TakenStream:
     claim: WriterClaim
     last_txid: int
     segments: list[StreamSegment] = field(default_factory=list)
-    """All completed, ascending."""
+    """All segments, completed and in ascending order."""
     marks: ControlState = field(default_factory=ControlState)
     has_marks: bool = False
 
@@ -51,7 +51,7 @@ class LastRecord:
 
     txid: int
     count: int
-    """User records up to and with it."""
+    """The number of user records up to and including this record."""
     entry_id: int
     slot: int
 
@@ -59,15 +59,18 @@ class LastRecord:
 async def take_over(
     client: Client, metadata: StreamMetadata, password: bytes, *, whole: bool = True
 ) -> TakenStream:
-    """Claim the stream, and complete what is in progress. On return every record that its former
-    writers had acknowledged is part of a completed segment, and they cannot add another. Without
-    `whole`, only the newest segments are looked at where that will do.
+    """Claim the stream, and complete the segments in progress.
 
-    StreamEndedError, StreamFencedError (another writer took it meanwhile), RecoveryError (too few
-    bookies answer: nothing is lost, try again)."""
+    On return every record that former writers had acknowledged is part of a completed segment, and
+    those writers cannot append any more. Without `whole`, only the newest segments are read if that
+    is enough.
+
+    Raises StreamEndedError. Raises StreamFencedError if another writer took over meanwhile, and
+    RecoveryError if too few bookies answer: nothing is lost, try again.
+    """
     await metadata.ensure_writable()
     claim = await metadata.claim()
-    # A writer that used its first mark since then has a segment in progress: all are looked at.
+    # A writer that has used its first mark since then has a segment in progress, so all are read.
     if whole or await metadata.has_marks():
         segments = await metadata.segments()
     else:
@@ -100,7 +103,7 @@ async def complete(
     segment: StreamSegment,
     password: bytes,
 ) -> StreamSegment | None:
-    """Recover the ledger of a segment in progress and complete the segment.
+    """Recover the ledger of a segment in progress, and complete the segment.
 
     Returns None for a segment without entries, which is removed (its number is assigned again). A
     segment whose ledger is gone is completed as lost. Its records may have been acknowledged and
@@ -152,7 +155,7 @@ def tell_lost(stream: str, segment: StreamSegment) -> None:
 
 
 async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecord | None:
-    """The last record of any kind of a closed ledger; None where it has none."""
+    """Return the last record of any kind in a closed ledger, or None if there is none."""
     behind = reader.last_add_confirmed + 1
     while behind > 0:
         first = max(0, behind - BACKWARD_ENTRIES)
@@ -170,18 +173,20 @@ async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecor
 
 
 async def free_allocated(client: Client, metadata: StreamMetadata, claim: WriterClaim) -> None:
-    """A ledger that the former writer had made, and never used."""
+    """Delete the ledger that the former writer had created ahead and never used."""
     if claim.allocated == NO_LEDGER:
         return
     ledger_id = int(claim.allocated)
-    # Under the claim first: where that is lost already, it is the ledger of whoever came.
+    # Free the allocation first. If the claim is lost, the ledger belongs to the new writer.
     await metadata.free_allocation(claim)
     await delete_insisting(client, ledger_id)
 
 
 async def delete_insisting(client: Client, ledger_id: int) -> None:
-    """Delete a ledger that nothing names any more: who gives up leaves it to the audit of
-    orphans."""
+    """Delete a ledger that nothing names any more, with several attempts.
+
+    If all attempts fail, the search for orphans finds the ledger later.
+    """
     retry = Retry(DELETE_BACKOFF, client.rng, attempts=DELETE_ATTEMPTS)
     while True:
         try:

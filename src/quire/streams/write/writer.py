@@ -3,8 +3,8 @@
     append -> PendingEntry -> SegmentWriter -> LedgerWriter
     acknowledged entries -> pending entries, in order -> the futures of the appends
 
-This file decides what can be decided at once: whether a record may be appended, under which number,
-and into which pending entry. `writer_task` does what has to be waited for.
+This module makes the decisions that need no waiting: whether a record may be appended, which number
+it gets, and which pending entry takes it. `writer_task` does everything that has to wait.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from quire.streams.write.writer_task import ByteBudget, WriterTask
 
 
 class StreamWriter:
-    """Appends records to one stream. Made by `Namespace.open_writer`.
+    """A writer that appends records to one stream. `Namespace.open_writer` opens it.
 
-    A record is *acknowledged* when `append` (or a call that waits) returns: it is part of an entry
-    that is fsynced on the ack quorum of bookies, and so are all records before it. Readers see it
-    at once. Where a ledger fails the writer goes on in a new segment by itself; what was not
-    acknowledged is sent again only where it is proven not to be in the old one. The writer ends
-    when another client opens the stream for writing (StreamFencedError), or when for `GIVE_UP_S`
-    nothing can be written.
+    A record is acknowledged when `append`, or another call that waits, returns. Its entry and all
+    records before it are then fsynced on an ack quorum of bookies, and readers can see them.
 
-    Use as `async with`: leaving the block closes it.
+    If a ledger fails, the writer continues in a new segment. It sends a record again only if
+    recovery of the old ledger proved that the record is not in it. The writer ends when another
+    client opens the stream for writing (StreamFencedError), or when nothing could be written for 60
+    seconds (`GIVE_UP_S`).
+
+    Use it with `async with`: leaving the block closes the writer, and an exception abandons it.
     """
 
     name: str
@@ -75,29 +76,32 @@ class StreamWriter:
         self._last: PendingEntry | None = None
         self._ending = False
         self._marks = segments.taken.marks
-        """The control state after all entries that were handed over, acknowledged or not."""
+        """The control state after all entries that were handed over."""
         self._writer_task = WriterTask(segments, settings, tasks, budget)
 
     # -- what is known ------------------------------------------------------------------------
 
     @property
     def next_sequence(self) -> int:
-        """The sequence id that the next record gets: how many records the stream ever had."""
+        """The sequence id of the next record.
+
+        It is the number of records that the stream ever had.
+        """
         return self._sequence
 
     @property
     def last_txid(self) -> int:
-        """The highest that was given; 0 on a new stream."""
+        """The highest txid that was assigned. It is 0 in a new stream."""
         return self._last_txid
 
     @property
     def buffered_bytes(self) -> int:
-        """Appended and not acknowledged."""
+        """The number of bytes that were appended and not acknowledged."""
         return self._writer_task.budget.used_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether this handle can append no more."""
+        """Whether this handle can no longer append."""
         return self._writer_task.closing or self._writer_task.failure is not None
 
     def __repr__(self) -> str:
@@ -114,17 +118,34 @@ class StreamWriter:
         expect: int | None = None,
         token: str = "",
     ) -> DLSN:
-        """Append one record and wait until it is acknowledged; its position.
+        """Append one record, and wait until it is acknowledged.
 
-        `txid`: in a stream whose settings say `txids = "given"`, not less than the one before.
-        `expect`: append only if the record gets this sequence id; `token`: and only if this fencing
-        token is in force (StreamConditionError: nothing was appended). Waits first while
-        `BUFFERED_BYTES_MAX` are unacknowledged. If cancelled after it began, the record may still
-        become part of the stream.
+        On return the record is durable on an ack quorum. The call first waits while 16 MiB
+        (`BUFFERED_BYTES_MAX`) of this writer are unacknowledged. If it is cancelled after that, the
+        record may still become part of the stream.
 
-        Raises RecordTooLargeError, TxidOrderError, UsageError, StreamQuotaError (nothing was
-        appended); StreamFencedError, StreamClosedError, and after `GIVE_UP_S` what kept the writer
-        from going on (the record may or may not be part of the stream).
+        Args:
+            payload: The bytes of the record.
+            txid: The transaction id of the record, not less than the one before. Pass it only if
+                the stream's setting `txids` is "given".
+            expect: Append only if the record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The position of the record.
+
+        Raises:
+            RecordTooLargeError: The record is too large. Nothing was appended.
+            TxidOrderError: The txid is less than the one before. Nothing was appended.
+            StreamConditionError: `expect` or `token` does not match. Nothing was appended.
+            StreamQuotaError: The stream holds as many bytes as `bytes_max` allows. Nothing was
+                appended.
+            UsageError: An argument is not valid. Nothing was appended.
+            StreamEndedError: The stream was ended by this writer. Nothing was appended.
+            StreamFencedError: Another client opened the stream for writing. Outcome unknown.
+            StreamClosedError: The writer was closed or abandoned. Outcome unknown.
+            QuireError: Nothing could be written for 60 seconds, and this is the reason. Outcome
+                unknown.
         """
         txids = None if txid is None else (txid,)
         appended = await self._append((payload,), txids, expect, token)
@@ -139,9 +160,23 @@ class StreamWriter:
         expect: int | None = None,
         token: str = "",
     ) -> Appended:
-        """Append records that follow each other, and wait until all are acknowledged; their
-        positions. Errors and cancellation as for `append`; on an error a prefix of them may be in
-        the stream."""
+        """Append several records in order, and wait until all of them are acknowledged.
+
+        On return all records are durable on an ack quorum. After an error or a cancellation a
+        prefix of them may be part of the stream.
+
+        Args:
+            payloads: The bytes of each record.
+            txids: A transaction id for each record, as for `append`.
+            expect: Append only if the first record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The positions of the records.
+
+        Raises:
+            QuireError: See `append`.
+        """
         appended = await self._append(payloads, txids, expect, token)
         await appended.wait()
         return appended
@@ -154,13 +189,38 @@ class StreamWriter:
         expect: int | None = None,
         token: str = "",
     ) -> Appended:
-        """As `append_many`, without waiting for the acknowledgement: `Appended.wait` does, and so
-        does `flush`. Positions are known once acknowledged."""
+        """Append several records in order, without waiting for their acknowledgement.
+
+        Nothing is durable on return. Wait for the records with `Appended.wait` or `flush`. Their
+        positions are known when they are acknowledged. If the call is cancelled while it waits for
+        buffer space, nothing was appended.
+
+        Args:
+            payloads: The bytes of each record.
+            txids: A transaction id for each record, as for `append`.
+            expect: Append only if the first record gets this sequence id.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            QuireError: See `append`. Nothing was appended.
+        """
         return await self._append(payloads, txids, expect, token)
 
     async def flush(self) -> DLSN | None:
-        """Wait until all that was appended is acknowledged; the position of the last record that
-        this writer appended, if there is one. Cancel-safe."""
+        """Wait until every record that was appended is acknowledged.
+
+        On return these records are durable on an ack quorum. Cancelling this call is safe: it takes
+        no record back.
+
+        Returns:
+            The position of the last record that this writer appended, or None if there is none.
+
+        Raises:
+            QuireError: The writer failed before the records were acknowledged. See `append`.
+        """
         last = self._last
         if last is None:
             self._check()
@@ -169,14 +229,36 @@ class StreamWriter:
         return last.position(len(last) - 1)
 
     async def producer(self, producer_id: str) -> Producer:
-        """Append for a producer that numbers its records, so that a retry is no duplicate."""
+        """Return a producer, which numbers its records so that a retry creates no duplicate.
+
+        Cancelling this call is safe.
+
+        Args:
+            producer_id: The name of the producer. It must be unique in the stream.
+
+        Returns:
+            The producer. It ends with this writer.
+
+        Raises:
+            QuireError: The writer is closed or has failed.
+        """
         await self._note_marks()
         return Producer(self, producer_id)
 
     async def set_fencing_token(self, token: str, *, expect: str = "") -> None:
-        """Require this token of all later appends; "" removes it. It stays in force for the
-        writers to come. `expect` must be the one in force: StreamConditionError otherwise. Durable
-        on return."""
+        """Set the fencing token that all later appends must pass.
+
+        The token is durable on return, and stays in force for later writers. If the call is
+        cancelled, the token may still be set.
+
+        Args:
+            token: The new token. "" removes the token.
+            expect: The token that must be in force now.
+
+        Raises:
+            StreamConditionError: Another token is in force. Nothing was changed.
+            QuireError: The writer failed. See `append`.
+        """
         await self._note_marks()
         self._check_token(expect)
         entry = self._writer_task.open_entry(self._sequence)
@@ -188,13 +270,27 @@ class StreamWriter:
     # -- the stream ---------------------------------------------------------------------------
 
     async def roll(self) -> None:
-        """Complete the open segment, if there is one: what comes next goes into another."""
+        """Complete the open segment, if there is one. Later records go to a new segment.
+
+        On return every record that was appended before is durable, and the segment is completed. If
+        the call is cancelled, the segment is completed in the background.
+
+        Raises:
+            QuireError: The writer failed. See `append`.
+        """
         self._check()
         await self._writer_task.roll()
 
     async def end_stream(self) -> None:
-        """End the stream for good, behind all that was appended: no writer can open it again, and
-        readers come to an end. Durable on return; the writer is closed then."""
+        """End the stream permanently after all records that were appended.
+
+        On return the end is durable, and the writer is closed. No writer can open the stream again,
+        and readers that follow it stop at the end. If the call is cancelled, it continues in the
+        background.
+
+        Raises:
+            QuireError: The writer failed. See `append`. The stream may or may not have been ended.
+        """
         self._check()
         entry = self._writer_task.open_entry(self._sequence)
         entry.ends = self._ending = True
@@ -202,20 +298,33 @@ class StreamWriter:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for what was appended, then complete the segment. When this returns the stream has
-        no segment in progress. Raises what the appends raise: then the next writer completes it.
-        Safe to call again. If cancelled, it goes on in the background."""
+        """Wait for all appends, and complete the open segment.
+
+        On return all records are durable, and the stream has no segment in progress. If the call
+        fails, the next writer completes the segment. Calling it again is safe. If the call is
+        cancelled, it continues in the background.
+
+        Raises:
+            QuireError: An append failed. See `append`.
+        """
         await self._writer_task.close()
 
     def abandon(self) -> None:
-        """Stop without completing the segment: the next writer does. Nothing is waited for."""
+        """Stop at once, without completing the segment. The next writer completes it.
+
+        Appends that wait raise StreamClosedError, and their outcome is unknown.
+        """
         self._abandon(None)
 
     def _abandon(self, error: QuireError | None) -> None:
         self._writer_task.abandon(error)
 
     def on_end(self, ended: Callable[[], object]) -> None:
-        """Call `ended` once, when the writer is closed or has failed."""
+        """Call a function once, when the writer is closed or has failed.
+
+        Args:
+            ended: The function.
+        """
         self._writer_task.on_end = ended
 
     async def __aenter__(self) -> Self:
@@ -242,8 +351,10 @@ class StreamWriter:
         token: str,
         sent_by: tuple[str, int] | None = None,
     ) -> Appended:
-        """`sent_by`: the producer, and its number of the first record. Those that the stream has
-        already are left out."""
+        """Append records, and leave out those of a producer that the stream has already.
+
+        `sent_by` is the producer, and the number that it gave to the first record.
+        """
         await self._writer_task.budget.wait()
         self._check()
         self._check_token(token)
@@ -252,15 +363,15 @@ class StreamWriter:
         longest = max(map(len, payloads), default=0)
         if longest > MAX_PAYLOAD_BYTES:
             raise RecordTooLargeError(
-                f"a record of stream {self.name} has {longest} bytes; at most {MAX_PAYLOAD_BYTES} "
-                "go into one. Nothing was appended"
+                f"a record for stream {self.name} has {longest} bytes, but at most "
+                f"{MAX_PAYLOAD_BYTES} are allowed. Nothing was appended"
             )
         if expect is not None and type(expect) is not int:
             check_type("expect", expect, int)
         if expect is not None and expect != self._sequence:
             raise StreamConditionError(
-                f"stream {self.name} has {self._sequence} records, not {expect}: nothing was "
-                "appended"
+                f"the next record of stream {self.name} gets sequence id {self._sequence}, not "
+                f"{expect} as expected. Nothing was appended"
             )
         self._segments.check_quota(self._writer_task.queued_bytes + sum(map(len, payloads)))
         if sent_by is None:
@@ -291,8 +402,10 @@ class StreamWriter:
     def _mark(
         self, entry: PendingEntry, sent_by: tuple[str, int] | None, first: int, end: int
     ) -> None:
-        """Say in the entry whose records follow, and when they were appended if their txids do not
-        tell."""
+        """Add control records to the entry: the producer of the next records, and the time.
+
+        The time is needed only in streams whose txids do not tell it.
+        """
         if not entry.size_bytes and self.settings.txids == "given":
             entry.mark(encode_control(CreationTime(self._clock.now_ms())))
         if sent_by is not None:
@@ -306,12 +419,15 @@ class StreamWriter:
         if self.settings.txids == "time":
             if txids is not None:
                 raise UsageError(
-                    f"stream {self.name} numbers its records by time: give no txid, or create it "
-                    "with txids = 'given'"
+                    f"stream {self.name} assigns txids by time. Pass no txid, or create the stream "
+                    "with the setting txids = 'given'"
                 )
             return [max(self._clock.now_ms(), self._last_txid)] * count
         if txids is None or len(txids) != count:
-            raise UsageError(f"stream {self.name} takes a txid with each record")
+            raise UsageError(
+                f"stream {self.name} needs one txid for each record, because its setting txids is "
+                "'given'"
+            )
         before = self._last_txid
         if not {int}.issuperset(map(type, txids)):
             for txid in txids:
@@ -319,8 +435,8 @@ class StreamWriter:
         for txid in txids:
             if not before <= txid <= MAX_USER_TXID:
                 raise TxidOrderError(
-                    f"txid {txid} of stream {self.name} is not within {before}, the one before, "
-                    f"and {MAX_USER_TXID}: nothing was appended"
+                    f"txid {txid} is not valid in stream {self.name}: it must be from {before}, "
+                    f"the txid before it, to {MAX_USER_TXID}. Nothing was appended"
                 )
             before = txid
         return txids
@@ -330,20 +446,20 @@ class StreamWriter:
         if not self._segments.taken.has_marks:
             await self._segments.metadata.note_marks()
             self._segments.taken.has_marks = True
-            self._check()  # It may have ended meanwhile, and nobody would send what is put in now.
+            self._check()  # the writer may have ended meanwhile, and would send nothing more
 
     def _check_token(self, token: str) -> None:
         if token != self._marks.token:
             raise StreamConditionError(
-                f"fencing token {token!r} is not in force on stream {self.name}: nothing was "
+                f"fencing token {token!r} is not in force on stream {self.name}. Nothing was "
                 "appended",
-                remedy="Somebody else may have set one: this writer should stop",
+                remedy="Another process may have set a token: this writer should stop",
             )
 
     def _check(self) -> None:
         failure = self._writer_task.failure
         if self._ending and (failure is None or isinstance(failure, StreamClosedError)):
-            raise StreamEndedError(f"stream {self.name} was ended: nothing can follow")
+            raise StreamEndedError(f"stream {self.name} was ended: nothing can be appended")
         if failure is not None:
             raise failure
         if self._writer_task.closing:
@@ -351,9 +467,12 @@ class StreamWriter:
 
 
 class Producer:
-    """Appends the records of one producer, which numbers them (from 0 on, ascending): a record
-    whose number is not above the last one that the stream has is left out. What it was before a
-    crash, of the producer or of the writer, the stream knows."""
+    """A producer of one stream, which numbers its records. `StreamWriter.producer` returns it.
+
+    The numbers begin at 0 and ascend. A record whose number is not above the last one in the stream
+    is left out, because the stream has it already. The stream stores the last number of each
+    producer, so this holds across crashes of the producer and of the writer.
+    """
 
     producer_id: str
     """The name of the producer."""
@@ -369,14 +488,29 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The number of its last record that was handed over; -1 if there is none."""
+        """The number of the producer's last record that was handed over, or -1 if there is none."""
         return self._writer._marks.last_sequence(self.producer_id)
 
     async def append(
         self, payload: Buffer, sequence: int, *, txid: int | None = None, token: str = ""
     ) -> DLSN | None:
-        """As `StreamWriter.append`; None where the record is in the stream already. Either way it
-        is acknowledged when this returns."""
+        """Append one record unless the stream has it already, and wait until it is acknowledged.
+
+        On return the record is durable on an ack quorum in both cases. If the call is cancelled,
+        the record may still become part of the stream: repeating the call is safe.
+
+        Args:
+            payload: The bytes of the record.
+            sequence: The producer's number of the record.
+            txid: The transaction id of the record, as for `StreamWriter.append`.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The position of the record, or None if the stream had it already.
+
+        Raises:
+            QuireError: See `StreamWriter.append`.
+        """
         txids = None if txid is None else (txid,)
         appended = await self.append_many((payload,), sequence, txids=txids, token=token)
         return appended[0] if len(appended) else None
@@ -389,11 +523,27 @@ class Producer:
         txids: Sequence[int] | None = None,
         token: str = "",
     ) -> Appended:
-        """Records that are numbered from `first_sequence` on; the positions of those that were not
-        in the stream. All are acknowledged when this returns."""
+        """Append the records that the stream lacks, and wait until all are acknowledged.
+
+        On return all records are durable on an ack quorum. If the call is cancelled, a prefix of
+        them may become part of the stream: repeating the call is safe.
+
+        Args:
+            payloads: The bytes of each record.
+            first_sequence: The producer's number of the first record. The others follow without
+                gaps.
+            txids: A transaction id for each record, as for `StreamWriter.append`.
+            token: The fencing token that must be in force, or "" if the stream must have none.
+
+        Returns:
+            The positions of the records that were appended.
+
+        Raises:
+            QuireError: See `StreamWriter.append`.
+        """
         writer, sent_by = self._writer, (self.producer_id, first_sequence)
         appended = await writer._append(payloads, txids, None, token, sent_by)
         if len(appended) < len(payloads):
-            await writer.flush()  # those that are known may still be under way
+            await writer.flush()  # the records that were left out may still be in flight
         await appended.wait()
         return appended

@@ -1,10 +1,10 @@
-"""The writer task: it takes pending entries to acknowledged ones, in order, for one stream writer.
+"""The writer task, which takes the pending entries of a stream writer to acknowledgement.
 
 The task waits for one thing after the other. It begins, rolls and completes segments, receives
 acknowledgements, and continues with a new segment if a ledger fails. Entries are sent at the end of
 an event-loop iteration while fewer than `entries_in_flight` are outstanding: a single record does
-not wait, and under load records gather in entries. A byte budget bounds what is appended and not
-acknowledged, for one writer and for all writers of a namespace.
+not wait, and under load records gather in entries. A byte budget limits the unacknowledged bytes of
+one writer, and of all writers of a namespace.
 """
 
 from __future__ import annotations
@@ -32,25 +32,30 @@ from quire.streams.write.segments import Segments, SegmentWriter
 T = TypeVar("T")
 
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
-"""Appended to one stream and not acknowledged: behind that appends wait."""
+"""The number of unacknowledged bytes of one stream above which appends wait."""
 FULL_ENTRIES_IN_FLIGHT_MAX = 64
-"""The number of full entries in flight. `entries_in_flight` counts entries with room left."""
+"""The number of full entries in flight. `entries_in_flight` limits entries that have room left."""
 TURNS_BEFORE_CONTROL = 2
 """The number of event-loop iterations in which callers whose appends returned may append again.
-Then an entry without records tells the bookies that the last one is acknowledged."""
+
+After that, an entry without records tells the bookies that the last one is acknowledged.
+"""
 SEGMENT_BACKOFF = Backoff(0.05, 2.0)
-"""The pauses before a segment is begun or completed once more."""
+"""The pauses before another attempt to begin or complete a segment."""
 GIVE_UP_S = 60.0
-"""Without a segment to write to, for so long, the writer ends."""
+"""Seconds without a segment to write to after which the writer ends."""
 FINAL = (ClientClosedError, StreamFencedError, UnauthorizedError, UsageError)
 
 
 class ByteBudget:
-    """Bytes in use under a limit. More than the limit is used when something large comes: who asks
-    waits before, not for its own size."""
+    """A limit on the bytes in use.
+
+    A caller waits while the limit is reached, and not for its own size. A large request may
+    therefore exceed the limit.
+    """
 
     def __init__(self, limit_bytes: int, outer: ByteBudget | None = None) -> None:
-        """Bytes that are taken here are taken from `outer`, too."""
+        """Create a budget. Bytes that are taken here are also taken from `outer`."""
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._outer = outer
@@ -58,6 +63,7 @@ class ByteBudget:
         self._free.set()
 
     def take(self, size_bytes: int) -> None:
+        """Take bytes, even above the limit."""
         self.used_bytes += size_bytes
         if self.used_bytes >= self.limit_bytes:
             self._free.clear()
@@ -65,6 +71,7 @@ class ByteBudget:
             self._outer.take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
+        """Return bytes that are no longer in use."""
         self.used_bytes -= size_bytes
         if self.used_bytes < self.limit_bytes:
             self._free.set()
@@ -73,6 +80,7 @@ class ByteBudget:
 
     @property
     def full(self) -> bool:
+        """Whether the limit is reached, here or in `outer`."""
         return not self._free.is_set() or (self._outer is not None and self._outer.full)
 
     async def wait(self) -> None:
@@ -84,29 +92,29 @@ class ByteBudget:
 
 
 class WriterTask:
-    """From pending entries to acknowledged entries, in order."""
+    """The task that takes pending entries to acknowledgement, in order."""
 
     def __init__(
         self, segments: Segments, settings: StreamSettings, tasks: TaskSet, budget: ByteBudget
     ) -> None:
-        """`budget` is shared by all writers of the namespace."""
+        """Start the task. `budget` is shared by all writers of the namespace."""
         self.name = segments.metadata.paths.name
         self.segments = segments
         self.settings = settings
         self.budget = ByteBudget(BUFFERED_BYTES_MAX, budget)
-        """Bounds what is appended and not acknowledged."""
+        """The limit on the unacknowledged bytes of this writer."""
         self.failure: QuireError | None = None
         self.closing = False
         self.on_end: Callable[[], object] = lambda: None
         """Called once, when the writer is closed or has failed."""
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingEntry] = deque()
-        """Not sent yet; only the last one still takes records."""
+        """The entries that were not sent yet. Only the last one still takes records."""
         self._work = asyncio.Event()
-        """Something may have to be done that the task waits for."""
+        """Set when there may be something to do that the task waits for."""
         self._send_scheduled = False
         self._rolled: asyncio.Future[None] | None = None
-        """Done when the open segment is completed, for those who asked for that."""
+        """Done when the open segment is completed, for callers that asked for that."""
         self._settled: ControlState = segments.taken.marks.copy()
         """The control state after all acknowledged entries."""
         segments.opening = self._settled.snapshot
@@ -115,16 +123,18 @@ class WriterTask:
     # -- for the writer -----------------------------------------------------------------------
 
     def open_entry(self, sequence: int) -> PendingEntry:
-        """The one that takes the next record; `sequence` is the id of that."""
+        """Return the entry that takes the next record, whose sequence id is `sequence`."""
         return self._queue[-1] if self._queue else self.new_entry(sequence)
 
     def new_entry(self, sequence: int) -> PendingEntry:
+        """Add an empty entry to the queue."""
         entry = PendingEntry(sequence)
         self._queue.append(entry)
         return entry
 
     @property
     def queued_bytes(self) -> int:
+        """The size of the entries that were not sent yet."""
         return sum(entry.size_bytes for entry in self._queue)
 
     def appended(self, size_bytes: int) -> None:
@@ -133,6 +143,7 @@ class WriterTask:
         self.schedule_send()
 
     async def roll(self) -> None:
+        """Complete the open segment, if there is one."""
         if self._rolled is None:
             if not self._queue and self.segments.open is None:
                 return
@@ -141,6 +152,7 @@ class WriterTask:
         await asyncio.shield(self._rolled)
 
     async def close(self) -> None:
+        """Wait for all entries, and complete the open segment."""
         if self.failure is None:
             self.closing = True
             self.schedule_send()
@@ -150,15 +162,16 @@ class WriterTask:
             raise self.failure
 
     def abandon(self, error: QuireError | None = None) -> None:
-        """End at once. Appends raise `error`, or that the writer was abandoned."""
+        """End at once. Appends raise `error`, or report that the writer was abandoned."""
         if error is not None:
-            error.outcome_known = False  # of what is under way
+            error.outcome_known = False  # entries in flight may or may not be stored
         self._fail(error or StreamClosedError(f"the writer of stream {self.name} was abandoned"))
         self._task.cancel()
 
     # -- sending ------------------------------------------------------------------------------
 
     def schedule_send(self) -> None:
+        """Send queued entries at the end of this event-loop iteration."""
         if not self._send_scheduled:
             self._send_scheduled = True
             self._loop.call_soon(self._send_and_wake)
@@ -167,12 +180,12 @@ class WriterTask:
         self._send_scheduled = False
         try:
             self._send()
-        except Exception as error:  # noqa: BLE001 - appends must not wait for a defect for ever
+        except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
             self._fail_unexpectedly(error)
         self._work.set()
 
     def _send(self) -> None:
-        """Send what may be sent now. The task sees to the rest."""
+        """Send the entries that may be sent now. The task takes care of the rest."""
         segment, queue = self.segments.open, self._queue
         if segment is None:
             return
@@ -191,8 +204,11 @@ class WriterTask:
             queue.popleft()
 
     def _is_due(self, segment: SegmentWriter) -> bool:
-        """Whether nothing more should go into it. It takes something first: what stands at its
-        beginning may be as long as `roll_bytes`."""
+        """Return whether the segment should take no more entries.
+
+        A segment always takes one entry, because the state at its beginning may be as long as
+        `roll_bytes`.
+        """
         return self._rolled is not None or (
             segment.used
             and (
@@ -210,11 +226,11 @@ class WriterTask:
             await self.segments.release()
             self._fail(StreamClosedError(f"the writer of stream {self.name} is closed"))
         except ClientClosedError as error:
-            error.outcome_known = False  # of what is under way
+            error.outcome_known = False  # entries in flight may or may not be stored
             self._fail(error)
         except QuireError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - appends must not wait for a defect for ever
+        except Exception as error:  # noqa: BLE001 - a defect must not make appends wait forever
             self._fail_unexpectedly(error)
 
     def _fail_unexpectedly(self, error: Exception) -> None:
@@ -231,7 +247,10 @@ class WriterTask:
         self._fail(failure)
 
     async def _step(self) -> bool:
-        """The next thing that has to be waited for. False: closed, and all is done."""
+        """Do the next thing that has to be waited for.
+
+        Returns False when the writer is closed and done.
+        """
         segments = self.segments
         segment = segments.open
         if segment is None:
@@ -276,11 +295,12 @@ class WriterTask:
             self._rolled = None
 
     async def _mend(self) -> None:
-        """Give up the ledger; what is not part of it is sent again."""
+        """Give up the ledger, and queue the entries again that are not part of it."""
         lost = await self._insist(lambda: self.segments.mend(self._settle))
         self._queue.extendleft(reversed(lost))
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Repeat some work until it succeeds, for at most `GIVE_UP_S` seconds."""
         retry = Retry(SEGMENT_BACKOFF, self.segments.rng, limit_s=GIVE_UP_S)
         while True:
             try:
@@ -292,7 +312,10 @@ class WriterTask:
                     raise
 
     async def _show(self, segment: SegmentWriter) -> bool:
-        """Let readers see the last entry, unless another one follows it anyway. False: they do."""
+        """Make the last entry visible to readers, unless another entry follows it anyway.
+
+        Returns False if it is visible already.
+        """
         if not segment.invisible:
             return False
         for _ in range(TURNS_BEFORE_CONTROL):
@@ -305,6 +328,7 @@ class WriterTask:
         return True
 
     async def _rest(self, seconds: float | None) -> None:
+        """Wait until there is work, for at most this many seconds."""
         self._work.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -313,6 +337,7 @@ class WriterTask:
             pass
 
     def _settle(self, entries: Sequence[PendingEntry]) -> None:
+        """Complete the appends of acknowledged entries."""
         for entry in entries:
             self.budget.give_back(entry.record_bytes)
             for producer_id, sequence, index in entry.sent_by:
@@ -322,7 +347,7 @@ class WriterTask:
             entry.settle()
 
     def _fail(self, error: QuireError) -> None:
-        """The end: whatever is not acknowledged by now learns why."""
+        """End the writer. All entries that are not acknowledged fail with this error."""
         if self.failure is not None:
             return
         self.failure = error
