@@ -1,5 +1,4 @@
-"""Runs with streams: every invariant holds, the same seed gives the same run, and each invariant
-can fail."""
+"""Runs with streams: every invariant holds, runs can be repeated, and each invariant can fail."""
 
 from __future__ import annotations
 
@@ -85,7 +84,9 @@ def test_a_plan_without_some_of_its_streams_is_a_plan() -> None:
 
 
 def facts_of(*payloads: bytes, **what: object) -> ObservedStream:
-    """Of a stream to which one writer has appended these, one in an entry; and which was read."""
+    """Return a stream to which one writer appended these records, one per entry, and which was
+    read.
+    """
     plan = next(p for p in all_plans() if p.kind == "stream" and not p.retained)
     facts = ObservedStream(plan)
     handle = WriterAttempt("a", 0, begun=1, opened=2)
