@@ -1,4 +1,4 @@
-"""An audit of a cluster whose damage is known: exactly that is named, and a repair mends it."""
+"""An audit reports exactly the known damage of a cluster, and a repair fixes it."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_a_cluster_that_dies_is_one_line(pipeline: Command, tmp_path: Path) -> None:
-    """And an end: nobody waits for ever for bookies that are gone."""
+    """The command fails with one line, and does not wait forever for bookies that are gone."""
     write_csv(tmp_path / "a.csv", 0, 3)
     given = ["ingest", str(tmp_path / "a.csv"), "--stream", "s", "--create", "--again"]
     with LocalCluster(bookies=3, zookeeper=False, directory=tmp_path / "cluster") as dying:

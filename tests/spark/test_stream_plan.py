@@ -1,4 +1,4 @@
-"""Reading streams, as far as it is pure: options, offsets, filters, and what becomes a task."""
+"""Pure parts of reading streams: options, offsets, filters, and the division into tasks."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def read(streams: Namespace, name: str) -> list[int]:
 
 
 def only_its_ledgers(client: blocking.Client, streams: Namespace, names: Sequence[str]) -> None:
-    """Nothing is left of attempts."""
+    """Check that attempts left no other ledgers."""
     paths = [f"{NAMESPACE}/{name}".encode() for name in names]
     left = {
         ledger_id
@@ -202,7 +202,7 @@ def test_a_column_says_which_stream(
 def test_one_clear_message(
     cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark: it asks for the writer, and shows what is said."""
+    """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "namespace": NAMESPACE}
     if "streams" not in options:
         given["stream"] = stream

@@ -30,7 +30,7 @@ Save = Callable[..., None]
 
 
 def frame_of(spark: SparkSession, rows: int, partitions: int, first: int = 0) -> DataFrame:
-    """With repetitions: what comes back must be the same multiset."""
+    """Return a frame with repetitions, because the result must be the same multiset."""
     return spark.range(first, first + rows, 1, partitions).selectExpr(
         "cast(concat('row ', id div 3, repeat('.', cast(id % 200 as int))) as binary) AS value"
     )
@@ -199,7 +199,7 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
 def test_one_clear_message(
     cluster: LocalCluster, name: str, options: dict[str, object], message: str
 ) -> None:
-    """Without Spark: it asks for the writer, and shows what is said."""
+    """Without Spark, ask for the writer, and check the error."""
     given = {"metadata": cluster.uri, "dataset": name, **options}
     with pytest.raises(QuireError) as caught:
         data_source(given).writer(StructType().add("value", "string"), overwrite=False)
@@ -241,8 +241,11 @@ def test_an_entry_that_is_too_large_is_refused(
 
 
 def sweep(client: blocking.Client, name: str, left: set[int]) -> None:
-    """Tasks that Spark has cancelled leave their ledgers, and go on for a while after the job has
-    failed: what they begin after one sweep the next one finds."""
+    """Sweep until nothing is found.
+
+    Cancelled tasks leave their ledgers, and continue for a while after the job has failed. The next
+    sweep finds what they begin after one.
+    """
 
     def is_clean() -> bool:
         sweep_orphans(client, 0, dataset=name)
