@@ -1,4 +1,4 @@
-"""Real bookies with two data directories: killed, started again, one directory away."""
+"""Real bookies with two data directories that are killed, restarted, or missing a directory."""
 
 from __future__ import annotations
 
