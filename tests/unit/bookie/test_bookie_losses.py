@@ -1,5 +1,4 @@
-"""What a bookie answers of which a segment is lost: what was there is not known, nor who was
-fenced."""
+"""A bookie that lost a segment reports former entries and fences as unknown."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class Said(int):
 
 
 class Asked:
-    """For one entry."""
+    """A request for one entry."""
 
     max_count, max_bytes = 1, 0
     connection = SimpleNamespace(account=Account(cast(Any, None)))

@@ -1,4 +1,4 @@
-"""Garbage is collected only by a store that has not gone back, and by nobody while it is off."""
+"""Garbage is collected only with a current store, and not while collection is off."""
 
 from __future__ import annotations
 
@@ -280,8 +280,11 @@ async def _ledgers(metadata: MemoryStore, bookie_id: str, count: int) -> list[in
 async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk below `min_free_bytes` looks for deleted ledgers every `gc_full_interval_s`, whatever
-    `gc_interval_s` says. The store was restored from a backup that lacks the newest ledgers."""
+    """The store was restored from a backup that lacks the newest ledgers.
+
+    A disk below `min_free_bytes` checks for deleted ledgers every `gc_full_interval_s`, regardless
+    of `gc_interval_s`.
+    """
     metadata = memory_metadata()
     port = free_port()
     config = BookieConfig(
@@ -410,7 +413,7 @@ async def test_sweeps_refuse_while_the_store_is_older(scene: Scene) -> None:
 
 
 async def one_page(metadata: MemoryStore) -> None:
-    """What decommission and the removal of cookies rest on."""
+    """A page of results on which decommissioning and the removal of cookies depend."""
     async for _ in pages_naming(metadata, ME, lambda count: None, Unread()):
         pass
 

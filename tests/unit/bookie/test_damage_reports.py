@@ -1,4 +1,4 @@
-"""What a bookie tells the cluster of its damage: what, how often, and what it keeps to itself."""
+"""What a bookie reports of its damage, how often, and what it does not report."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
 
 
 async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor an empty one."""
+    """An empty list ends no loss either."""
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True
@@ -347,7 +347,7 @@ async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_another_cluster_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the place of ours while its ledgers are listed."""
+    """Another cluster replaces ours while its ledgers are listed."""
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True
@@ -426,8 +426,11 @@ async def test_what_a_whole_ledger_is_that_is_open() -> None:
 
 
 async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() -> None:
-    """Closed, and in the metadata without this bookie: nobody brings it back here, and nobody asks
-    for it here. It ends with the collection of copies too many, and not before."""
+    """The ledger is closed and its metadata does not name this bookie, so nobody repairs or reads
+    it here.
+
+    The damage ends with the collection of surplus copies, and not earlier.
+    """
     box = filled()
     number = sealed(box)[0]
     box.append([(50, 0, b"of a ledger that is not in that segment")])
@@ -463,8 +466,10 @@ async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() ->
 
 
 async def test_a_store_that_went_back_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does not name may have been here: absence does not count again by its list. Nor by
-    one that may not be complete."""
+    """A ledger that the store does not name may have been here.
+
+    So absence does not count again by its list, or by a list that may be incomplete.
+    """
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True

@@ -1,7 +1,8 @@
 """The rules of bookies (docs/internals/replication-rules.md) about requests and answers.
 
-A real bookie serves connections that send frames of protocol v2. `test_storage_store` tests what
-the disk has to do."""
+A real bookie serves connections that send frames of protocol v2. `test_storage_store` tests the
+requirements for the disk.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def fence(ledger: int, key: bytes = KEY) -> bytes:
 
 
 class Answers:
-    """What comes back on one connection: (ledger, entry) -> code, as it comes."""
+    """The answers on one connection, in order: (ledger, entry) -> code."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -68,7 +69,7 @@ async def bookie(tmp_path: Path) -> AsyncIterator[Bookie]:
 
 
 class Gate(ThreadWorker):
-    """A log thread that goes on while the gate is open."""
+    """A log thread that runs while the gate is open."""
 
     open = threading.Event()
 
@@ -128,8 +129,10 @@ async def test_rule_34_a_fence_outlives_the_bookie_and_needs_the_key(tmp_path: P
 
 
 async def test_rule_35_no_add_slips_past_a_fence(bookie: Bookie) -> None:
-    """In one chunk, and over two connections: what comes behind the fence is refused, what came
-    before it is seen by who fences."""
+    """In one chunk, and over two connections, adds after the fence are refused.
+
+    The fencing client sees the adds before it.
+    """
     async with peer_of(bookie) as peer, peer_of(bookie) as other:
         answers, others = Answers(peer), Answers(other)
         for ledger in range(20):

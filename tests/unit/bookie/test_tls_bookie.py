@@ -1,4 +1,4 @@
-"""START_TLS on a bookie, seen by raw peers that behave or do not; on both event loops."""
+"""START_TLS on a bookie with well-behaved and misbehaving peers, on both event loops."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def offering(own: Files, **more: Any) -> BookieConfig:
 
 
 class Peer:
-    """A blocking client; its calls run in a thread, so that the bookie goes on."""
+    """A blocking client whose calls run in a thread, so that the bookie continues."""
 
     def __init__(self, bookie: Bookie) -> None:
         self.socket = socket.create_connection((LOOPBACK, int(bookie.bookie_id.split(":")[1])))
@@ -112,7 +112,7 @@ class Peer:
         return data
 
     async def secure(self, authority: Authority, shown: Files | None = None) -> None:
-        """The handshake behind START_TLS."""
+        """Do the handshake after START_TLS."""
         context = ssl.create_default_context(cafile=authority.ca)
         if shown is not None:
             context.load_cert_chain(shown.certificate, shown.private_key)
@@ -121,7 +121,7 @@ class Peer:
         )
 
     async def rest(self) -> bytes:
-        """Everything until the connection is closed."""
+        """Return everything until the connection is closed."""
 
         def read() -> bytes:
             found = b""
@@ -205,7 +205,7 @@ def test_what_was_asked_before_is_answered_inside(
 def test_bytes_behind_start_tls_end_the_connection(
     run: Run, own: Files, behind: bytes, cut: int
 ) -> None:
-    """They are neither served nor taken for a part of what is encrypted."""
+    """They are neither served nor taken for encrypted data."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
@@ -252,7 +252,7 @@ def test_a_handshake_has_a_time_limit(run: Run, own: Files, sent: bytes) -> None
 
 
 def test_handshakes_wait_for_their_turn(run: Run, authority: Authority, own: Files) -> None:
-    """With one turn and somebody who does not finish: the next waits, and comes through."""
+    """With one slot and a client that does not finish, the next one waits and then succeeds."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as slow, Peer(bookie) as next_, Peer(bookie) as gone:

@@ -1,4 +1,4 @@
-"""What commands print, and the arithmetic of `quire bench`."""
+"""The output of commands, and the arithmetic of `quire bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client tells of itself: spans of OpenTelemetry, and events in the log."""
+"""What a client reports about itself: spans of OpenTelemetry, and events in the log."""
 
 from __future__ import annotations
 

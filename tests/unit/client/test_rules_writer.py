@@ -1,5 +1,4 @@
-"""The rules of writers (docs/internals/replication-rules.md), on bookies that answer as each test
-wants."""
+"""The rules of writers (docs/internals/replication-rules.md), on bookies with given answers."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ class HeldStore:
 
 
 async def change(cluster: FakeCluster, how: Any) -> None:
-    """Somebody else changes the metadata."""
+    """Change the metadata as another client."""
     await update_ledger(cluster.store, LEDGER, await cluster.store.read_ledger(LEDGER), how)
 
 
@@ -375,7 +374,7 @@ def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
 
 @pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out"])
 def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
-    """And entries that failed are found by a recovery, if only one bookie has them."""
+    """A recovery finds failed entries even if only one bookie has them."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -432,7 +431,7 @@ def test_rule_19_a_writer_that_finds_another_state_changes_nothing() -> None:
 
 
 def test_rule_18_a_change_that_met_another_is_decided_again() -> None:
-    """A re-replication has replaced two members meanwhile, one of them the one that failed."""
+    """A re-replication has replaced two members, one of them the one that failed."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(6)
@@ -502,7 +501,7 @@ def test_a_writer_that_watches_closes_as_others_do() -> None:
 
 
 def test_an_append_without_an_ack_quorum_in_time_ends_its_writer() -> None:
-    """However often members are replaced: each of the new ones is silent as well."""
+    """Replacing members does not help, because the new ones are silent as well."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(9)
@@ -581,8 +580,10 @@ def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None
 
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
-    """While it waits for acknowledgements, or for the metadata. Who closed beside it was cancelled,
-    too, and the session went on for as long as the client."""
+    """The close waits for acknowledgements or for the metadata when it is cancelled.
+
+    Another caller's close was once cancelled too, and the session lived as long as the client.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -1,6 +1,6 @@
 """The golden vectors of DistributedLog's format: single values, and whole streams.
 
-Apache's library 4.17.2 made them, or wrote and read them in a real cluster; some were written byte
+Apache's library 4.17.2 made them, or wrote and read them in a real cluster. Some were written byte
 by byte and then read by it.
 """
 
@@ -519,7 +519,7 @@ COMPLETED = {
     "capture.lz4.completed": 0,
     "capture.ledgermeta": 0,
 }
-"""To the sequence id that the last of their segments begins with."""
+"""Names of completed segments, with the sequence id at which the last of them begins."""
 
 
 @pytest.mark.parametrize("name", sorted(COMPLETED))

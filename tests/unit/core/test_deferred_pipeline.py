@@ -1,4 +1,4 @@
-"""The laws of the deferred-sync pipeline, one by one."""
+"""The rules of the deferred-sync pipeline, one by one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_force_from_before_a_member_started_again_proves_nothing() -> None:
 
 
 def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
-    """The new segment begins behind the LAC, which must not move meanwhile (rule 10)."""
+    """The new segment begins after the LAC, which must not move meanwhile (rule 10)."""
     pipeline = accepting(5, 0, 1)
     pipeline.frozen = True
     assert not pipeline.forced(4, pipeline.generation)

@@ -1,4 +1,4 @@
-"""A ledger deleted and created anew under its id: nobody touches the new one by mistake."""
+"""A ledger is deleted and recreated with its id. Nobody changes the new one by mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS contexts from files: what is refused, how changes are followed; roles in certificates."""
+"""TLS contexts from files: refusals, changes of files, and roles in certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `deploy/` holds: checked by the tools of those who run it, and against our own keys."""
+"""The files in `deploy/`, checked with the tools that use them, and with our own keys."""
 
 from __future__ import annotations
 

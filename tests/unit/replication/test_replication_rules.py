@@ -1,4 +1,4 @@
-"""What is wrong with replicas, and what a replaced member does to the metadata: pure rules."""
+"""Pure rules: what is wrong with replicas, and how a replaced member changes the metadata."""
 
 from __future__ import annotations
 

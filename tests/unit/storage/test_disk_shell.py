@@ -1,4 +1,4 @@
-"""`quire bookie disk`: what it shows of directories, and checks in them."""
+"""`quire bookie disk`: what it shows of directories, and what it checks."""
 
 from __future__ import annotations
 
@@ -229,8 +229,10 @@ def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
 
 
 def test_a_group_that_comes_between_two_reads_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not there when the groups are read, and then something lies behind them: `lastmark`
-    said that a group of a bookie that ran was lost."""
+    """The group was missing when groups were read, and existed afterwards.
+
+    `lastmark` once reported that a group of a running bookie was lost.
+    """
     disk = sim_disk()
     box = filled(disk)
     looks = [True]
@@ -263,7 +265,7 @@ def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
 def test_what_was_open_and_is_gone_at_the_second_look(
     lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was being sealed at the first one, and nothing in it lives since; or its file is lost."""
+    """The segment was being sealed and nothing in it is live any more, or its file is lost."""
     disk = sim_disk()
     box = filled(disk)
     (number,) = [one.number for one in box.store.usage() if one.state == "current"]

@@ -1,4 +1,4 @@
-"""When the index cache is written, when it is believed, and what a start does without it."""
+"""When the index cache is written, when it is trusted, and what a start does without it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPACTING = replace(
 
 
 def with_cache(box: StoreOnDisk, cache: InodeContent | None) -> StoreOnDisk:
-    """The disk as it is, with this cache, in a store of its own."""
+    """Open a copy of the disk with this cache in a separate store."""
     contents = {name: one for name, one in contents_of(disk_of(box)).items() if name != CACHE_NAME}
     if cache is not None:
         contents[CACHE_NAME] = cache
@@ -160,8 +160,11 @@ def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
 
 
 def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
-    """It did as soon as the log was as long again: a ledger whose deletion was lost with the groups
-    behind it was there after one start, and not after the next."""
+    """Such a cache once counted again as soon as the log was as long as before.
+
+    A ledger whose deletion was lost with the later groups existed after one start, but not after
+    the next.
+    """
     box = opened()
     fill(box, 2, 1, 2)
     earlier = disk_of(box).copy()
@@ -180,8 +183,10 @@ def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
 
 
 def after_deletions() -> list[int]:
-    """One that only segments behind the cache speak of: nothing tells of its end, either, once
-    these are gone."""
+    """Return a state in which only segments after the cache mention a deleted ledger.
+
+    Nothing shows its end once these segments are gone.
+    """
     box = opened()
     fill(box, 2, 1)
     box.store.create_ledger(50, key_of(50))
@@ -482,8 +487,10 @@ async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
 
 
 def test_a_start_schedules_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs on a thread, and the event loop is not for others. Keys that were lost, and found in
-    the frames, were given to its timers."""
+    """A start runs on a thread, which must not use the event loop.
+
+    Lost keys that were found in frames were once given to its timers.
+    """
     box = opened()
     fill(box, 3, 1)
     box.close()

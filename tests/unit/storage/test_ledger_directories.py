@@ -1,5 +1,4 @@
-"""A bookie with several data directories: where ledgers go, and what becomes of them when a
-directory fails, fills, or is not there."""
+"""A bookie with several data directories: where ledgers go, and failures of directories."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ def test_a_ledger_that_was_fenced_and_dropped_comes_back_fenced() -> None:
 
 
 def test_a_ledger_in_two_directories_is_no_ledger_until_it_is_dropped() -> None:
-    """Which of them is right, nobody can tell: somebody copied files."""
+    """Somebody copied files, so it is unknown which of them is right."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -185,7 +184,7 @@ def test_a_barrier_ends_once_for_all_directories() -> None:
 
 
 class BreakableDisk(RealDisk):
-    """Every write fails once `broken` is set."""
+    """A disk on which every write fails once `broken` is set."""
 
     broken = False
 
@@ -282,7 +281,7 @@ async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataSt
 
 
 async def test_a_directory_that_is_not_mounted(tmp_path: Path, metadata: MetadataStore) -> None:
-    """It may hold any ledger: what the other does not have is unknown, not absent."""
+    """It may hold any ledger, so what the other directory lacks is unknown, not absent."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for how in ("missing", "empty"):

@@ -1,4 +1,4 @@
-"""Memory for frames of which an answer is made at once."""
+"""Memory for frames from which an answer is made at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = master_key(b"")
 
 
 def frames_of(sizes: list[int]) -> tuple[list[bytes], list[bytes]]:
-    """(entries of so many bytes, their frames)."""
+    """Return entries of this size, and their frames."""
     entries = []
     for entry_id, size in enumerate(sizes):
         body = random.Random(entry_id).randbytes(size)

@@ -1,4 +1,4 @@
-"""The scrub: damage is found in every block, remembered, and told."""
+"""The scrub: damage is found in every block, recorded, and reported."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def test_what_is_whole_is_clean() -> None:
 
 
 def test_one_bit_in_any_block_is_found_and_just_what_it_hits_is_lacking() -> None:
-    """Header, groups, footer, up to the last byte; and what the scrub says lacks is just what
-    reads refuse."""
+    """Damage in header, groups and footer is found, up to the last byte.
+
+    The scrub reports exactly the entries that reads refuse.
+    """
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -82,7 +84,7 @@ def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> 
 
 
 def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
-    """What was put together of all records is put together again when one changes."""
+    """The summary of all records is computed again when one changes."""
     box = filled()
     [number, *_] = sealed(box)
     asked: list[int] = []

@@ -1,5 +1,4 @@
-"""What becomes of damage that is known: healed by newer copies, written anew, or gone with its
-ledgers."""
+"""Known damage is repaired by newer copies, rewritten, or gone with its ledgers."""
 
 from __future__ import annotations
 
@@ -125,7 +124,7 @@ def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
 
 
 def look_runs(box: Box, number: int) -> list[tuple[int, int]]:
-    """(ledger, offset) of all runs of a segment."""
+    """Return (ledger, offset) of all runs of a segment."""
     segment = box.segment(number)
     file = box.disk.open(segment.name)
     scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))

@@ -1,4 +1,4 @@
-"""Streams on simulated bookies: what writers and readers see, and what is left in the metadata."""
+"""Streams on simulated bookies: what writers and readers see, and what remains in the metadata."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_abandoned_writer_leaves_its_records_to_the_next() -> None:
 
 
 def test_a_writer_goes_on_in_a_new_segment_when_its_ledger_is_fenced() -> None:
-    """Somebody opened the ledger with recovery, but nobody took the stream."""
+    """Another client opened the ledger with recovery, but nobody took over the stream."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -626,7 +626,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends must not wait for ever for a task that has ended."""
+    """Appends must not wait forever for a task that has ended."""
 
     def defective(self: SegmentWriter, entry: object) -> None:
         raise RuntimeError("a defect")

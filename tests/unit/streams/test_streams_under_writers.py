@@ -1,5 +1,7 @@
-"""A stream that is deleted or renamed under its writer, the writer's lock, and nodes that Java has
-named in its former way."""
+"""A stream is deleted or renamed while it has a writer.
+
+The tests also cover the writer's lock, and nodes with Java's former names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.support.streams import Bench, run
 
 
 def test_deleted_under_its_writer() -> None:
-    """It gets an error: bookies alone would take its entries, and nobody would ever read them."""
+    """It gets an error. Bookies alone would accept its entries, and nobody would ever read them."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
