@@ -176,7 +176,9 @@ def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
     before = snapshot(tmp_path / "data")
     (tmp_path / "metadata.db").rename(tmp_path / "elsewhere.db")
     for command in (start, ("bookie", "init", "--dir", str(tmp_path / "new"))):
-        said = quire(*command).fails(1, "metadata.db does not exist", "put the file or a backup")
+        said = quire(*command).fails(
+            1, "metadata.db does not exist", "restore the file or a backup"
+        )
         for word in ("format", "erase", "delete", " rm "):
             assert word not in said
         assert not (tmp_path / "metadata.db").exists()

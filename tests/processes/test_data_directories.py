@@ -71,7 +71,7 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
         show = Quire()("bookie", "explain", "space", *map(str, away.directories), "--json")
         assert show.status == 1
         there, not_there = map(json.loads, show.out.splitlines())
-        assert "holds no data" in not_there["error"]
+        assert "is not a data directory" in not_there["error"]
         here = {one["ledger_id"] for one in there["ledgers"]}
         assert here
         assert here < set(ids)
@@ -93,7 +93,7 @@ def test_a_directory_that_is_not_named(tmp_path: Path) -> None:
         assert bookie.end(signal.SIGTERM).status == 0
     done = Quire(uri)(*command)
     assert done.status == 1
-    assert f"bookie b has data in {two}, which is not named" in done.err
+    assert f"bookie b has data in {two}, which was not given" in done.err
     assert f"--dir {two}" in done.err
     # Two commands that it names take it out, or put an empty one in its place.
     shutil.rmtree(two)

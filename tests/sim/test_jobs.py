@@ -88,6 +88,23 @@ def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
     simulated(scenario)
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_bookie_that_nobody_knows_is_refused(dry_run: bool) -> None:
+    """It has no cookie and no ledger names it, so the id is a mistake."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        await filled(client, bookie_id("bookie-1"))
+        locks = locks_of(world, client)
+        with pytest.raises(UsageError, match="bookie nobody is not known: no ledger names it, and"):
+            await recover_bookie(client, locks, "nobody", dry_run=dry_run)
+        with pytest.raises(UsageError, match="bookie nobody is not known: no ledger names it, and"):
+            await retire(world, client, "nobody", dry_run=dry_run)
+
+    simulated(scenario)
+
+
 def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)

@@ -277,7 +277,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
         await note_failure(there.store, 4, LastFailure("broken", 1, 1, 1, "w"))
         found = {one.ledger: one async for one in marked_ledgers(there.store)}
         assert list(found) == [3, 4, 5, 6]
-        assert "cannot be understood" in found[4].sentence()
+        assert "cannot be decoded" in found[4].sentence()
         assert "is not its mark" in found[5].sentence()
         root = ReplicationMarks(there.store).root
         await there.store.tree.make_path(f"{root}/ledgers/odd")

@@ -168,7 +168,7 @@ def test_what_names_the_writer(
     [
         ({"txnId": 1}, "option 'txnId' cannot be used for writing streams from a query"),
         ({"writerid_": 1}, "unknown option 'writerid_' for writing streams from a query. Did you"),
-        ({"stream": "nowhere"}, "With the option 'createStream' it is made"),
+        ({"stream": "nowhere"}, "The option 'createStream' creates it"),
         ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
     ],

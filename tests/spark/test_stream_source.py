@@ -396,10 +396,13 @@ def test_checkpoints_of_something_else(
     running.until(10)
     remedy = "or another checkpoint location"
     for options, message in (
-        ({"stream": f"{name}-2"}, f"belongs to a query on {name}: this one does not read {name}"),
+        (
+            {"stream": f"{name}-2"},
+            f"belongs to a query on {name}, but this query does not read {name}",
+        ),
         (
             {"stream": name, "namespace": "/spark/others"},
-            "belongs to streams of namespace /spark/tests, the query reads /spark/others",
+            "belongs to streams of namespace /spark/tests, but the query reads /spark/others",
         ),
     ):
         running.restart(uri, **options)
@@ -411,7 +414,7 @@ def test_checkpoints_of_something_else(
     running.restart()
     for offset, message in (
         ({"v": 7}, "offsets of version 7"),
-        ({"topic": 3}, "offsets of something else"),
+        ({"topic": 3}, "offsets of another source"),
         ({**running.offset, "cluster": "x"}, "belongs to cluster x"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -640,7 +643,7 @@ def test_one_clear_error_from_spark(
         return message_of(caught.value)
 
     other = read_stream(stream=f"{name}-2").load()
-    assert f"belongs to a query on {name}: this one" in error_of(other, tmp_path)
+    assert f"belongs to a query on {name}, but this query" in error_of(other, tmp_path)
     given = read_stream(stream=name, strat="latest").schema("value binary").load()
     assert "Did you mean 'start'?" in error_of(given, tmp_path / "2")
     with pytest.raises(PySparkException, match="unknown option 'strat' for reading streams"):

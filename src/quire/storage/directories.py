@@ -335,7 +335,11 @@ class LedgerDirectories(StoreEvents):
         return home
 
     def is_lost(self, ledger_id: int) -> bool:
-        """Return whether the ledger may be in a directory that has failed, or is disputed."""
+        """Return whether the ledger may be in a directory that has failed, or is disputed.
+
+        This is about whole directories. `log_lossy` is about a log that has lost segments or
+        groups, and `lacking` about entries that are damaged.
+        """
         if self._home(ledger_id) is not None:
             return False
         if ledger_id in self._ledgers.disputed:

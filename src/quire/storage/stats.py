@@ -19,7 +19,7 @@ from quire.storage.segment.segment import LogSegment, SegmentState
 
 @dataclass(frozen=True, slots=True)
 class SegmentUsage:
-    """The space of one segment, and why it is not given back."""
+    """The space of one segment of a running store. `inspect.space_report` works from the files."""
 
     number: int
     state: str

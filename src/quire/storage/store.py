@@ -174,7 +174,7 @@ class LedgerStore(StoreEvents):
             identity = read_identity(self._disk)
             if identity is None:
                 raise StorageError(
-                    f"{self._disk.path} holds no data of a bookie",
+                    f"{self._disk.path} is not a data directory of a Quire bookie",
                     remedy="Start a bookie on it, which prepares an empty directory. If it should "
                     "have data, check whether the right disk is mounted",
                 )

@@ -80,7 +80,7 @@ def test_a_setting_of_streams_takes_a_unit(name: str, text: str, value: object) 
         ("roll_bytes", "much", "setting roll_bytes: 'much' is not a size"),
         ("retention_bytes", "-1", "must not be negative"),
         ("retention_s", "-1h", "must not be negative"),
-        ("retention_s", "0.1ms", "less than 0.001"),
+        ("retention_s", "0.1ms", "0 or at least 0.001"),
         ("roll_interval_s", "0", "must be at least 0.001"),
         ("retention_ms", "soon", "setting retention_s: 'soon' is not a duration: use milliseconds"),
         ("streams_max", "1k", "setting streams_max: '1k' is not a whole number"),

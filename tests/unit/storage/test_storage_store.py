@@ -525,7 +525,7 @@ def test_a_directory_that_was_not_formatted_is_refused() -> None:
     box = opened()
     disk = sim_disk(9)
     box.store._disk = disk
-    with pytest.raises(StorageError, match="holds no data of a bookie"):
+    with pytest.raises(StorageError, match="is not a data directory of a Quire bookie"):
         box.store.recover()
 
 

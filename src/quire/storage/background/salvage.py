@@ -54,7 +54,7 @@ def newer_copies(segments: Mapping[int, LogSegment], info: LedgerInfo, number: i
 
 
 class Footers:
-    """The rows of ledgers in sealed segments, for one job of the maintenance worker.
+    """A reader of ledgers' rows in sealed segments, for one job of the maintenance worker.
 
     At the end it closes the files that it has opened.
     """

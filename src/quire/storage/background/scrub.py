@@ -10,6 +10,9 @@
 
 A block that cannot be read counts as damaged. The runs in the footer, or else those in the groups,
 tell which entries are affected. If both are damaged, this is unknown.
+
+`scrubber` runs these checks in the background, and `inspect.scrub_report` runs them on a whole
+directory at once.
 """
 
 from __future__ import annotations
@@ -80,7 +83,8 @@ class Findings:
     index: str = ""
     """The part of the footer that is damaged or contradicts the groups, or ""."""
     lost_tables: int = 0
-    """The number of groups whose run table is damaged. There may be more."""
+    """The number of groups whose run table is damaged, as this scrub sees it. There may be more.
+    Unlike `LogSegment.lost_groups`, such groups may be known from the footer."""
     extent_known: bool = True
     """Whether `ledgers` is complete. That needs a valid footer, or valid run tables of all
     groups."""

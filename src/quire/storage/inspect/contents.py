@@ -198,7 +198,7 @@ def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
 
 
 class SegmentDump:
-    """The contents of one segment, group by group. `open_segment` creates it."""
+    """The contents of one segment's file, group by group. `open_segment` creates it."""
 
     def __init__(self, file: File, directory_id: bytes, description: SegmentDescription) -> None:
         self._file = file

@@ -1,7 +1,7 @@
-"""Read and check a whole data directory at once, for `quire bookie scrub`.
+"""Scrub a whole data directory at once, for `quire bookie scrub`.
 
 This changes nothing, and works while a bookie runs. Each segment is then checked as it was at some
-moment.
+moment. `check` also compares groups and indexes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class SegmentScrubbed:
     index: str
     """The problem with the footer, or ""."""
     lost_groups: int
-    """The number of groups whose run table is lost. Only the footer knows what they contain."""
+    """The number of groups whose run table is lost, as a start or this scrub has found. Only the
+    footer knows what they contain."""
     damaged: dict[int, tuple[Range, ...]]
     """The entries of live ledgers that have no good copy in this segment."""
     lacking: dict[int, tuple[Range, ...]]

@@ -35,8 +35,8 @@ def identity_of(disk: Disk) -> Identity:
     identity = read_identity(disk)
     if identity is None:
         raise StorageError(
-            f"{disk.path} holds no data of a Quire bookie",
-            remedy="Name the data directory of a bookie",
+            f"{disk.path} is not a data directory of a Quire bookie",
+            remedy="Give the directory that the bookie was started with (--dir)",
         )
     return identity
 

@@ -38,7 +38,7 @@ COPIES_ENTRIES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpace:
-    """The space of one segment."""
+    """The space of one segment, from its files. A running store reports `stats.SegmentUsage`."""
 
     number: int
     name: str

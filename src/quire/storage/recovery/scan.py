@@ -117,7 +117,8 @@ class SegmentScan:
 
     A group that was begun after another one proves that the earlier one was synced, because the log
     syncs a group before it writes the next. If no group was begun after the first bad one, that one
-    counts only if no sector of its front is missing."""
+    counts only if no sector of its front is missing. These groups are added to
+    `LogSegment.lost_groups`."""
 
 
 def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:

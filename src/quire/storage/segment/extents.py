@@ -18,7 +18,12 @@ from quire.storage.segment.batch import Run
 
 @dataclass(slots=True)
 class FrameExtent:
-    """Adjacent frames of one ledger in a segment's file: a run by its location in the file."""
+    """Adjacent frames of one ledger in a segment's file: a run by its location in the file.
+
+    Three other extents are ranges of bytes, which may have frames of several ledgers: `BlockExtent`
+    is one to read, `FetchedExtent` is one that was read, and `ReadAheadExtent` is one to read
+    ahead.
+    """
 
     ledger_id: int
     first: int

@@ -1,4 +1,7 @@
-"""Write the footer of a segment that takes no more groups, and read it back."""
+"""Write the footer of a segment that takes no more groups, and read it back.
+
+`footer_rows` builds the tables of the footer, and `quire.codec.log.footer` has its format.
+"""
 
 from __future__ import annotations
 

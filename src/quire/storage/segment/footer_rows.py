@@ -1,7 +1,8 @@
 """Build the tables of a footer: the runs of each ledger (its rows), and a summary of all ledgers.
 
 A segment may have a few entries of each of tens of thousands of ledgers, interleaved. Such ledgers
-are encoded many at a time, column by column. All others are encoded one by one.
+are encoded many at a time, column by column. All others are encoded one by one. `footer` writes the
+result to the disk.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def sealed_places(
 
 
 class LogSegment:
-    """One segment of the log; see the module's docstring. It belongs to the event loop."""
+    """A segment of the log in memory; see the module's docstring. It belongs to the event loop."""
 
     __slots__ = (
         "capacity", "checksums", "columnar", "compacting", "damage", "end", "end_group", "file",
@@ -410,9 +410,12 @@ class LogSegment:
         self.mentions = LedgerIdSet()
         """The ids of all ledgers with runs or records here, once the segment is sealed."""
         self.lost_groups = 0
+        """The number of groups that a start has found missing. Nobody knows what was in them. It is
+        0 again once the loss is repaired and the segment is sealed. `damage` describes damage whose
+        place in the segment is known."""
         self.damage = ""
-        """The damage of the segment in words, or "". A damaged segment is not compacted, because
-        its entries may still be needed."""
+        """The damage that a scrub or a compaction has found, in words, or "". A damaged segment is
+        not compacted, because its entries may still be needed."""
         self.compacting = False
         """Whether a compaction reads this segment. If so, it must not be removed."""
         self.readers = 0
@@ -423,7 +426,7 @@ class LogSegment:
 
     @property
     def loss(self) -> str:
-        """The groups that are lost, as text for a message, or ""."""
+        """The lost groups in words, for messages, or "". `damage` describes other damage."""
         lost = self.lost_groups
         return f"{counted(lost, 'group')} {are(lost)} lost" if lost else ""
 
