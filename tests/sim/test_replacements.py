@@ -136,7 +136,7 @@ def test_what_the_machine_has() -> None:
 
 
 class Met:
-    """What happened to disks in some runs."""
+    """The events of disks in some runs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[str] = Counter()

@@ -81,7 +81,7 @@ def test_a_defect_leaves_a_small_plan(
     assert found.runs <= BUDGET_RUNS
     assert len(found.plan.ledgers) == 1
     assert size_of(found.plan) < size_of(plan)
-    # Whoever gets the plan sees the same, and whoever shrinks again gets the same.
+    # The plan gives the same result to others, and shrinking it again changes nothing.
     assert run_plan(load_plan(dump_plan(found.plan))).failure == found.failure
     assert shrink(plan, budget_runs=BUDGET_RUNS) == found
 

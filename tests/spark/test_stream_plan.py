@@ -403,7 +403,7 @@ def test_every_entry_is_in_one_task(
             if p.origin.stream == f"s{n}"
             for entry in range(p.first, p.last + 1)
         ]
-        # In the order of the stream too: that is what a sink goes by.
+        # In the order of the stream too, on which a sink depends.
         assert read == [
             (p.origin.segment.ledger_id, entry) for p in of for entry in range(p.last + 1)
         ]

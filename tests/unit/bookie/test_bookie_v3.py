@@ -98,7 +98,7 @@ async def test_a_read_only_bookie(bookie: Bookie, peer: Peer) -> None:
 
 
 async def test_a_bookie_that_lost_something(bookie: Bookie, peer: Peer) -> None:
-    """Where ours differs from Apache's limbo, it reports more entries, and never a denial."""
+    """Our answers may differ from Apache's limbo by more entries, but never by a denial."""
     for name in ("live_db_add0", "live_db_add1"):
         theirs, ours = await replay(peer, name)
         assert ours == theirs
@@ -142,7 +142,7 @@ async def test_a_key_that_was_lost_to_damage_does_not_make_theirs_wrong(
 
 
 async def test_the_newest_copy_of_an_entry_is_read(peer: Peer) -> None:
-    """Read as with Apache's DbLedgerStorage, which does not answer requests for lists of entries."""
+    """Read as Apache's DbLedgerStorage does, which does not answer requests for lists."""
     for name in ("live_db_add0", "live_db_add1", "live_db_dup", "live_db_dup_read"):
         theirs, ours = await replay(peer, name)
         assert ours.hex() == theirs.hex(), name

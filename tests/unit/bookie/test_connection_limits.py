@@ -1,4 +1,4 @@
-"""Which connections a bookie keeps, and what it stores of incomplete requests."""
+"""A bookie limits its connections, and the memory of incomplete requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bookie reports of its damage, how often, and what it does not report."""
+"""The damage that a bookie reports, how often it does, and what it does not report."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_old_disk_beside_the_new_one(place: Place) -> None:
     assert place.state() == before
     shown = cookie(place, "show", "--dir", place.path("two"))
     assert (shown.exit_code, f"directory {new} took its place" in shown.stderr) == (1, True)
-    # Whoever insists has it so, as a directory that has lost what was stored since.
+    # An operator who insists gets a directory that has lost what was stored since.
     forced = ("--dir", place.path("one"), "--dir", place.path("two"), "--force")
     assert cookie(place, "update", *forced).exit_code == 0
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE

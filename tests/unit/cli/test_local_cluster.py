@@ -1,4 +1,4 @@
-"""What `quire local` finds in its directory before it starts anything."""
+"""`quire local` checks its directory before it starts anything."""
 
 from __future__ import annotations
 

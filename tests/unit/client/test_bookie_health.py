@@ -1,4 +1,4 @@
-"""What a client records of bookies that fail, are slow or give wrong answers."""
+"""A client records bookies that fail, are slow or give wrong answers."""
 
 from __future__ import annotations
 

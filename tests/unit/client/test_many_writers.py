@@ -1,4 +1,4 @@
-"""What a client with thousands of writers does once for all, and what each writer keeps."""
+"""A client with thousands of writers does some work once for all, and each writer keeps little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client reports about itself: spans of OpenTelemetry, and events in the log."""
+"""A client reports about itself with spans of OpenTelemetry and events in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be appended: an entry has exactly the given bytes, or nothing was sent."""
+"""The values that may be appended: an entry has exactly the given bytes, or nothing was sent."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
 
 
 def test_while_a_recovery_runs_its_lacs_do_not_count() -> None:
-    """What it writes back may name entries that a concurrent recovery cuts off (6.6)."""
+    """Its entries may carry a LAC of entries that a concurrent recovery cuts off (6.6)."""
     one = view(METADATA.with_state(LedgerState.IN_RECOVERY), lac=5)
     one.confirmed(8)
     assert one.last_add_confirmed == 5

@@ -1,4 +1,4 @@
-"""What a tailing reader trusts, and where it looks next, on bookies with given answers."""
+"""The evidence that a tailing reader trusts, and its next requests, with given answers."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ async def test_a_closed_client_ends_its_tails() -> None:
 
 
 async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
-    """What a recovery writes back may name entries that a concurrent recovery cuts off."""
+    """Entries that are written back may carry a LAC that a concurrent recovery cuts off."""
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1), (1, 0))

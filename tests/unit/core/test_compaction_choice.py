@@ -1,4 +1,4 @@
-"""Which segments are compacted together."""
+"""The choice of segments that are compacted together."""
 
 from __future__ import annotations
 

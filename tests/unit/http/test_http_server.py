@@ -1,4 +1,4 @@
-"""What the HTTP server refuses, tested over real sockets with misbehaving peers."""
+"""The HTTP server refuses bad requests, tested over real sockets with misbehaving peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lost bookies mean for ledgers, computed from the metadata."""
+"""The effect of lost bookies on ledgers, computed from the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bookies are lost and when, the order of an auditor's requests, and its other tasks."""
+"""The auditor's list of lost bookies, the order of its requests, and its other tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs of a ledger are read together, in which extents, and what of them is trusted."""
+"""The runs of a ledger that are read together, their extents, and what of them is trusted."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_beside_adds_reads_share_the_rate() -> None:
 
 
 def test_what_was_written_since_the_last_look_are_adds() -> None:
-    """Between two checks, nothing waits for a moment."""
+    """For a moment between two checks, nothing waits."""
 
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         await budget.spend(100 * KB)

@@ -37,7 +37,7 @@ from tests.support.storage.reads import (
 from tests.support.storage.storage import SMALL, StoreOnDisk, compact, disk_of, run
 
 FAR = 80
-"""So many ledgers in turn that the entries between two of one ledger are not read."""
+"""A number of ledgers in turn at which the entries between two of one ledger are not read."""
 
 
 def current(box: StoreOnDisk) -> Any:

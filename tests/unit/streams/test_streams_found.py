@@ -68,7 +68,7 @@ def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
         first, last = await b.streams.segments("s")
         assert (first.lssn, first.truncation) == (2, Truncation.TRUNCATED)
         assert first.ledger_id not in await b.ledgers()
-        # Who was further behind is told of one gap.
+        # A reader that was further behind gets one gap.
         reader = await b.streams.open_reader("s", start=whole[0].position, on_gap="deliver")
         async with aclosing(reader.batches()) as batches:
             got = [batch async for batch in batches]
