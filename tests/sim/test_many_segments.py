@@ -223,7 +223,8 @@ def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smalle
             # The next batch follows the current state.
             assert await batch.copy(second, {0: spare})
             assert (await batch.name()).named == {second.first}
-        # Somebody who changes it all the time does not keep the copies from being named.
+        # A client that changes the metadata all the time does not prevent the copies from being
+        # named.
         stop = asyncio.Event()
 
         async def meddle() -> None:

@@ -165,7 +165,7 @@ async def test_the_bookie_has_a_limit_and_connections_take_turns(
             async with peer_of(bookie) as peer:
                 for _ in range(3):
                     assert len(await peer.ask(ALL)) > ALL_BYTES
-                # Adds do not wait for any of it.
+                # Adds do not wait for any of this.
                 added = await peer.ask(frames.add_request(KEY, entry(COUNT, 100)))
                 assert added == frames.add_response(0, LEDGER, COUNT)
                 await until(lambda: answers.counters.stalled >= 1)

@@ -335,7 +335,7 @@ def test_format_erases_and_the_cluster_still_refuses(place: Place) -> None:
     words = ("format", "--dir", str(place.path), "--json")
     planned = json.loads(place(*words, "--dry-run").stdout)
     assert place.snapshot() == before
-    assert place(*words).exit_code == 2  # nobody can be asked
+    assert place(*words).exit_code == 2  # The command cannot ask for confirmation.
     assert place.snapshot() == before
     done = json.loads(place(*words, "--yes").stdout)
     assert planned == {**done, "dry_run": True}

@@ -117,7 +117,7 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
     elif left == "its explicit LAC":
         box.store.write_explicit_lac(LEDGER, bytes(40), lambda error: None)
     service = with_a_loss(box)
-    # What a worker of autorecovery does.
+    # What an autorecovery worker does.
     code = service.may_add(LEDGER, key_of(LEDGER), RECOVERY_ADD | HIGH_PRIORITY)
     assert code == Code.OK
     box.append(entries(LEDGER, 0, 3), reserve=True)

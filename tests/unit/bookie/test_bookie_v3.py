@@ -384,7 +384,7 @@ async def test_a_deleted_ledger_ends_the_waiting(bookie: Bookie, peer: Peer) -> 
         await peer.ask(add(1, 25, 0))
         tail.send(v3.long_poll_request(1, 25, -1, 30_000))
         await polls_wait(bookie, 1)
-        await bookie.collect_garbage()  # the metadata store never heard of it
+        await bookie.collect_garbage()  # The metadata store never knew it.
         woken = v3.parse_response((await tail.receive())[4:])
         assert code(woken) == Code.NO_LEDGER
 

@@ -145,7 +145,7 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
     assert await refusals(scene.metadata) == {}
     await check_collectable(scene.metadata)
     assert await may_collect(scene.metadata)
-    # That was for this once. It goes back again, to a state in which it was accepted.
+    # This was permitted only once. The store goes back again, to a state that was accepted.
     await guard.raise_mark()
     scene.restore(backup)
     with pytest.raises(MetadataWentBackError):
@@ -235,7 +235,7 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
         await check_collectable(scene.metadata)
     await check_not_back(scene.metadata)
     assert not guard.may_collect
-    await guard.raise_mark()  # the proof goes on
+    await guard.raise_mark()  # The proof continues.
     assert await switch_on(scene.metadata)
     assert not await switch_on(scene.metadata)
     assert await read_switch(scene.metadata) is None
@@ -337,7 +337,7 @@ async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
         assert "switched off" in await bookie.collect_garbage()
         await until(lambda: count("garbage_collection_off") == 1)
         assert set(bookie.store.ledger_ids()) == held
-        # The operator has looked, and gives the five up.
+        # The operator has checked, and gives up the five ledgers.
         assert await switch_on(metadata)
         await until(lambda: set(bookie.store.ledger_ids()) == set(old))
 
@@ -409,7 +409,7 @@ async def test_sweeps_refuse_while_the_store_is_older(scene: Scene) -> None:
     for sweep in sweeps:
         with pytest.raises(MetadataWentBackError):
             await sweep
-    assert await datasets.sweep_orphans(0.0, job="j") == []  # it runs behind a job that is done
+    assert await datasets.sweep_orphans(0.0, job="j") == []  # It runs after a completed job.
 
 
 async def one_page(metadata: MemoryStore) -> None:

@@ -108,7 +108,7 @@ async def test_a_ledger_is_marked_once_and_again_while_it_lacks_entries() -> Non
     assert await there.marked(1) == (ME,)
     assert there.events == [("damage_reported", {"ledgers": 1, "lacking": 1, "unknown": False})]
     assert await reports.report(there.log) == 0
-    # Somebody took the mark away, and it lacks still.
+    # Somebody removed the mark, but the entries are still missing.
     path = mark_path(replication_root(there.metadata.uri), 1)
     await there.metadata.tree.commit(Delete(path))
     assert await reports.report(there.log) == 0
@@ -246,7 +246,7 @@ async def test_nobody_is_forgotten_behind_who_was_told_again() -> None:
         there.clock.ms += int(AGAIN_S * 500)
     path = mark_path(replication_root(there.metadata.uri), 2)
     await there.metadata.tree.commit(Delete(path))
-    assert await reports.report(there.log) == 0  # 1 is marked still, and it is its turn alone
+    assert await reports.report(there.log) == 0  # Ledger 1 is still marked, and only it is due.
     there.clock.ms += int(AGAIN_S * 500)
     assert await reports.report(there.log) == 1
     assert await there.marked(2) == (ME,)
@@ -292,7 +292,7 @@ async def test_metadata_that_makes_no_sense_holds_up_no_other(
     assert named["ledgers"] == list(range(NAMED_PER_PASS))
     assert "format 9" in str(named["error"])
     assert await reports.report(there.log) == 30
-    # Not again before its time; then it is looked at once more, and was put right meanwhile.
+    # It is not due yet. Then it is checked again, and has been repaired in the meantime.
     assert await reports.report(there.log) == 0
     there.clock.ms += int(AGAIN_S * 1000)
     monkeypatch.undo()
@@ -400,7 +400,7 @@ async def test_what_a_whole_ledger_is() -> None:
     assert not await is_here(one, (0, 4), (6, 9))
     assert not await is_here(one)
     assert not await is_here(one, (0, 9), lacks=[(3, 3)])
-    # Nothing of it should be here: then its fence is made of nothing.
+    # Nothing of the ledger should be here, so its fence is created without entries.
     assert await is_here(closed((ME, OTHER), last=-1))
     assert await is_here(closed((OTHER,), (ME,), last=9))
     assert await is_here(closed((OTHER,), last=9))

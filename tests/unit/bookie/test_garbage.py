@@ -192,7 +192,7 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
 
     assert await one_pass() == []
     assert events == ["garbage_waits"]
-    metadata.alive = {5}  # some are there again, some have gone since
+    metadata.alive = {5}  # Some exist again, and some have gone since.
     for _ in range(3):
         assert await one_pass() == []  # an operator asks for passes, or the disk is full
         now_s += 19.9

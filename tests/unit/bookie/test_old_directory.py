@@ -103,7 +103,7 @@ def test_the_old_disk_at_the_same_path(place: Place) -> None:
     two = place.path("two")
     says = (f"{two} holds directory {old} of bookie b", "given up on 20", f"directory {new} took")
     text = refused(place, "one", "two", says=(*says, f"Put directory {new} back at {two}"))
-    # As the message says: the new one back, ...
+    # As the message recommends: mount the new directory again, ...
     swap(place, "two", "old_again")
     swap(place, "new", "two")
     assert place.codes("one", "two") == lossy(here, gone)
@@ -119,7 +119,7 @@ def test_the_old_disk_at_the_same_path(place: Place) -> None:
     last = id_of(place, "two")
     left = {one.directory_id: one.successor for one in known(place).given_up}
     assert left == {old: new, new: last}
-    # What it would put back now is the last one.
+    # The directory that it would restore is now the last one.
     shutil.rmtree(place.path("two"))
     shutil.copytree(place.root / "old", place.root / "two")
     says = (f"directory {new} took", f"Put directory {last} back at {two}")
@@ -206,7 +206,7 @@ def test_other_directories_that_are_old_count_as_lost(place: Place) -> None:
     (place.root / "three").mkdir()
     done = place.run("remove", "b", "one")
     assert (done.exit_code, "none of the other directories" in done.stderr) == (2, True)
-    # Nothing that can be read is given up by a slip, but an old one is none of the bookie's.
+    # No readable directory is given up by mistake, but an old one does not belong to the bookie.
     done = place.run("replace", "b", "two", "three")
     assert done.exit_code == 0, done.stderr
     three = id_of(place, "three")

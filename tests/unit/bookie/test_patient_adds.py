@@ -60,7 +60,7 @@ def test_a_copy_that_nobody_joins_is_written_when_its_time_is_up_and_the_next_at
     box.timers.fire()
     box.pump()
     assert box.acknowledged_order == [0, 1]
-    copies(box, 1)  # nobody writes: it would wait in vain, too
+    copies(box, 1)  # Nobody writes, so waiting would be useless.
     box.pump()
     assert box.acknowledged_order == [0, 1, 2]
     box.fence(9)  # that is no writer either

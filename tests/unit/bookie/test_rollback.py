@@ -321,7 +321,7 @@ def test_marks_are_kept_and_those_that_come_back_are_lost() -> None:
     back = left.having({"/a": "0a"})
     assert back.marks["0a"].incarnation == 4
     assert back.marks["0a"].lost
-    # What an earlier version wrote has none.
+    # Records of an earlier version have none.
     old = BookieDirectories.decode(b'{"directories": {"/a": "0a"}, "given_up": []}')
     assert not old.marks
 

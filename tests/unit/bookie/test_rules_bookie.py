@@ -95,7 +95,7 @@ async def test_rule_33_every_answer_to_a_fencing_read_waits_for_the_fence_to_be_
         gate.clear()
         try:
             peer.send(fence(1) + fence(2))
-            # Reads that do not fence are answered meanwhile, though they were sent later.
+            # Reads that do not fence are answered meanwhile, although they were sent later.
             peer.send(frames.read_request(1, 0) + frames.read_request(2, 0))
             assert [await answers.next() for _ in range(2)] == [
                 (1, 0, Code.OK), (2, 0, Code.NO_ENTRY),

@@ -60,11 +60,11 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         assert problems == []
 
     def on_loop(scenario: Scenario, config: BookieConfig) -> None:
-        gc.freeze()  # what is there already takes longer to look at than all that follows
+        gc.freeze()  # Existing objects take longer to check than everything that follows.
         try:
             with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
                 runner.run(work(scenario, config))
-            gc.collect()  # what was not closed says so now
+            gc.collect()  # Unclosed resources cause warnings now.
         finally:
             gc.unfreeze()
 
@@ -209,7 +209,7 @@ def test_bytes_behind_start_tls_end_the_connection(
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
-            if cut:  # the rest of the request and what is behind it come as one chunk
+            if cut:  # The rest of the request and the following bytes come as one chunk.
                 peer.socket.sendall(REQUEST[:cut])
                 while not any(c._frames.held_bytes for c in bookie.service.connections):
                     await asyncio.sleep(0.001)

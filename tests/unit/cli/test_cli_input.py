@@ -109,7 +109,7 @@ async def test_closing_ends_the_thread_that_waits_for_room(
             while source._pieces.qsize() < command_input.CHUNKS_WAITING_MAX:
                 await asyncio.sleep(0.001)
         assert not source._thread.is_alive()
-        # What the thread has handed over, and the mark of the end.
+        # The pieces that the thread has handed over, and the end mark.
         assert source._pieces.qsize() == command_input.CHUNKS_WAITING_MAX + 1
 
 

@@ -183,7 +183,7 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
         cluster["b3"].down = True
         async with cluster.client() as client:
             reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
-            # b0 has it as it was, but who tells it from b2?
+            # b0 has the original, but nothing distinguishes it from b2.
             with pytest.raises(ReadError, match="of 2 copies, no 2 agree") as failed:
                 await reader.read_entry(4)
             assert not failed.value.outcome_known
@@ -411,7 +411,7 @@ def test_a_liar_that_says_little_is_asked_last() -> None:
             assert len(liar.asked) == 1
             [suspect] = client.suspects()
             assert (suspect.bookie, suspect.kind.value, suspect.count) == ("b0", "bad-digest", 1)
-            # Nobody else is left: then it is asked, and its bytes are not given to anybody.
+            # No other bookie is left, so it is asked, but its bytes are not returned.
             cluster["b1"].down = cluster["b2"].down = True
             cluster["b1"].die()
             cluster["b2"].die()

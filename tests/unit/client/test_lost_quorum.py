@@ -215,7 +215,7 @@ def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> Non
                 append = asyncio.ensure_future(writer.append(payload(entry)))
                 await asyncio.sleep(0.8 * LIMIT_S)
                 back(cluster)
-                await asyncio.sleep(LIMIT_S)  # the time is up, and they are there
+                await asyncio.sleep(LIMIT_S)  # The time is up, and they are back.
                 assert not append.done()
                 for bookie in cluster.bookies.values():
                     bookie.release()

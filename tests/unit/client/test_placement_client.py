@@ -267,7 +267,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
         assert found.level is Level.FAIL
         assert found.reason == "b1, b2 in /a: 1 rack for a write quorum of 2, where 2 are wanted"
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT
-        # Who is gone stands where it stood.
+        # A bookie that is gone keeps its location.
         await cluster.remove("b3")
         await until(lambda: "b3" not in pool_of(client).bookies.writable)
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT

@@ -109,7 +109,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
     one.confirmed(8)
     assert one.last_add_confirmed == 8
     assert not one.adopt(Versioned(METADATA, 0)), "older metadata"
-    # A writer begins a segment behind what it has confirmed.
+    # A writer begins a segment after its last confirmed entry.
     one.adopt(Versioned(METADATA.with_ensemble_from(6, ("b3", "b1", "b2")), 2))
     assert one.last_add_confirmed == 8
     one.adopt(Versioned(METADATA.with_ensemble_from(20, ("b4", "b1", "b2")), 3))
@@ -144,7 +144,7 @@ def test_a_read_is_bounded_by_what_is_acknowledged() -> None:
 def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int, int]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
-        # The last one is on one bookie only, and there is another behind a gap.
+        # The last one is on one bookie only, and there is another after a gap.
         await cluster.ledger(
             shape, [*range(300), 302],
             on=lambda n: [f"b{(n + k) % shape[0]}" for k in range(3)][: 1 if n == 299 else 3],

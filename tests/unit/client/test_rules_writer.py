@@ -108,7 +108,7 @@ def test_rule_10_nothing_is_confirmed_while_the_beginning_of_a_segment_is_decide
             held = HeldStore(writer)
             members[2].die()
             await until(lambda: held.wanted)
-            # An ack quorum has these at once; the new segment begins at 1 all the same.
+            # An ack quorum has these at once, but the new segment begins at 1.
             waiting = [writer.submit(payload(entry)) for entry in (1, 2)]
             appended = asyncio.ensure_future(writer.wait(waiting[-1]))
             await until(lambda: all(2 in bookie.entries for bookie in members[:2]))
@@ -221,7 +221,7 @@ def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() 
             writer, members = await writing(cluster, client, (3, 3, 3))
             first, other = members[0], spare(cluster, members)
             other.down = True
-            first.holds_acks = True  # what it is sent before does not count
+            first.holds_acks = True  # Earlier acknowledgements do not count.
             appended = asyncio.ensure_future(writer.append(payload(1)))
             await until(lambda: 1 in first.entries)
             first.entries.clear()
@@ -287,7 +287,7 @@ def test_rule_15_confirmation_is_in_the_order_of_ids() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
             writer, members = await writing(cluster, client, (4, 2, 2))
-            # Entry 1 is on members 1 and 2; the entries behind it are on others, too.
+            # Entry 1 is on members 1 and 2. Later entries are also on others.
             members[2].holds_acks = True
             entries = [writer.submit(payload(entry)) for entry in range(1, 5)]
             done: list[int] = []

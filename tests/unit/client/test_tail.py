@@ -207,7 +207,7 @@ async def test_an_entry_and_a_packet_must_match_their_digests() -> None:
     async with world(bookie) as w:
         bookie.has(w, (0, -1), (1, 0))
         good = bookie.entries[1]
-        bookie.entries[1] = good[:20] + b"\x01" + good[21:]  # says another LAC
+        bookie.entries[1] = good[:20] + b"\x01" + good[21:]  # Another LAC.
         bookie.packet = w.codec.pack_lac(5)[:-1] + b"?"
         with pytest.raises(ReadError, match="too few bookies"):
             await w.open()
@@ -379,7 +379,7 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
         assert await coming == [1]
         bookie.has(w, *((entry, 1) for entry in range(3, 10)))
         coming = asyncio.ensure_future(take(tail, 8))
-        await soon(lambda: 10 in bookie.reads)  # behind the last: nothing comes
+        await soon(lambda: 10 in bookie.reads)  # Nothing comes after the last one.
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(coming), 0.05)
         assert bookie.reads.count(10) == 1

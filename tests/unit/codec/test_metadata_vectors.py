@@ -133,7 +133,7 @@ def test_ledger_metadata_parse(vector: dict[str, Any]) -> None:
         return
     found = decode(payload(vector), vector["znodeCtime"])
     assert found == metadata_of(vector["decoded"])
-    # What we accept we can write again, and it reads as the same.
+    # What we accept, we can encode again, and it decodes to the same value.
     assert decode(encode(found), vector["znodeCtime"]) == found
 
 

@@ -68,7 +68,7 @@ def test_bytes_that_are_no_dlsn(data: bytes) -> None:
         "5:12:9223372036854775808",
         "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAA",
         "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAA==\n",
-        "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAB==",  # bits behind the last byte
+        "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAB==",  # Bits after the last byte.
     ],
 )
 def test_text_that_is_no_dlsn(text: str) -> None:

@@ -594,7 +594,7 @@ def captured_ledgers(*names: str, confirmed: bool = False) -> dict[int, list[byt
 
 BASIC = ("capture.basic.segment1_completed", "capture.basic.segment2_recovered")
 READS = {
-    # what was read: nodes, ledgers, first position, records left out at the front
+    # What was read: nodes, ledgers, first position, records omitted at the front.
     "basic.read_after_close": ("basic.segment1_completed", BASIC[:1], DLSN(1, 0, 0), 0),
     "basic.read_after_recover": ("basic.segment2_recovered", BASIC, DLSN(1, 0, 0), 0),
     "basic.read_partial_from_initial": ("basic.partially_truncated", BASIC, DLSN(1, 0, 0), 0),

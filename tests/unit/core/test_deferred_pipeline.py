@@ -39,7 +39,7 @@ def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
     pipeline.frozen = False
     assert pipeline.present() == [1, 2]
     assert pipeline.stored_through() == -1
-    assert pipeline.accepted == 4  # what was said is said
+    assert pipeline.accepted == 4  # The earlier result stays.
     pipeline.acked(2, range(5))
     assert pipeline.stored_through() == 4
 

@@ -439,7 +439,7 @@ async def test_requests_and_connections_are_bounded() -> None:
         silent, idle = await asyncio.open_connection("127.0.0.1", server.port)
         while len(server.connections) < 2:
             await asyncio.sleep(0)
-        # It gives its place to one with a request.
+        # It makes room for a client with a request.
         assert (await ask(server, "GET", "/look")).status == 503
         assert await silent.read() == b""
         assert (server.displaced, server.turned_away) == (1, 0)

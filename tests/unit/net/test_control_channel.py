@@ -246,7 +246,7 @@ async def test_answers_to_adds_go_to_their_ledgers_by_the_chunk() -> None:
         chunk = [add_answer(entry, Code.OK, 1, entry) for entry in range(50)]
         chunk.insert(3, add_answer(8, Code.OK, 2, 8))
         chunk.insert(9, add_answer(9, Code.FENCED, 2, 9))
-        chunk.append(add_answer(1, Code.OK, 3, 1))  # nobody waits for it
+        chunk.append(add_answer(1, Code.OK, 3, 1))  # Nobody waits for it.
         data = b"".join(chunk)
         channel.data_received(data[:-5])
         assert one.acked == [list(range(50))]

@@ -164,7 +164,7 @@ async def bookie(
         yield port.number
     finally:
         port.close()
-        for _ in range(SETTLING_TURNS):  # who was accepted just now gets its transport
+        for _ in range(SETTLING_TURNS):  # A connection that was just accepted gets its transport.
             await asyncio.sleep(0)
         for each in peers:
             # asyncio before 3.11.4 raises it where one was closed twice.
@@ -235,7 +235,7 @@ def test_no_more_is_read_than_is_wanted(run: Run, authority: Authority) -> None:
             channel.transport.write(b"x" * 100_000)
             other = await dialer(authority).connect("b1", LOOPBACK, port, Channel())
             other.transport.write(b"y")
-            assert await other.until(1) == b"y"  # the bookie had its turn meanwhile
+            assert await other.until(1) == b"y"  # The bookie has run meanwhile.
             assert channel.received == b""
             channel.transport.resume_reading()
             assert await channel.until(100_000) == b"x" * 100_000

@@ -45,7 +45,7 @@ def test_a_single_lost_bookie_is_waited_for() -> None:
     assert lost.due_s() == 110.0
     assert lost.waited_for(109.9) == {"c"}
     assert lost.waited_for(110.0) == set()
-    lost.look(("a", "b"), 105.0)  # missed since the first look
+    lost.look(("a", "b"), 105.0)  # Missed since the first check.
     assert lost.due_s() == 110.0
 
 
@@ -75,7 +75,7 @@ def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
     lost.look(("a", "b"), 120.0)
     assert lost.due_s() is None
     lost.look(("a",), 130.0)
-    assert lost.due_s() == 140.0  # a single one, beside what was given up
+    assert lost.due_s() == 140.0  # A single one, besides those that were given up.
     lost.look(ALL, 131.0)
     lost.look(("a", "b"), 150.0)
     assert lost.due_s() == 160.0

@@ -115,7 +115,7 @@ def test_a_silent_bookie_is_not_asked_as_often() -> None:
         (0.0, 0.9, 0.9),
         (0.0, 1.5, 1.0),  # nothing comes
         (99.0, 3.5, 3.5),  # a large answer comes in pieces
-        (2.5, 99.0, 4.0),  # and then no more: noticed at the next look but one
+        (2.5, 99.0, 4.0),  # And then no more: noticed at the next check but one.
         (99.0, 99.0, PATIENCE_ROUNDS),  # no more time than that
     ],
 )

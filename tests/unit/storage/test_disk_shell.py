@@ -339,13 +339,14 @@ def test_an_index_that_does_not_name_what_is_there_is_found(
     told = problems_of(disk)
     assert len(told) == 3
     assert all("does not name entries" in one and "of ledger 3" in one for one in told)
-    # Rightly so, once the ledger is deleted: nobody knows it any more, whether the log says why...
+    # This is right once the ledger is deleted: no start knows it any more, whether the log says why
+    # ...
     box.drop([3])
     box.idle()
     with monkeypatch.context() as patch:
         patch.setattr("quire.storage.inspect.check._was_deleted", lambda *_: False)
         assert problems_of(disk) == []
-    # ... or it was made again since, and the log says that it was another one before.
+    # ... or it was created again since, and the log says that it was another one before.
     box.append([(3, 0, b"anew")])
     box.idle()
     assert problems_of(disk) == []

@@ -380,7 +380,8 @@ async def test_it_serves_what_is_loaded_and_refuses_all_else(
         assert read_of(await peer.ask(frames.read_request(LOADED, 5))) == entry
         batch = await peer.ask(frames.batch_read_request(LOADED, 5, 1, 10, 1 << 20))
         assert batch.count(FIRST_PAYLOAD) == 10
-        # Not loaded, not there, last, fencing: nobody may take it for "no such entry".
+        # Entries that are not loaded or missing, the last entry, and fencing: never "no such
+        # entry".
         busy = Code.TOO_MANY_REQUESTS
         for request in (
             frames.read_request(NOT_LOADED, 5),
@@ -411,7 +412,7 @@ async def test_it_serves_what_is_loaded_and_refuses_all_else(
             assert info.getBookieInfoResponse.freeDiskSpace > 0
         gate.opened.set()
         await until(lambda: bookie.serving)
-        # The same connection goes on, with what is now known.
+        # The same connection continues, with what is now known.
         assert read_of(await peer.ask(frames.read_request(NOT_LOADED, 5))) == make_entry(
             NOT_LOADED, 5, PAYLOAD
         )
@@ -432,7 +433,7 @@ async def test_a_read_waits_for_its_part_of_the_log(
     async with loading(tmp_path, monkeypatch) as (gate, bookie, _, _, _), peer_of(bookie) as peer:
         peer.send(frames.read_request(NOT_LOADED, 5) + frames.read_request(LOADED, 1000))
         peer.send(frames.read_request(LOADED, 7))
-        # What is loaded does not wait behind it.
+        # Loaded entries do not wait for it.
         assert read_of(await peer.receive()) == make_entry(LOADED, 7, FIRST_PAYLOAD)
         assert bookie.service.loading_store is not None
         assert bookie.service.loading_store._waiting == 2
@@ -489,7 +490,7 @@ async def test_a_stop_that_comes_when_all_is_loaded(
     The directory was not released (found by the simulator, in the workload `loading`).
     """
     async with loading(tmp_path, monkeypatch) as (gate, bookie, metadata, task, _):
-        # Too late for the thread to hear of it.
+        # It is too late for the thread to notice.
         monkeypatch.setattr(LoadProgress, "check", lambda progress: None)
         async with peer_of(bookie) as peer:
             entry = make_entry(LOADED, 5, FIRST_PAYLOAD)

@@ -162,7 +162,7 @@ def test_it_ends_before_anything_out_of_the_ordinary() -> None:
     assert len(runs_of(some(gap))) == 12
     listed = replace(rows, ids_at=[0 if row == 13 else CONSECUTIVE for row in range(30)])
     assert len(runs_of(some(listed))) == 13
-    # A recovery has written what was missing behind what follows it.
+    # A recovery wrote missing entries after later ones.
     offsets = list(rows.offsets)
     offsets[14], offsets[15] = offsets[15], offsets[14]
     assert len(runs_of(some(replace(rows, offsets=offsets)))) == 15

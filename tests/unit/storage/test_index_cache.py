@@ -64,7 +64,8 @@ def test_a_start_behind_a_clean_stop_reads_no_footers() -> None:
     box.fence(2)
     box.idle()
     box.close()
-    # What the index names is damaged, not absent: a start that had read it would scan the groups.
+    # The entries in the index are damaged, not absent. A start that read the index would scan the
+    # groups.
     for one in box.store.usage():
         size = disk_of(box).open(segment_name(one.number)).size()
         disk_of(box).flip_bit(segment_name(one.number), size - TRAILER_BYTES - 4)
@@ -177,7 +178,7 @@ def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
     for entry_id in range(20):
         found.append([(3, entry_id, bytes(10))])
         found.idle()
-    found.open()  # behind no clean stop
+    found.open()  # Not after a clean stop.
     assert found.report.index_cache == ""
     assert found.store.ledger_ids() == [1, 2, 3]
 
@@ -245,7 +246,7 @@ def test_it_is_written_while_the_store_runs_when_enough_is_new() -> None:
     fill(box, 1, 2)
     box.clock.ms += 100_000
     look(box)
-    assert written(box) == 3  # what it covers is gone
+    assert written(box) == 3  # The covered segments are gone.
 
 
 def test_it_counts_on_once_it_was_loaded() -> None:
@@ -271,7 +272,7 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     box.store.check_space()  # the cache is begun
     box.drop([2, 3])
     box.pump()
-    for _ in range(20):  # and waits, as behind a slow disk
+    for _ in range(20):  # And waits, as for a slow disk.
         if box.store.stats().compactions:
             break
         box.store._maintenance.compactor.tick()
@@ -334,7 +335,7 @@ def test_a_full_disk_takes_its_room_for_a_start() -> None:
     for name in disk.list("log"):  # nothing that is prepared is left
         if disk.open(f"log/{name}").size() and not disk.written_bytes(f"log/{name}"):
             disk.remove(f"log/{name}")
-    # It is what lacks.
+    # This amount is missing.
     disk.capacity_bytes -= disk.free_bytes() - (5 * BLOCK_BYTES - cache_of(box).size // 2)
     assert box.open().index_cache.startswith("used ")
     assert not disk.exists(CACHE_NAME)
@@ -474,7 +475,7 @@ async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
 
     starting = asyncio.create_task(start())
     await asyncio.to_thread(began.wait, 60)
-    for _ in range(2):  # Who asks again does not get it sooner.
+    for _ in range(2):  # Asking again does not make it faster.
         starting.cancel()
         for _ in range(100):
             await asyncio.sleep(0)

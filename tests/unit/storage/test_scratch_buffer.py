@@ -89,7 +89,7 @@ def test_what_is_not_cached_or_too_large_does_not_lie_there() -> None:
     table = ScratchBuffer(50_000)
     assert table.read(file, 0, 50_000, 10) is not None
     assert table.read(file, 0, 70_000, 10) is None
-    assert table.read(file, 60_000, 50_000, 10) is None  # behind the end
+    assert table.read(file, 60_000, 50_000, 10) is None  # After the end.
     disk.cold_read_probability = 1.0
     assert table.read(file, 0, 50_000, 10) is None
 

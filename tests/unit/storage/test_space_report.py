@@ -136,7 +136,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["file_bytes"] == bytes_below(tmp_path)
     box.close()
     disk.close()
-    # What a clean stop leaves, a damaged segment's record, and what is somebody else's.
+    # Files of a clean stop, the record of a damaged segment, and a foreign file.
     (tmp_path / "log" / "0000000000000001.damaged").write_bytes(b"x" * 123)
     (tmp_path / "log" / "compaction.spare").write_bytes(b"z" * 12_345)
     (tmp_path / "lost+found" / "deep").mkdir(parents=True)

@@ -125,7 +125,7 @@ def test_of_what_the_cache_covers_the_trailer_is_read(clean: bool) -> None:
         found = in_footer(reads[name], records_at)
         assert len(set(found)) == len(found), name
         whole += (summary_at, trailer_at) in found
-        if at < covered:  # of the newest what it says of others is wanted, too
+        if at < covered:  # What the newest segment says about others is needed, too.
             trailer = [(trailer_at, trailer_at + TRAILER_BYTES)]
             assert [one for one in found if one[0] != records_at] == trailer
     assert whole == len(sealed) - covered

@@ -216,7 +216,7 @@ def test_no_key_is_made_of_a_bare_frame() -> None:
         box.drop([2])
         [number] = compacted(box)
         info = box.store.ledgers[1]
-        info.open_parts = ()  # What is in no compacted segment.
+        info.open_parts = ()  # Entries in no compacted segment.
         for other in info.sealed_numbers:
             if other != number:
                 info.remove_sealed(other)

@@ -632,7 +632,7 @@ def test_a_full_disk_does_not_lift_a_suspension() -> None:
     box.drop([1, 2, 3, 4])
     box.pump()
     assert compact(box) == []
-    assert read_note(disk) is None  # there was no room for it, which is nobody's loss
+    assert read_note(disk) is None  # There was no space for it, which does no harm.
     box.store.resume_compaction(minor=True, major=True)
     assert [one for one in compact(box) if not one.error]
     check(box)

@@ -122,7 +122,8 @@ def test_an_index_that_names_what_no_group_has_is_found() -> None:
     scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
     while size := scrub.step():
         if scrub._summary is not None and scrub._starts and size:
-            scrub._firsts[len(scrub._firsts) // 2] += 1  # what a table says, but for the index
+            # A value of a table that is not in the index.
+            scrub._firsts[len(scrub._firsts) // 2] += 1
             break
     while scrub.step():
         pass
@@ -136,7 +137,7 @@ def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 5)
     box.later()
-    assert lacks(box.store) == {}  # nobody has looked
+    assert lacks(box.store) == {}  # Nothing was checked.
     unreadable = box.unreadable()
     box.later(1)
     assert box.events == [(number, False)]

@@ -279,7 +279,7 @@ def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
     box.store.check_space()
     box.idle()
     assert box.store.stats().scrubbed_segments == 1
-    box.later(2)  # nobody reads it again
+    box.later(2)  # Nobody reads it again.
     assert box.events == [(number, False)]
 
 
@@ -330,7 +330,7 @@ def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
     blocks = (trailer.footer_at - trailer.groups_at) // BLOCK_BYTES
     assert len(asked) > blocks > 8
     assert max(asked[2:-1]) <= 2
-    assert asked[-1] <= blocks + 2  # then all of it, to find out what is good
+    assert asked[-1] <= blocks + 2  # Then everything, to find out what is good.
 
 
 def test_ranges_that_overlap() -> None:

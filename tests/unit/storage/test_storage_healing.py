@@ -25,7 +25,7 @@ def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
     box.later()
     lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}
-    # One after the other: only when all of it is there once more may any of it go.
+    # One after the other: nothing may be dropped until everything exists again.
     for ledger_id in list(lacking)[:-1]:
         box.heal({ledger_id: lacking.pop(ledger_id)})
         box.later()
@@ -264,7 +264,7 @@ def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> Non
     box.config = ON_SUSPICION
     box.close()
     box.open()
-    box.flip(number, 8)  # behind the last look
+    box.flip(number, 8)  # After the last check.
     box.later()
     lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}

@@ -42,7 +42,7 @@ def with_a_loss(*, wholly: bool) -> StoreOnDisk:
     disk.flip_bit(name, last + 20)
     assert box.open().negatives_unknown
     if wholly:
-        # Found like this, it is only the segment behind it that tells.
+        # In this case, only the next segment shows it.
         for at in range(last, last + 16):
             disk.flip_bit(name, at)
     return box

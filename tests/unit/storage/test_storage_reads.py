@@ -279,7 +279,7 @@ def test_where_a_large_piece_is_not_cached_after_all_a_thread_reads_it() -> None
     assert [bytes(one) for one in found] == list(box.written.values())
     pieces = [size for _, size in recorder.reads if size > cold_reads.LARGE_BYTES]
     assert len(pieces) > 5
-    assert not recorder.waited  # Its reader is followed by then: nobody asks again.
+    assert not recorder.waited  # By then its reader is followed, and no request is repeated.
 
 
 class Later(Recorder):
@@ -857,7 +857,7 @@ def test_a_stop_between_two_slices_loses_nothing(monkeypatch: pytest.MonkeyPatch
     timers = box.timers
     box.close()
     while timers.fire():
-        pass  # what was scheduled finds a closed store
+        pass  # The scheduled call finds a closed store.
     assert segment.state is SegmentState.CLOSED
     assert box.open().clean
     for (ledger_id, entry), data in box.written.items():

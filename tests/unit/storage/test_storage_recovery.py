@@ -40,7 +40,7 @@ def test_a_missing_segment_makes_absence_unknown_until_it_is_repaired() -> None:
         assert not box.store.writable
         with pytest.raises(NoEntry):
             box.read(1, 0)
-        # What is there is still served, and recovery adds are taken.
+        # The remaining entries are still served, and recovery adds are accepted.
         assert box.read(1, box.store.last_entry_id(1))
         box.idle()
         box.close()

@@ -200,7 +200,7 @@ def test_while_no_segment_is_prepared_no_more_should_be_received() -> None:
     drained: list[int] = []
     box.store.on_drained = lambda: drained.append(1)
     for number in range(40):
-        # Maintenance does not run: what was received already still finds room.
+        # Maintenance does not run, but there is still space for what was received already.
         box.append(entries(1, number * 10, 10, 200))
         while box.log.run():
             pass

@@ -109,7 +109,7 @@ def test_of_a_log_the_newest_bytes_are_left(given_back: list[Given]) -> None:
     assert {name for name, _, _ in given_back} >= {segment_name(n) for n in sealed(box)}
     assert stats.log_given_back_bytes == sum(size for _, _, size in given_back)
     kept = sum(one.end_bytes for one in box.store.usage()) - stats.log_given_back_bytes
-    assert kept < 8 * PIECE + 4 * 10 * 1024  # and the ends of segments, behind their last groups
+    assert kept < 8 * PIECE + 4 * 10 * 1024  # And the ends of segments, after their last groups.
     assert box.read(7, 0, 10) == [box.acknowledged[7, n] for n in range(10)]
 
 

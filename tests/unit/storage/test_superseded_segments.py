@@ -130,7 +130,7 @@ def test_its_index_was_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
             append()
     disk.kill()
     box.open()
-    assert 2 in sealed(box)  # as far as the system's cache goes
+    assert 2 in sealed(box)  # As far as the system's cache is concerned.
     shared(box, entry_id + 1)
     lived_again = 0
     for seed in range(POWER_LOSSES):

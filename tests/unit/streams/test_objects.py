@@ -223,7 +223,7 @@ async def test_a_reader_of_an_old_version_never_sees_the_new_one(
         assert await old.read_all() == data
 
         async def gone(first: int, last: int, near: str | None = None):  # type: ignore[no-untyped-def]
-            await old._ledger._view.refresh()  # what the engine does where all bookies deny it
+            await old._ledger._view.refresh()  # What the engine does when all bookies deny it.
             yield
 
         old._ledger._engine.runs = gone  # type: ignore[method-assign]
@@ -409,7 +409,7 @@ async def test_bad_heads_give_one_clear_error(
     assert listed == ["a", "z"]
 
 
-# Whatever is printable: what the filter would drop is mostly not made.
+# All printable characters, because a filter would discard most generated examples.
 printable = st.characters(
     codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ", exclude_characters="/"
 )

@@ -395,7 +395,7 @@ def test_producers_and_tokens_outlive_a_batch() -> None:
             built = [await build(b, batch, [b"x"]), await build(b, batch, [b"y"])]
             await publish(b.streams, "s", batch, built)
         assert await payloads(b) == [b"sale", b"x", b"y", b"x", b"y"]
-        # The last segment says it all: nothing before it needs to be read.
+        # The last segment has all facts, so no earlier one must be read.
         newest = (await b.streams.segments("s"))[-1:]
         marks = await read_marks(b.client, newest, b"")
         assert (marks.last_sequence("till"), marks.token) == (41, "t")

@@ -68,7 +68,7 @@ def test_a_takeover_keeps_the_gap(caplog: pytest.LogCaptureFixture) -> None:
         records = await b.read("s", on_gap="skip")
         assert [record.payload for record in records] == [b"1", b"2", b"5", b"6"]
         assert [str(record.position) for record in records[2:]] == ["3:0:0", "3:0:1"]
-        # Records 3 and 4 had the sequence ids 2 and 3: nobody else ever gets them.
+        # Records 3 and 4 had the sequence ids 2 and 3, which no other records ever get.
         assert [record.sequence for record in records] == [0, 1, 2 + MAX_POSITION, 3 + MAX_POSITION]
         batches = (await b.streams.open_reader("s", on_gap="deliver")).batches()
         gaps = [batch async for batch in batches if isinstance(batch, Gap)]

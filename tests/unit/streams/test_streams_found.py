@@ -64,7 +64,7 @@ def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
         await b.streams.truncate("s", behind)
         assert [r.payload for r in await b.read("s", start=behind)] == [b"2"]
         assert [r.payload for r in await b.read("s", start=DLSN(2, 1, 0))] == [b"2"]
-        # Its ledger is deleted all the same; the segments before it are gone.
+        # Its ledger is deleted nevertheless, and the segments before it are gone.
         first, last = await b.streams.segments("s")
         assert (first.lssn, first.truncation) == (2, Truncation.TRUNCATED)
         assert first.ledger_id not in await b.ledgers()
@@ -470,7 +470,7 @@ def test_an_empty_segment_is_given_up_though_its_ledger_cannot_be_deleted_at_onc
         await asyncio.sleep(1)
         metadata = b.streams.metadata("s")
         allocated = int((await metadata.tree.read(metadata.paths.allocation)).value)
-        # Somebody recovers the ledger before its first record: the segment is empty.
+        # Another client recovers the ledger before its first record, so the segment is empty.
         await b.client.open_ledger(allocated, recover=True)
         b.client.delete_ledger = fails_once(b.client.delete_ledger)  # type: ignore[method-assign]
         await writer.append(b"x")
@@ -581,7 +581,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
         await leader.set("a", 1)
         follower = await follow(b.streams, "d", machine)
         await follower.wait_applied(1)
-        await follower._tasks.close()  # it stands still
+        await follower._tasks.close()  # It has stopped.
         await leader.leader.snapshot()
         await leader.close()
         await fill_dictionary(b)

@@ -80,7 +80,7 @@ def test_the_lock_is_held_until_the_writer_ends() -> None:
         second = await waits
         await second.append(b"three")
         assert len(await tree.children(path)) == 1
-        # Without the lock nobody is waited for; it goes with the writer that was replaced.
+        # Without the lock, nothing waits. The lock ends with the writer that was replaced.
         third = await b.streams.open_writer("s")
         with pytest.raises(StreamFencedError):
             await second.append(b"lost")
