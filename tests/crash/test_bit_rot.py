@@ -64,7 +64,7 @@ def test_a_wrong_bit_is_never_served_and_never_absence(
     assert answers["damaged"] > 5
     assert answers["right"] > 10 * answers["damaged"]
     assert not answers["refused to start"]
-    # Sealed segments say themselves what is in them: all that is damaged is known.
+    # Sealed segments describe their own contents, so all damage is known.
     assert not (ends == "closed" and answers["unknown"])
 
 

@@ -119,7 +119,7 @@ async def read_around_the_rot(
                 found += 1
         except ReadError as error:
             lost.append(-1 if error.entry_id is None else error.entry_id)
-            # All before it was given.
+            # Everything before it was returned.
             refused.append(found + len(lost) - 1)
     assert lost == refused
     await client.close()

@@ -270,7 +270,7 @@ def seals(patch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     operations, cut = 0, SimFile.truncate
 
-    def truncate(file: SimFile, size: int) -> None:  # nothing else cuts a segment
+    def truncate(file: SimFile, size: int) -> None:  # Nothing else truncates a segment.
         found.extend(range(operations, operations + 5))  # from the write before, to the last sync
         cut(file, size)
 

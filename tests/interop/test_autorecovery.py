@@ -76,7 +76,7 @@ def test_a_dead_bookie_is_replaced(cluster: Cluster, first: str, spare: str) -> 
             closed[writer.ledger_id] = shape
     empty = clients[0].create()
     empty.close()
-    # Opened before the change, and not told of it.
+    # Opened before the change, and not notified of it.
     readers = [client.open(ledger_id, digest=shape.digest)
                for client in clients
                for ledger_id, shape in closed.items()]  # fmt: skip

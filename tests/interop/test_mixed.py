@@ -141,7 +141,7 @@ def test_a_reader_follows_the_ensembles(
     member(whole, writer.describe(ledger_id).last_ensemble, victim).kill()
     stream.goes_on()
     acknowledged = stream.stop()
-    for _ in range(2):  # the second tells that the first is acknowledged
+    for _ in range(2):  # The second one shows that the first is acknowledged.
         stream.writer.append(Stream.payload(acknowledged))
         acknowledged += 1
     wait_confirmed(reader, acknowledged - 2)

@@ -247,7 +247,7 @@ def test_positions_by_txid(place: Place, writing: str) -> None:
             assert pairs(one.read(name, len(wanted), position)) == wanted
         assert pairs(other.read(name, len(wanted), txid)) == wanted
         if writing == "apache" and txid:
-            # In segments of ours Java may find a control record that stands before the record.
+            # In our segments, Java may find a control record before the record.
             assert positions["apache"] == positions["quire"]
 
 

@@ -317,7 +317,7 @@ def test_the_lock_of_java_is_waited_for(place: Place) -> None:
         with pytest.raises(StreamError, match="somebody") as refused:
             quire.writer(name, lock=seconds)
         assert refused.value.kind == "StreamLockedError"
-    writer.write(1, b"1")  # nobody has disturbed it
+    writer.write(1, b"1")  # Nothing has disturbed it.
     [held] = members(place, name)
     waiting = run(start(quire.aio.open_writer(name, lock=60)))
     wait_for(lambda: len(members(place, name)) == 2, "we wait in line")
@@ -348,8 +348,8 @@ def test_java_waits_for_our_lock(place: Place) -> None:
     wait_for(lambda: len(members(place, name)) == 2, "Java waits in line")
     writer.write(2, b"2")
     writer.close()
-    # It gets the lock, and nothing else: what it had read of the stream before it waited is not
-    # so any more. Behind a writer of Java's it is the same.
+    # It gets the lock and nothing else: what it had read of the stream before is outdated. After a
+    # Java writer the same holds.
     with pytest.raises(StreamError) as refused:
         java_result(waiting)
     assert refused.value.kind == "NodeExistsException"
@@ -585,7 +585,8 @@ def test_the_same_nodes_and_entries(place: Place) -> None:
             txid = writer.aio.last_txid
             positions = other.write_all([(txid, payload) for payload in batch])
             assert list(appended) == positions
-            # The control record behind it: that of both comes when it is acknowledged.
+            # Skip the control record after it: in both implementations it comes with the
+            # acknowledgement.
             for stream in (theirs, ours):
                 seen = partial(visible, quire, stream, positions[-1])
                 wait_for(seen, f"{stream} is flushed")

@@ -90,7 +90,7 @@ class Secured:
         """Return a client by its kind and protocol, without TLS if `tls` is None."""
         uri = self.cluster.uri
         if name == "quire":
-            # Nobody waits for bookies that may come to accept it.
+            # The client must not wait for bookies that may accept it later.
             config = quire.ClientConfig(
                 tls=tls.of_quire() if tls is not None else None, bookies_wait_s=0.1
             )
@@ -324,8 +324,8 @@ def test_everything(secured: Secured, name: str, operation: Operation) -> None:
     indirect=["secured"],
 )
 def test_the_largest_entry(secured: Secured, name: str) -> None:
-    # The JDK's TLS needs the optimising compiler, which is off here: without it some 20 MiB take
-    # longer than the time-out of an add.
+    # The JDK's TLS needs the optimising compiler, which is off here. Without it, some 20 MiB take
+    # longer than an add may take.
     with over_tls(secured, name, replace(secured.app, provider="OpenSSL")) as pair:
         operations.largest_entry(pair)
 
@@ -338,7 +338,7 @@ def test_the_largest_entry(secured: Secured, name: str) -> None:
 def test_providers_and_versions(
     secured: Secured, protocol: str, provider: str, versions: str
 ) -> None:
-    # Without it Apache's client would take the JDK's instead, and say so in its log only.
+    # Without it, Apache's client would use the JDK's TLS, and mention that only in its log.
     assert provider == "JDK" or java("io.netty.handler.ssl.OpenSsl").isAvailable()
     tls = replace(secured.app, provider=provider, versions=versions)
     with over_tls(secured, f"apache-{protocol}", tls) as pair:

@@ -114,7 +114,7 @@ async def test_what_a_killed_bookie_held_is_replicated_without_a_command(
             await seen(healed, f"no ledger names {lost.id}")
             counted = stopped(process)
         assert counted["elections_won"] == 1
-        # What was open, recovery may have written to another bookie already.
+        # A recovery may have written open entries to another bookie already.
         assert closed_bytes <= counted["bytes_copied"] <= lost_bytes * 1.05
         assert counted["ledgers_fenced"] == 1
         # Every entry is on both of its bookies: any one of them may go.

@@ -180,7 +180,7 @@ async def test_one_that_drops_the_end_is_not_told_from_one_that_never_got_it(pla
             ensemble_size=4, write_quorum=3, ack_quorum=2, password=PASSWORD
         )
         await writer.append_many(RIGHT[:20])
-        await everywhere(writer)  # else the liar drops the beginning, too
+        await everywhere(writer)  # Otherwise the liar drops the beginning, too.
         place.liar.lie = Lie.DROPPED
         await writer.append_many(RIGHT[20:])
         await everywhere(writer)

@@ -91,7 +91,7 @@ def test_metadata_kept_and_restored(
     kept, name = str(tmp_path / "kept"), str(ledger_id)
     before = said(cluster, "ledgermetadata", "-l", name, "-dumptofile", kept)
     restore = ("ledgermetadata", "-l", name, "-restorefromfile", kept)
-    assert run(cluster, *restore).exit_code == 1  # it is there
+    assert run(cluster, *restore).exit_code == 1  # It exists.
     client.delete_ledger(ledger_id)
     said(cluster, *restore, "--dry-run")
     assert run(cluster, "ledgermetadata", "-l", name).exit_code == 1

@@ -172,7 +172,7 @@ async def test_a_cancelled_append_disturbs_nobody(quire_client: quire.Client) ->
 
 
 async def test_appends_wait_at_the_bound(quire_cluster: LocalCluster) -> None:
-    """While one bookie is stopped, at most the limit is held. Then it is replaced or left out."""
+    """A stopped bookie holds up at most the limit. Then it is replaced or left out."""
     config = quire.ClientConfig(add_timeout_s=1.0, max_unacked_bytes=256 * 1024)
     async with quire.connect(quire_cluster.uri, config=config) as client:
         writer = await client.create_ledger()

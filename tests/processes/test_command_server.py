@@ -72,5 +72,5 @@ def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"127.0.0.1:")
         process.kill()
-        # The command holds the other end of it until it is gone.
+        # The command holds its other end until it exits.
         assert process.communicate(timeout=TIMEOUT_S)[0] == b""

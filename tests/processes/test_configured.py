@@ -22,7 +22,7 @@ def event(bookie: Running, name: str) -> dict[str, object]:
         if found["event"] == name:
             return found
         if found["event"] == "serving":
-            break  # what is looked for comes before
+            break  # The expected event comes before this one.
     raise AssertionError(f"no event {name}")
 
 

@@ -59,7 +59,7 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
         away.kill()
         gone, kept = away.directories[1], tmp_path / "kept"
         gone.rename(kept)
-        away.start()  # the others go on without it
+        away.start()  # The others continue without it.
         (failed,) = events(away, "directory_failed")
         assert failed["directory"] == str(gone)
         assert "not mounted" in failed["why"]
@@ -67,7 +67,7 @@ async def test_killed_and_with_a_directory_away(tmp_path: Path) -> None:
         async with quire.connect(cluster.uri) as client:
             await check(client, ids)
             assert away.id in (await client.bookies()).readonly
-        # On this bookie alone: what is in the other directory is there, the rest is not "absent".
+        # Entries in the other directory of this bookie exist, and the rest is not "absent".
         show = Quire()("bookie", "explain", "space", *map(str, away.directories), "--json")
         assert show.status == 1
         there, not_there = map(json.loads, show.out.splitlines())

@@ -117,7 +117,7 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
             await seen(lambda: not command("autorecovery", "list").ok(), "the repair of all")
             healer.process.terminate()
             healer.process.communicate(timeout=30)
-        # Its next round of the cluster is ten minutes away, or behind a start.
+        # Its next round of the cluster is ten minutes away, or comes after a start.
         victim.kill()
         victim.start()
         await seen(lambda: "loss_healed" in victim.log_path.read_text(), "the end of the loss")

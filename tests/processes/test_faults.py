@@ -207,7 +207,7 @@ def test_a_stopped_bookie_is_replaced(tmp_path: Path, writers: list[Writer]) -> 
         paused = cluster.bookies[0]
         paused.pause()
         try:
-            # Far more than what is in flight when the time-out passes.
+            # Far more than what is in flight when the timeout expires.
             writer.wait_acked(20_000)
         finally:
             paused.resume()

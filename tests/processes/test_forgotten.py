@@ -1,4 +1,4 @@
-"""What programs print that end without closing everything, and that they do end."""
+"""Programs that end without closing everything: their output, and that they do end."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_compaction_is_suspended_and_resumed_as_in_apaches_words(
     http("PUT", f"{path}/suspend_compaction", {"suspendMinor": True, "by": "me"})
     found = http.get(f"{path}/suspend_compaction")
     assert (found["isMajorGcSuspended"], found["isMinorGcSuspended"]) == ("true", "true")
-    assert found["by"] == f"http.{own.id}"  # who began
+    assert found["by"] == f"http.{own.id}"  # The process that began it.
     metrics = http.get("/metrics")
     assert 'quire_storage_compaction_suspended{kind="major"} 1' in metrics
     what = f"Major and minor compaction of {own.id} is suspended"
@@ -299,7 +299,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
         0,
     )
     assert [one["target"] for one in http.get("/api/v1/quire/paused")["paused"]] == [leaving]
-    # Another process, as the bookie's own dashboard or a command, knows of it and lets it go on.
+    # Another process, such as the bookie's dashboard or a command, knows of it and resumes it.
     other = Http(url_in(cluster.bookies[1].log_path))
     assert other.get("/api/v1/quire/work")["paused"][0]["kind"] == "decommission"
     assert wait_for(lambda: elsewhere(other))[::2] == (leaving, 0)
@@ -309,7 +309,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> N
     assert leaving.encode() in run("cluster", "pause").ok()
     run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
-    # The ledger needs four bookies: it is left, and told of.
+    # The ledger needs four bookies, so it is left and reported.
     assert done["state"] == "done"
     assert done["result"]["bookie"] == leaving
     assert http.get("/api/v1/quire/running") == {"running": []}

@@ -294,7 +294,7 @@ def test_a_writer_that_is_cut_off_cannot_go_on_behind_a_fence(place: Place) -> N
     Nothing is acknowledged after that, during or after the fault.
     """
 
-    # Or it would wait for the metadata store, to replace the member, and ask nobody anything.
+    # Otherwise it would wait for the metadata store to replace the member, and send nothing.
     patient = replace(CONFIG, add_timeout_s=PATIENCE_S)
 
     async def scenario() -> Work:

@@ -42,6 +42,6 @@ def test_the_guide_as_a_program(tmp_path: Path) -> None:
     traces = dict(re.findall(r'"name": "([\w.]+)",\s+"context": \{\s+"trace_id": "(\w+)"',
                              done.stdout))  # fmt: skip
     assert traces.keys() >= {"order", "quire.create_ledger", "quire.add", "quire.close_ledger"}
-    # The blocking client runs its calls in another thread, in the trace of the caller all the same.
+    # The blocking client runs its calls in another thread, but in the trace of the caller.
     assert set(traces.values()) == {traces["order"]}
     assert '"event": "ledger_recovered"' in done.stderr

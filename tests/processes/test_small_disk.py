@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_loses_nothing_and_comes_back(tmp_path: Path, disk: 
     with bookie(command, disk) as running:
         assert running.line() == "small"
         asyncio.run(recover(load.acked))
-        # Its room came back from the log, not from anywhere else.
+        # The space came back from the log only.
         wait_for(lambda: disk.free_bytes() >= MIN_FREE_BYTES, "free space")
         done = running.end(signal.SIGTERM)
     assert done.status == 0, done.err

@@ -63,7 +63,7 @@ class Writer:
         return text
 
     async def until_acked(self, pieces: int) -> None:
-        for _ in range(pieces + 1):  # the first line says where it begins
+        for _ in range(pieces + 1):  # The first line names the position at which it begins.
             if self.end:
                 return
             await self.line()
@@ -72,7 +72,7 @@ class Writer:
         if self.process.returncode is None:
             self.process.kill()
         assert self.process.stdout is not None
-        while not self.end:  # what it said before it died
+        while not self.end:  # Its output before it died.
             await self.line()
         await self.process.communicate()
 

@@ -70,7 +70,7 @@ async def test_readers_see_every_entry_while_it_is_written(
             await writer.append_many(
                 [payload(entry) for entry in range(50 * piece, 50 * piece + 50)]
             )
-        # An idle writer's last entry: nothing follows it, but the LAC that the writer tells.
+        # Only the LAC that the writer sends follows an idle writer's last entry.
         for entries in found:
             await seen(entries, 1_000)
         await writer.append(payload(1_000))

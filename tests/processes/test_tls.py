@@ -232,7 +232,7 @@ async def test_certificates_that_do_not_verify(tmp_path: Path, kind: str) -> Non
                 message = f"is not for {LOOPBACK}" if kind == "wrong name" else "has expired"
                 with pytest.raises(quire.QuireError, match=message):
                     await writer.append(b"not sent")
-        # The bookie does not require TLS: who does not ask for it is served as before.
+        # The bookie does not require TLS, so clients without TLS are served as before.
         async with quire.connect(cluster.uri, config=config(None)) as client:
             writer = await client.create_ledger(**shape)
             assert await writer.append(b"in clear text") == 0
@@ -272,7 +272,7 @@ async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) 
             await writer.append(b"before")
             fresh = new.issue("fresh")
             shutil.copyfile(fresh.certificate, own.certificate)
-            # It may also have met a file that was not yet copied whole, and said that first.
+            # It may also have found a partly copied file, and reported that first.
             while "does not belong to the certificate" not in log.read_text():
                 assert await served(old.ca)
             assert "tls_reload_failed" in log.read_text()

@@ -185,7 +185,7 @@ def _its_replica_is_missing(watched: Watched, lost: BookieProcess, ledger_id: in
 
 
 def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
-    """What can be copied is copied at once, because several bookies are lost."""
+    """Several bookies are lost, so everything that can be copied is copied at once."""
     said = watched.told(
         "All bookies of /rack1 are gone", risk="of 3 ledgers lack|^No ledger", doing="repair|copied"
     )

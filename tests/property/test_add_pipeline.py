@@ -152,7 +152,7 @@ class Pipeline(RuleBasedStateMachine):
                 assert self.pipeline.outstanding_since(index) is not None
                 assert self.pipeline.unacked_bytes(index) >= 40
             elif self.acked_through(index, self.pipeline.last_pushed):
-                # Also of a member that has no part in what was pushed last.
+                # This includes a member that has no part in the last entries.
                 assert self.pipeline.outstanding_since(index) is None
                 assert self.pipeline.unacked_bytes(index) == 0
 

@@ -80,7 +80,7 @@ class Sheaves(RuleBasedStateMachine):
                 for index in range(MEMBERS):
                     self.unanswered[PLACES[ledger][index]].append((ledger, index, entry))
         if len(coalesced):
-            if early is not None:  # whoever that is: all it tells must be as if they had left
+            if early is not None:  # Whatever they are, they must behave as if they had been sent.
                 self.compare(early)
             assert b"".join(coalesced.seal()) == b"".join(frames)
             assert not coalesced.seal()

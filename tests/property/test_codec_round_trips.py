@@ -70,7 +70,7 @@ def test_bytes_that_are_no_message(data: bytes) -> None:
     try:
         parse_text(data, CookieFormat())
     except TextError:
-        pass  # anything else is a bug
+        pass  # Anything else is a bug.
 
 
 # -- protocol v2 ------------------------------------------------------------------------------

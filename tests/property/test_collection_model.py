@@ -148,4 +148,4 @@ async def test_nothing_that_a_mark_proves_is_dropped(seeds: int) -> None:
         refused, dropped = refused + world.refused, dropped + world.dropped
         await world.metadata.close()
     assert refused > 20  # the restores were noticed
-    assert dropped > 20  # and garbage goes all the same
+    assert dropped > 20  # Garbage is collected nevertheless.

@@ -1,4 +1,4 @@
-"""What a force confirms is durable on an ack quorum, whatever members lost at any time.
+"""Entries that a force confirms are durable on an ack quorum, whatever members lost at any time.
 
 The model records what each member has accepted and what it has on disk.
 """

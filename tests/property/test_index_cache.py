@@ -132,7 +132,7 @@ class History:
             self.counts.used += self._compare(left, cache, truth)
             if cache not in self.caches:
                 self.caches.append(cache.copy())
-                for earlier in self.deaths:  # newer than what is there
+                for earlier in self.deaths:  # Newer than the current ones.
                     self._note(self._compare(earlier, cache, self._found(earlier, None)))
                 self.deaths = []
         for other in self.rng.sample(self.caches, min(OTHERS, len(self.caches))):

@@ -83,7 +83,7 @@ def test_a_doubtful_one_only_where_nothing_else_is_left(question: Question, seed
     chosen = question.ask(seed)
     liked = sum(bookie in question.liked for bookie in chosen)
     assert liked == min(question.count, len(question.liked))
-    # And behind the others: what is kept of a longer answer has the better ones.
+    # They come after the others, so that a shortened answer has the better ones.
     assert all(bookie in question.liked for bookie in chosen[:liked])
 
 

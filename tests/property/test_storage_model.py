@@ -258,12 +258,12 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         self.box.close()
-        # Before the start: stopping made all of it durable, or found no room to say so.
+        # Before the start, because stopping made everything durable, or had no space to report it.
         self._reopen()
         assert self.box.report.problems == ()
 
     def _reopen(self) -> None:
-        # Without room for a segment there is no start; that is not what is tested here.
+        # Without space for a segment there is no start, which is not tested here.
         self.disk.capacity_bytes += max(0, 300_000 - self.disk.free_bytes())
         self.box.open()
         self.visible = {key for key in self.used if self._present(key)}

@@ -84,7 +84,7 @@ def run(entries: list[bytes], first: int = 0) -> EntryRun:
         offsets.append(len(data))
         data += one
         ends.append(len(data))
-    if len({len(one) for one in entries}) == 1:  # as checking a batch read gives it
+    if len({len(one) for one in entries}) == 1:  # As the check of a batch read returns it.
         step = len(HEADER) + len(entries[0])
         return EntryRun(
             77, first, data, range(offsets[0], len(data) + 1, step),

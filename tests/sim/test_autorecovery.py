@@ -233,7 +233,7 @@ def test_another_loss_gives_a_writer_time_again() -> None:
         healers = [there.begin("one", ledger_check_interval_s=0)]
         await asyncio.sleep(5.0)
         there.world.kill(name_of(first))
-        await asyncio.sleep(5.0)  # the worker gives the writer time
+        await asyncio.sleep(5.0)  # The worker gives the writer its grace period.
         assert await why_not(there.client.metadata, ledger_id) is not None
         await there.world.start(name_of(first))
         # Another worker sees that nothing is missing any more.
@@ -336,7 +336,7 @@ def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
 
     async def play(there: Scene) -> None:
         writer = await there.ledger(close=False)
-        await writer.append(payload(ENTRIES))  # it tells how far the others are confirmed
+        await writer.append(payload(ENTRIES))  # It carries the LAC of the others.
         await settled(writer)
         lacking = (await there.ensemble(writer.ledger_id))[2]
         closed = asyncio.Event()

@@ -42,12 +42,12 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
     await there.until(lambda: lacks(there.store), "the scrub finds it")
     lacking = lacks(there.store)
     assert set(lacking) <= set(there.ledgers)
-    assert there.store.stats().damaged_reads == 0  # nobody but the scrub has looked
+    assert there.store.stats().damaged_reads == 0  # Only the scrub has read it.
     found = there.store._maintenance.quarantine.records[number].blocks
     assert [n for first, last in found for n in range(first, last + 1)] == rotten
     there.refuses(lacking)
     if restart:
-        # What was found is not forgotten; and it is not found anew, for no round is due.
+        # The finding is not forgotten. It is not found again, because no round is due.
         await asyncio.sleep(30.0)
         world.crash(there.victim)
         patient = replace(SCRUBBING, scrub_interval_s=0.0)
@@ -78,7 +78,7 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
         last - first + 1 for ranges in lacking.values() for first, last in ranges
     )
     assert there.victim in {b.partition(":")[0] for b in metadata.segments[0].ensemble}
-    # What was left out is nowhere else: a start finds all of it.
+    # Omitted entries exist nowhere else, and a start finds all of them.
     world.crash(there.victim)
     await world.start(there.victim, SCRUBBING)
     assert there.store.usage()[0].number <= number

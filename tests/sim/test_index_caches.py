@@ -15,7 +15,7 @@ from quire_simulator.machine import SimDisk
 
 SEEDS = (100, 101)
 WANTED = ("used for", "which it covers, is gone", "does not match its checksum")
-"""What happens to them, in words of a start's report."""
+"""Their possible outcomes, in words of a start's report."""
 
 
 def test_every_kind_of_index_cache_is_met(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
         last = await writer.close()
         assert await read_all(client, writer.ledger_id) == [payload(n) for n in range(last + 1)]
         assert await audited(client, ids) == []
-        # It does not come back on what it has.
+        # It does not start on its old data.
         with pytest.raises(Exception, match="does not know"):
             await world.start(name_of(leaving))
         with pytest.raises(UsageError, match="is not known"):
@@ -320,7 +320,7 @@ def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
         found = await read_order(client.metadata, leaving)
         assert found is not None
         assert found.value.what is What.DRAIN
-        with pytest.raises(NotEnoughBookiesError):  # nobody places a ledger there now
+        with pytest.raises(NotEnoughBookiesError):  # No ledger is placed there now.
             await write(client, 1)
         await take_back(client, leaving)
         await until(lambda: writable(client, leaving), poll_s=0.05)

@@ -45,7 +45,7 @@ def test_a_strand_runs_from_pause_to_pause() -> None:
         strand.resume()
         assert done == list(range(steps))
         assert not strand.done
-        strand.pause()  # of whoever is not in it: nothing
+        strand.pause()  # Nothing happens in any other thread.
     strand.resume()
     assert strand.done
     assert strand.result() == "all"

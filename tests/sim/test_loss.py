@@ -89,7 +89,7 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
         "what is left of the segment is sealed",
     )
     await takes_ledgers_again(world, there)
-    # What is left of the segment is written anew.
+    # The remaining part of the segment is rewritten.
     await there.until(lambda: there.store.stats().scrub_rounds, "all was looked at")
     await there.until(lambda: not there.store.stats().damaged_segments, "nothing is damaged")
     there.check()

@@ -116,7 +116,7 @@ def test_repairs_and_moves_are_named_in_batches_too() -> None:
 
 
 DEATHS = ("process before", "process after", "bookie after", "process at any time")
-"""Who dies, and whether before or after the metadata names a batch."""
+"""The process that dies, before or after the metadata names a batch."""
 
 
 @pytest.mark.parametrize("death", DEATHS)
@@ -220,10 +220,11 @@ def test_a_change_by_somebody_else_names_nothing_and_the_next_batches_are_smalle
             assert batch.full
             conflict = await batch.name()
             assert (conflict.outcome, conflict.named) == (CopyOutcome.CONFLICT, frozenset())
-            # The next batch goes by what is there now.
+            # The next batch follows the current state.
             assert await batch.copy(second, {0: spare})
             assert (await batch.name()).named == {second.first}
-        # Somebody who changes it all the time does not keep the copies from being named.
+        # A client that changes the metadata all the time does not prevent the copies from being
+        # named.
         stop = asyncio.Event()
 
         async def meddle() -> None:

@@ -118,7 +118,7 @@ class Scene:
             if work.done():
                 work.result()
             elif chance.random() < 0.3:
-                network.stop(name)  # it comes back behind its successor
+                network.stop(name)  # It comes back after its successor.
                 self.world.loop.call_later(1 + chance.random(), network.cont, name)
                 await asyncio.sleep(0.5)
             else:

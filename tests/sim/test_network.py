@@ -59,7 +59,7 @@ class Peer(asyncio.Protocol):
         self.note("lost")
 
     def pause_writing(self) -> None:
-        self.events.append("pause")  # called by write, in the node of whoever writes
+        self.events.append("pause")  # Called by write, in the writer's node.
 
     def resume_writing(self) -> None:
         self.note("resume")

@@ -158,7 +158,7 @@ def test_what_is_no_pause() -> None:
         assert not await pauses.resume("recover", "x")
         await pauses.pause(Pause("recover", "other", "", 0))
         await PauseGate(store, "recover", "x").passes()
-        # What cannot be understood pauses all the same: somebody wanted it.
+        # An unparsable value also pauses the job, because somebody wanted a pause.
         await store.write_value(("jobs", "paused", "recover x"), b"?", None)
         assert await pauses.of("recover", "x") == Pause("recover", "x", "", 0)
         await client.close()

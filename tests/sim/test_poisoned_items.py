@@ -190,7 +190,7 @@ def worker_heals_all_others(tmp_path: Path) -> None:
         failure = await last_failure(there.store, there.bad)
         assert failure is not None
         assert WHY in failure.reason
-        # A ledger of its own, no fault of the store; and it is tried more and more seldom.
+        # Only one ledger is bad, not the store. It is retried at growing intervals.
         assert not there.told("worker_failed")
         assert 5 <= failure.attempts <= 12
         await ended(running)
@@ -398,7 +398,7 @@ def audit_reads_all_others(tmp_path: Path) -> None:
         audit, client = Audit(), there.client
         for piece in audit.looking(there.ids):
             audit.saw(await audit_pieces.look(client, piece))
-        there.poison(there.ids[2])  # meanwhile
+        there.poison(there.ids[2])  # In the meantime.
         for turn in audit.reading():
             for piece in turn:
                 audit.has_read(await audit_pieces.read(client, piece))

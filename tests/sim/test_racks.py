@@ -184,7 +184,7 @@ async def a_rack_is_missing(world: World) -> None:
         world.kill("bookie-2")
         with pytest.raises(NotEnoughBookiesError, match="instead of bookie-2:3181"):
             await writer.append(b"second")
-        # Recovery takes what there is: nothing is acknowledged by it.
+        # Recovery uses the available bookies, because it acknowledges nothing.
         reader = await client.open_ledger(writer.ledger_id, recover=True)
         assert reader.last_add_confirmed in (0, 1)
     await client.close()

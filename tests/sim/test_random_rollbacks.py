@@ -207,7 +207,7 @@ class Cluster:
         backup = self.chance.choice(self.backups) if self.chance.random() < 0.3 else None
         known_s = self.now_s if last == "clean" else self.now_s - REPORTED_S
         starts = len(self.started_s)
-        world.kill(self.hung)  # with what waited on its connections
+        world.kill(self.hung)  # Including the requests that waited on its connections.
         world.kill(self.down)
         world.network.heal()
         if backup is not None:

@@ -235,7 +235,7 @@ def test_listening_changes_nothing_and_gives_a_diagram(workload: str) -> None:
         assert replace(heard, trace=()) == unheard
         diagram = Diagram(as_mermaid(heard))
         assert len(diagram.participants) <= PARTICIPANTS_MAX
-        # Beside them: who is not shown, what is left out, and the verdict.
+        # In addition: hidden participants, omitted steps, and the verdict.
         assert 3 <= len(diagram.rows) <= ROWS_MAX + 3
         assert diagram.title == f"seed {seed}, workload {workload}"
 
@@ -310,7 +310,7 @@ def test_the_trace_ends_where_the_invariant_broke(monkeypatch: pytest.MonkeyPatc
     assert ledger is not None
     diagram = Diagram(as_mermaid(result))
     assert result.failure.invariant in diagram.rows[-1]
-    # Only what concerns the ledger: its number is in the title, and no message names any.
+    # Only what concerns the ledger is shown. Its number is in the title, and in no message.
     assert diagram.title.endswith(f"ledger {ledger[1]}")
     assert not any("ledger" in row for row in diagram.rows[:-1])
     assert any("store CLOSED" in row for row in diagram.rows)

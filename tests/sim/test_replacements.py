@@ -136,7 +136,7 @@ def test_what_the_machine_has() -> None:
 
 
 class Met:
-    """What happened to disks in some runs."""
+    """The events of disks in some runs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[str] = Counter()
@@ -186,7 +186,7 @@ def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
     ("back_s", "kind", "invariant"),
     [
         (2.0, "crash", "a_lost_bookie_is_waited_for"),
-        (0.2, "crash", None),  # nobody need have noticed
+        (0.2, "crash", None),  # Nobody need have noticed.
         (2.0, "directory away", None),  # then it lacks something
     ],
 )

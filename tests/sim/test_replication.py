@@ -164,7 +164,7 @@ def test_an_open_ledger_is_left_to_its_writer_and_recovered_when_nothing_happens
         assert left.work is LedgerOutcome.OPEN
         await writer.append(payload(50))  # it lives: the bookie is replaced from here on
         written = await take_out(other, locks, ledger_id, [lost], before=left.seen)
-        # What is complete was copied, the rest is the writer's.
+        # The complete part was copied, and the rest belongs to the writer.
         assert written.work is LedgerOutcome.DONE
         assert not written.recovered
         metadata = await other.ledger_metadata(ledger_id)
@@ -320,7 +320,7 @@ def test_replicators_that_meet_crash_and_run_again_lose_nothing(
             await world.start(victim)
         locks = locks_of(world, client)
         for ledger in ids:
-            # A replicator that met the power loss has given up on some.
+            # A replicator that met the power loss has given up some ledgers.
             done = await take_out(client, locks, ledger, [lost])
             assert done.work is LedgerOutcome.DONE, done
             metadata = await client.ledger_metadata(ledger)
@@ -418,7 +418,7 @@ class Damaged:
             metadata.segments[0].ensemble, range(entries)
         )
         ensemble = list(metadata.segments[0].ensemble)
-        # One member's place is given to a bookie that has not everything of it, or other things.
+        # Replace one member by a bookie that lacks entries, or has different ones.
         index = self._chance.randrange(len(ensemble))
         bookies = await self._client.bookies()
         ensemble[index] = self._chance.choice(sorted({*bookies.writable} - {*ensemble}))
@@ -435,7 +435,7 @@ class Damaged:
             ledger_id, replace(metadata, segments=(segment,)), ledger.stored.version
         )
         for entry in gone:
-            # Only this member lacks something: all other copies are there.
+            # Only this member lacks something, and all other copies exist.
             short = metadata.write_quorum - 1 >= metadata.ack_quorum
             short = short and bool(kept) and entry > kept[-1]
             self.expected[ledger_id, entry, ensemble[index]] = Kind.SHORT if short else Kind.MISSING
@@ -549,7 +549,7 @@ def test_a_frozen_bookie_is_waited_for_once_and_not_for_every_ledger() -> None:
         assert {one.kind for one in found} == {Kind.UNREACHABLE}
         locks = locks_of(world, client)
         for ledger in ids:
-            # A copy that was sent to the frozen one is given up, and sent to another.
+            # A copy that was sent to the frozen bookie is abandoned, and another bookie gets it.
             done = await take_out(client, locks, ledger, [lost])
             assert done.work is LedgerOutcome.DONE, done
         assert world.loop.time() - began < 20 * CLIENT_CONFIG.read_timeout_s

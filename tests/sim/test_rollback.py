@@ -101,7 +101,7 @@ async def an_older_copy(world: World) -> None:
     await write(writer, 190)
     assert writer.last_add_confirmed == 199
     world.network.kill("writer")
-    world.kill("bookie-2")  # with what waited on its connections
+    world.kill("bookie-2")  # Including the requests that waited on its connections.
     world.network.heal("writer")
     await world.start("bookie-2", CONFIG)
     await world.stop(VICTIM)
@@ -146,7 +146,7 @@ async def newest_files_deleted(world: World) -> None:
     def current() -> int:
         return max(one.number for one in store.usage())
 
-    for _ in range(2):  # so that the second segment is begun a while behind the first
+    for _ in range(2):  # So that the second segment begins some time after the first.
         before = current()
         while current() == before:
             await writer.append(entry)

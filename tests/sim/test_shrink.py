@@ -81,7 +81,7 @@ def test_a_defect_leaves_a_small_plan(
     assert found.runs <= BUDGET_RUNS
     assert len(found.plan.ledgers) == 1
     assert size_of(found.plan) < size_of(plan)
-    # Whoever gets the plan sees the same, and whoever shrinks again gets the same.
+    # The plan gives the same result to others, and shrinking it again changes nothing.
     assert run_plan(load_plan(dump_plan(found.plan))).failure == found.failure
     assert shrink(plan, budget_runs=BUDGET_RUNS) == found
 
@@ -200,7 +200,7 @@ def test_a_fault_may_go_while_others_are_looked_at() -> None:
     plan = replace(plan, ledgers=(ledger,), schedule=(fault, fault, fault))
 
     def fails(candidate: RunPlan) -> str | None:
-        # The faults stay as long as there is a deleter, and he goes last.
+        # The faults stay as long as there is a deleter, which is removed last.
         if not candidate.ledgers:
             return None
         deleter = candidate.ledgers[0].delete_s is not None
@@ -222,7 +222,7 @@ def test_the_bounds_hold() -> None:
     found = shrink(plan, budget_runs=5, run=run)
     assert (found.finished, found.runs, runs) == (False, 5, 5)
     now, runs = 0.0, 0
-    # The first run is of the plan itself: the seconds count from behind it.
+    # The first run is of the plan itself, and the seconds count after it.
     found = shrink(plan, budget_s=7.0, clock=lambda: now, run=run)
     assert (found.finished, found.runs, runs) == (False, 8, 8)
     assert isinstance(found, Shrunk)

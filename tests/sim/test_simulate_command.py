@@ -47,7 +47,7 @@ def test_the_summary_in_words() -> None:
     assert " seeds/s, " in summary
     assert summary.endswith(" simulated hours per real minute; 0 failed")
     assert BUILD.fullmatch(build)
-    # Said at once, for the case that nobody sees the end.
+    # Printed at once, in case nobody sees the end.
     assert done.stderr.splitlines()[0] == f"{build}: seeds 1..2 of calm"
 
 

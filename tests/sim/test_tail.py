@@ -101,7 +101,7 @@ def test_a_tail_replays() -> None:
 
 
 async def deferred_scenario(world: World, chance: random.Random) -> None:
-    """What a force has covered survives a power loss everywhere, whatever happened in between."""
+    """Entries that a force covered survive a power loss everywhere."""
     for name in BOOKIES:
         await world.start(name)
     client = client_of(world, "writer", max_unforced_bytes=chance.choice([500, 10_000, 1 << 20]))

@@ -25,7 +25,7 @@ def _load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    sys.modules["demo"] = found  # its dataclasses look for their module
+    sys.modules["demo"] = found  # Its dataclasses look up their module.
     spec.loader.exec_module(found)
     return found
 
@@ -48,7 +48,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert ROWS // 2 <= killed_at < ROWS
     assert "Equal to the minute" in done.stdout
     assert "WARN" not in done.stdout + done.stderr  # Spark is quiet
-    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+    assert list(tmp_path.iterdir()) == []  # Nothing is left over.
 
 
 def test_the_original(tmp_path: Path) -> None:

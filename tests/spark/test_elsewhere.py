@@ -87,15 +87,15 @@ def test_executors_that_are_sent_the_package(
     for name in ("where", "copy"):
         forget(client, name)
     bare = python_without_quire(tmp_path)
-    # What Spark starts on the driver has the package, as the driver itself does.
+    # Processes that Spark starts on the driver have the package, like the driver itself.
     sources = str(Path(quire.__file__).parents[1])
     found, said = in_its_own_process(
         "executors", cluster, tmp_path, {"PYSPARK_PYTHON": str(bare), "PYTHONPATH": sources}
     )
-    assert found["before"] == [""]  # else nothing is shown by what follows
+    assert found["before"] == [""]  # Otherwise the following proves nothing.
     assert all("quire.zip" in where for where in found["after"]), found["after"]
     check_everything(found)
-    # The password is in no plan, no log and no record of what the session did.
+    # The password is in no plan, no log and no record of the session.
     assert SECRET not in said
     events = "".join(Path(name).read_text(errors="replace") for name in found["events"])
     assert "SparkListenerSQLExecutionStart" in events

@@ -72,7 +72,7 @@ def test_the_damage_that_there_is_and_nothing_else(
     holes = write(client, 6_000, SMALL).ledger_id
     empty = write(client, 0, 0).ledger_id
     still = write(client, 500, SMALL, digest="crc32", close=False)
-    still.append(payload(still.ledger_id, 500, SMALL))  # tells that 499 is acknowledged
+    still.append(payload(still.ledger_id, 500, SMALL))  # It shows that 499 is acknowledged.
     total = 100 + 2_000 + 6_000 + 500
     result = audit(spark, options)
     assert result.clean
@@ -94,7 +94,7 @@ def test_the_damage_that_there_is_and_nothing_else(
     expected |= {(large, 7, 7, victim.id, "damaged")}
     check(spark, options, expected)
 
-    # A writer goes on without one of its bookies, and dies; recovery finds two copies.
+    # A writer continues without one of its bookies and dies. Recovery finds two copies.
     short = write(client, 200, SMALL, quorums=(4, 4, 2), close=False)
     away = process_of(cluster, ensemble(client, short.ledger_id)[3])
     assert away.stop()
@@ -106,7 +106,7 @@ def test_the_damage_that_there_is_and_nothing_else(
     found = check(spark, options, expected, ledgers=ledgers)
     assert {one.kind for one in found} == {Kind.MISSING, Kind.DAMAGED, Kind.SHORT}
 
-    # The command says the same, and mends it.
+    # The command reports the same, and repairs it.
     status, out, err = pipeline("audit", "--json")
     assert (status, err) == (1, "")
     told = json.loads(out)

@@ -154,7 +154,7 @@ def test_a_run_that_died_leaves_the_former_version(
         made = compact(spark, options, "dies", ID, to=str(directory), namespace=NAMESPACE)
         assert made.records == 1
         assert table(spark, directory) == expected
-        assert len(list((directory / "data").iterdir())) == left  # what died is gone
+        assert len(list((directory / "data").iterdir())) == left  # Dead data is gone.
         append(streams, "dies", changes(("a", 2)))
 
 

@@ -323,7 +323,7 @@ def test_commands(
     assert quire("history", name, "--check")[:2] == (
         0, f"stream {name}: all files are intact\n"
     )  # fmt: skip
-    # And what goes wrong, in one line each.
+    # Errors are reported in one line each.
     for arguments, status, message in (
         (["offload", "absent"], 1, "stream absent does not exist"),
         (["offload", name, "--larger-than", "much"], 2, "'much' is not a size"),

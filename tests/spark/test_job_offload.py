@@ -393,7 +393,7 @@ def test_digests_tell_every_difference(
     rows = table.to_pylist()
     for wrong in (
         [*rows[:50], *rows[51:]],  # one is missing
-        [*rows[:50], *rows[49:]],  # one is there twice
+        [*rows[:50], *rows[49:]],  # One row exists twice.
         [*rows[:50], rows[51], rows[50], *rows[52:]],
         [*rows[100:], *rows[:100]],
     ):

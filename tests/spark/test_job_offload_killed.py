@@ -77,7 +77,7 @@ def test_offload_while_written_and_killed(
     assert rows.column("sequence").to_pylist() == list(range(RECORDS))
     assert rows.column("value").to_pylist() == expected
     segments = streams.segments(name)
-    # The newest that was offloaded, that which is written, and a node or a ledger beside them.
+    # The newest offloaded segment, the one being written, and perhaps one more node or ledger.
     assert len(segments) <= 3
     assert len(set(client.list_ledgers()) - before) <= 3
     assert data_files(target, name) == counted_files(target, name)

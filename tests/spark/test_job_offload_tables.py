@@ -74,7 +74,7 @@ def test_tables(
 
     def fails(*arguments: Any) -> int:
         calls.append(1)
-        if len(calls) == 2:  # behind the manifest
+        if len(calls) == 2:  # After the manifest.
             raise HistoryError("the store is gone")
         return int(original(*arguments))
 

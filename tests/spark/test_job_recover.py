@@ -65,7 +65,8 @@ def test_a_bookie_killed_for_good(
     with blocking.connect(cluster.uri) as mortal:
         writer = write(mortal, 120, SIZE, close=False)  # which is gone after this
         orphan = writer.ledger_id
-        writer.append(payload(orphan, 120, SIZE))  # it tells that those before are acknowledged
+        # It shows that the entries before it are acknowledged.
+        writer.append(payload(orphan, 120, SIZE))
     entries[orphan] = 121
     lost = ensemble(client, orphan)[1]
     with pytest.raises(UsageError, match="is running"):
@@ -80,7 +81,7 @@ def test_a_bookie_killed_for_good(
     assert [one["ledger"] for one in told["moves"]] == concerned
     assert {ledger: client.ledger_metadata(ledger) for ledger in entries} == before
 
-    # Somebody else has one of them: it is left, and named.
+    # Another process has one of the ledgers, so it is left and named.
     held = concerned[0]
     locks = ReplicationLocks(client.aio.metadata, "another-host", client.aio.clock)
     hold = locks.hold(held)
@@ -92,8 +93,8 @@ def test_a_bookie_killed_for_good(
     assert result.ledgers == len(concerned) - 1
     assert not result.complete
     copied = {one.ledger: one for one in result.moves if one.ledger != held}
-    # What the place of the lost bookie holds, and not an entry more: of the open ledger recovery
-    # itself has written the end to another bookie, unless it learned that that is confirmed.
+    # Exactly the entries of the lost bookie are copied. Recovery itself has written the end of the
+    # open ledger to another bookie, unless it found that the end was confirmed.
     orphans = result.entries - sum(one.entries for one in copied.values() if not one.open)
     assert orphans in (120, 121)
 
@@ -123,16 +124,16 @@ def test_a_ledger_that_is_written_is_left_to_its_writer(
     def wait(seconds: float) -> None:
         nonlocal at
         assert seconds == GRACE_S
-        # No bookie can take the place: the writer goes on with four.
+        # No bookie can replace it, so the writer continues with four.
         writer.append_many([payload(writer.ledger_id, n, SIZE) for n in range(at, at + 20)])
         at += 20
 
     result = recover(spark, options, lost, open_grace_s=GRACE_S, wait=wait)
     assert at > 100
     assert (result.open, result.recovered, result.complete) == ((writer.ledger_id,), (), False)
-    assert writer.append(payload(writer.ledger_id, at, SIZE)) == at  # nobody fenced it
+    assert writer.append(payload(writer.ledger_id, at, SIZE)) == at  # It was not fenced.
     writer.close()
-    # Closed, but there is no bookie left to copy to: said, and nothing is changed.
+    # The ledger is closed, but no bookie is left to copy to. This is reported, and nothing changes.
     result = recover(spark, options, lost, open_grace_s=GRACE_S, wait=lambda seconds: None)
     assert [one.ledger for one in result.failed] == [writer.ledger_id]
     assert "Start more bookies" in result.failed[0].why

@@ -135,7 +135,8 @@ def check_same(here: Side, there: Side, path: str) -> int:
         for name in source.streams():
             assert source.stream_settings(name) == copy.stream_settings(name)
             segments = source.segments(name), copy.segments(name)
-            # Of what was given up before it was copied, the newest node at most.
+            # Of the segments that were given up before they were copied, only the newest node may
+            # remain.
             first = min([s.lssn for s in segments[1]], default=0)
             assert all(given_up(s) for s in segments[0] if s.lssn < first)
             segments = [s for s in segments[0] if s.lssn >= first], segments[1]
@@ -217,7 +218,7 @@ def test_once(here: Side, there: Side, path: str, run: Callable[..., ReplicateRe
     assert more.total("segments") >= 2
     check_same(here, there, path)
     with there.client.namespace(path) as copy:
-        # It goes on where the source was: producers and tokens are known.
+        # It continues where the source was: producers and tokens are known.
         writer = copy.open_writer("marked")
         assert writer.producer("p").last_sequence == 19
         with pytest.raises(QuireError, match="fencing token"):
@@ -241,7 +242,8 @@ def test_a_task_that_dies(
         answer = copy_piece(*given)
         if not os.path.exists(died):
             os.close(os.open(died, os.O_CREAT))
-            os.kill(os.getpid(), signal.SIGKILL)  # its ledger is whole, and nobody hears of it
+            # Its ledger is complete, but nothing refers to it.
+            os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
     # By its name, `jobs.replicate` is the function.
@@ -283,7 +285,7 @@ def test_what_is_given_up(
         run()
         with there.client.namespace(path) as copy:
             assert next(iter(copy.open_reader("s"))).position.lssn == 3
-        # What goes before it was copied is no matter, if what is given up is not kept.
+        # Records that are truncated before they are copied do not matter if gaps are permitted.
         write(streams, "s", 500, 500)
         newest = streams.segments("s")[-1].lssn
         streams.truncate("s", DLSN(newest, 0, 0))
@@ -342,7 +344,7 @@ def test_a_writer_that_comes_while_it_is_followed(
             wait_for(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
 
             def ended() -> bool:
-                # It may open the stream behind our first writer, and never hear of that one.
+                # It may open the stream after our first writer, without ever noticing it.
                 copy.open_writer("s").abandon()
                 writer.append(b"more")
                 followed.thread.join(1)

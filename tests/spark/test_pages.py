@@ -27,7 +27,7 @@ PAGES = [
 def test_the_page_does_what_it_says(
     page: Path, cluster: LocalCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    # What the page starts besides is not of the session: no workers of the tests.
+    # Processes that the page starts do not belong to the session, so they do not use test workers.
     environment = {
         **os.environ, "QUIRE_METADATA": cluster.uri, "PYSPARK_PYTHON": sys.executable
     }  # fmt: skip

@@ -99,7 +99,7 @@ def test_an_open_ledger_is_read_as_far_as_it_is_acknowledged(
         ledger.append(b"tells that all before it is acknowledged")
         got = read(ledger=ledger.ledger_id, minPartitions=2).load().collect()
         assert sorted(map(tuple, got))[: len(PAYLOADS)] == rows(ledger.ledger_id)
-        ledger.append(b"goes on")  # nobody was fenced
+        ledger.append(b"goes on")  # It was not fenced.
     assert read(ledger=ledger.ledger_id).load().count() == len(PAYLOADS) + 2
 
 

@@ -264,7 +264,7 @@ def test_whole_segments_and_parts() -> None:
     assert laid(ALL, begin(2), begin(3)) == ([(2, begin(2), None)], [])
     assert laid(ALL, begin(3), begin(3)) == ([], [])
     assert laid(ALL, begin(3), begin(2)) == ([], [])
-    # Behind the last record of a completed segment there is nothing.
+    # Nothing comes after the last record of a completed segment.
     assert laid(ALL, DLSN(1, 9, 10), begin(2)) == ([], [])
     assert laid([], begin(1)) == ([], [])
     empty = segment(2, 0)
@@ -292,10 +292,10 @@ def test_what_is_gone_is_told() -> None:
         [(1, start, None), *rest],
         told("lost", (2, 0, 0), (3, 0, 0)),
     )
-    # Told as a whole, if anything of it was asked for.
+    # A truncation is reported as a whole if any of it was requested.
     assert laid(ALL[2:], start, DLSN(2, 0, 0)) == ([], told("truncated", (1, 5, 0), (3, 0, 0)))
     assert laid(ALL[2:], start, start) == ([], [])
-    # What was there when it was read up to there, and is not now.
+    # A segment that existed when the query read up to this position, and does not exist now.
     assert laid([segment(1)], start, DLSN(2, 3, 0)) == ([(1, start, None)], [])
     assert laid([segment(1)], start, DLSN(2, 3, 0), reached=True) == (
         [(1, start, None)],
@@ -309,12 +309,12 @@ def test_what_was_read_before_it_went_is_no_gap() -> None:
     whole = [(n, DLSN(n, 0, 0), None) for n in (2, 3, 4)]
     assert laid([segment(1, truncated=True), *ALL[1:]], end_of_1) == (whole, [])
     assert laid([segment(1, 0, truncated=True), *ALL[1:]], DLSN(1, 0, 0)) == (whole, [])
-    # The node is gone too: the number of records before the position tells.
+    # The node is gone too. The number of records before the position shows it.
     assert laid(ALL[1:], end_of_1, sequence=100) == (whole, [])
     assert laid(ALL[1:], DLSN(1, 9, 9), sequence=99)[1] == [
         Gap("truncated", DLSN(1, 9, 9), DLSN(2, 0, 0))
     ]
-    assert laid(ALL[1:], end_of_1)[1] != []  # nothing tells
+    assert laid(ALL[1:], end_of_1)[1] != []  # Nothing shows it.
 
 
 @given(st.data())
@@ -403,7 +403,7 @@ def test_every_entry_is_in_one_task(
             if p.origin.stream == f"s{n}"
             for entry in range(p.first, p.last + 1)
         ]
-        # In the order of the stream too: that is what a sink goes by.
+        # In the order of the stream too, on which a sink depends.
         assert read == [
             (p.origin.segment.ledger_id, entry) for p in of for entry in range(p.last + 1)
         ]

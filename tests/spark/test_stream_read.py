@@ -190,7 +190,7 @@ def test_an_open_stream_is_read_as_far_as_it_is_acknowledged(
         writer.append_many(numbered(0, 100))
         found = values(uri, stream=name)
         assert found == numbered(0, len(found))
-        writer.append_many(numbered(100, 200))  # nobody was fenced
+        writer.append_many(numbered(100, 200))  # It was not fenced.
         reader = batch_reader(uri, stream=name, columns="value")
         partitions = reader.partitions()
         writer.append_many(numbered(200, 5_000))
@@ -283,7 +283,7 @@ def test_filters_choose_what_is_read(streams: Namespace, name: str, read: Read) 
         (f"time < timestamp '{middle - timedelta(days=1)}'", True),
         (f"time >= timestamp '{middle}' AND sequence >= 0", False),
     ):
-        # Anew each time: Spark gives the filters of one query to the next on the same frame.
+        # Load it again, because Spark keeps the filters of an earlier query on the same frame.
         filtered = read(**options, pushdown=True).load().drop("value").filter(condition)
         expected = plain.filter(condition).collect()
         assert sorted(filtered.collect()) == sorted(expected), condition

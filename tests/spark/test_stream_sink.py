@@ -87,7 +87,7 @@ def test_a_query_goes_on_where_it_was(
     assert len(streams.segments(stream)) == 4  # one for each micro-batch
     run(numbers(350))
     run(numbers(500))
-    # The driver died behind a commit, before Spark noted it: the batch comes again.
+    # The driver died after a commit, before Spark recorded it, so the batch comes again.
     for file in (tmp_path / "checkpoint" / "commits").glob("*5*"):
         file.unlink()
     run(numbers(500))
@@ -140,7 +140,7 @@ def test_another_query_of_the_same_writer_must_say_so(
     assert read(streams, stream) == [*range(200), *range(200)]
     with pytest.raises(PySparkException, match="was replaced by query"):
         run(numbers(300), writerId="w", takeover="true")
-    run(numbers(100), "fourth", writerId="v")  # beside it
+    run(numbers(100), "fourth", writerId="v")  # Concurrently.
     assert read(streams, stream) == [*range(200), *range(200), *range(100)]
 
 

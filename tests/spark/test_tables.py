@@ -129,7 +129,7 @@ def test_streams_and_segments(
             made = rows(cluster.uri, "streams", namespace=streams.path)
             return {row["stream"]: row for row in made}
 
-        # The entry that tells the bookies that these are acknowledged comes a little later.
+        # The entry that shows the bookies that these are acknowledged comes a little later.
         wait_for(lambda: look()["team/open"]["records"] > 0, "readers see the open segment")
         found = look()
         segments = rows(cluster.uri, "segments", namespace=streams.path)

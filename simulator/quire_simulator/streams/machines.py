@@ -143,7 +143,7 @@ async def follow_machine(stage: StreamStage, who: str, client: Client, plan: Str
                 stage.note(who, "failed", f"{error}")
             except QuireError as error:
                 stage.note(who, "failed", f"{type(error).__name__}: {error}")
-                if "no snapshot stands" in str(error):
+                if "cannot be restored: commands are missing" in str(error):
                     commands.tell("no_command_is_lost", f"{who}: {error}")
             await asyncio.sleep(POLL_S)
     finally:

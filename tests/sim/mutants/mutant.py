@@ -41,7 +41,7 @@ class Mutant:
     room: str
     apply: Apply
     lost: str
-    """What a user would lose or see."""
+    """The loss or effect that a user would notice."""
     invariants: tuple[str, ...]
     """The invariants that should notice."""
     workload: str

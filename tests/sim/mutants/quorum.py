@@ -87,5 +87,5 @@ def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 )
 def a_bookie_stands_in_the_ensemble_twice(patch: pytest.MonkeyPatch) -> None:
     edit(patch, placement, "choose", (" if bookie not in exclude]", "]"))
-    # What policies choose is looked at once more.
+    # The choices of policies are checked once more.
     edit(patch, Placement, "fill", ("if bookie in barred or", "if"))

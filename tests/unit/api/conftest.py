@@ -1,4 +1,4 @@
-"""Three bookies, and a client of theirs."""
+"""Three bookies and a client of them."""
 
 from __future__ import annotations
 

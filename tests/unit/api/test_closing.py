@@ -1,4 +1,4 @@
-"""Once a client, or a handle, is closed, nobody goes on waiting for what it would have brought."""
+"""After a client or a handle is closed, nobody keeps waiting for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.streams import Namespace
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
-"""Less than the time after which a reader looks by itself."""
+"""Shorter than the interval at which a reader checks by itself."""
 Waiting = Callable[[quire.Client, Namespace], Awaitable[Any]]
 
 

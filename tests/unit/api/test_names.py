@@ -24,7 +24,7 @@ OTHER_NAMES_FOR_BOUNDS = {"begin", "finish", "from_", "stop", "to", "until", "up
 
 
 def parameters() -> Iterator[tuple[str, str]]:
-    """(method, parameter) of all public methods."""
+    """Return (method, parameter) of all public methods."""
     for kind in KINDS:
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):

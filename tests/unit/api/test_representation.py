@@ -1,4 +1,4 @@
-"""The `repr` of each handle says what it is, of what, and in which state; and no secret."""
+"""The `repr` of each handle shows its kind, its subject and its state, and no secret."""
 
 from __future__ import annotations
 

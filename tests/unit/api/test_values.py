@@ -1,4 +1,4 @@
-"""Values that the API gives can be pickled and copied: Spark sends them, programs keep them."""
+"""Values of the API can be pickled and copied, because Spark sends them and programs keep them."""
 
 from __future__ import annotations
 

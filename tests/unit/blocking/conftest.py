@@ -1,4 +1,4 @@
-"""Three bookies on the event loop of the blocking API, and a client of theirs."""
+"""Three bookies on the event loop of the blocking API, and a client of them."""
 
 from __future__ import annotations
 

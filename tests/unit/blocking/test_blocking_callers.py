@@ -1,4 +1,4 @@
-"""What a caller in another thread hears: warnings that name its line, and refused arguments."""
+"""A caller in another thread gets warnings that name its line, and errors for wrong arguments."""
 
 from __future__ import annotations
 

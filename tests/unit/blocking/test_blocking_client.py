@@ -175,7 +175,7 @@ def test_state_machines(client: blocking.Client) -> None:
         with pytest.raises(StreamFencedError):
             old.set("c", 3)
         old.leader.aio._writer.abandon()
-        old._left, old._pid = True, -1  # nothing is left of it to close
+        old._left, old._pid = True, -1  # Nothing of it is left to close.
 
 
 def test_it_works_inside_a_running_loop(client: blocking.Client) -> None:

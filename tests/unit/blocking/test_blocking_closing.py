@@ -12,11 +12,11 @@ from quire import blocking
 from quire.errors import ClientClosedError, QuireError, UsageError
 
 LIMIT_S = 10.0
-"""Less than the time after which a reader looks by itself."""
+"""Shorter than the interval at which a reader checks by itself."""
 
 
 class Loop:
-    """A loop over items in a thread of its own, and how it ended."""
+    """A loop over items in its own thread, with the way in which it ended."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.seen: list[Any] = []

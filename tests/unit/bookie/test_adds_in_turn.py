@@ -1,4 +1,4 @@
-"""Adds to ledgers in turn: columns from the chunk to the footer, and the same as one by one."""
+"""Adds to ledgers in turn are columns from the chunk to the footer, and equal single adds."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def singles_batch(rows: Sequence[Add], size: int) -> LogBatch:
 
 
 def listed(batch: LogBatch) -> LogBatch:
-    """The same batch, with a run for each entry."""
+    """Return the same batch with a run for each entry."""
     assert batch.columns is not None
     return LogBatch(batch.buffers or (), runs_of(batch.columns))
 
 
 def seen(box: StoreOnDisk) -> dict[int, Any]:
-    """All that the store says of its ledgers."""
+    """Return everything that the store reports of its ledgers."""
     told = {}
     for ledger_id, info in box.store.ledgers.items():
         parts = [
@@ -174,7 +174,7 @@ class Watched(array):  # type: ignore[type-arg]
 @pytest.mark.parametrize("entry", [7, 9, 5, 2])
 @pytest.mark.parametrize("moment", ["before", "behind"])
 def test_runs_that_are_looked_at_while_an_entry_comes(entry: int, moment: str) -> None:
-    """As the maintenance does: each run that it sees is one that was there."""
+    """Maintenance looks at runs while an entry arrives. It only sees runs that existed."""
     box = store_on()
     for known in (5, 6):
         box.store.append(singles_batch([(1, known), (2, known)], 20), lambda *_: None)
@@ -253,7 +253,7 @@ class Bookie:
     def set_write_buffer_limits(self, high: int) -> None: ...
 
     def receive(self, *chunks: bytes) -> list[tuple[int, int, int]]:
-        """(ledger, entry, code) of all answers, sorted: refusals come before what has to wait."""
+        """Return (ledger, entry, code) of all answers, sorted, because refusals come first."""
         for chunk in chunks:
             self.connection.data_received(chunk)
         self.box.pump()

@@ -1,4 +1,4 @@
-"""How much memory answers take: of one connection, of the bookie, and of connections that ended."""
+"""The memory that answers take for one connection, for the bookie, and after connections end."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_the_bookie_has_a_limit_and_connections_take_turns(
             async with peer_of(bookie) as peer:
                 for _ in range(3):
                     assert len(await peer.ask(ALL)) > ALL_BYTES
-                # Adds do not wait for any of it.
+                # Adds do not wait for any of this.
                 added = await peer.ask(frames.add_request(KEY, entry(COUNT, 100)))
                 assert added == frames.add_response(0, LEDGER, COUNT)
                 await until(lambda: answers.counters.stalled >= 1)
@@ -173,7 +173,7 @@ async def test_the_bookie_has_a_limit_and_connections_take_turns(
 
 
 async def test_small_reads_do_not_wait_for_clients_that_take_nothing(tmp_path: Path) -> None:
-    """Nor do large ones of a client that has taken its answers before."""
+    """Neither do large reads of a client that has received its earlier answers."""
     async with filled(tmp_path) as bookie, peer_of(bookie) as known:
         answers = bookie.service.answers
         assert await known.ask(frames.read_request(LEDGER, 0))

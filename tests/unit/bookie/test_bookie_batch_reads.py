@@ -1,5 +1,7 @@
-"""Batch reads from a real bookie over a real connection: of megabytes, whole, and in one piece; and
-those that wait for what comes next."""
+"""Batch reads from a real bookie over a real connection.
+
+They return megabytes, complete and in one piece, and some wait for later entries.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ async def add_at_once(peer: Peer, first: int, last: int) -> None:
 
 @pytest.fixture
 async def bookie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bookie]:
-    """It answers nobody for having waited too long."""
+    """Run a bookie that answers nobody because of a timeout."""
     monkeypatch.setattr(protocol_v2, "BATCH_WAIT_S", 60.0)
     async with running_bookie(tmp_path, BookieConfig()) as running:
         yield running

@@ -1,5 +1,7 @@
-"""What a connection makes of a chunk: runs of the right entries at the right places, whatever the
-mixture, and at a cost that does not depend on it."""
+"""A connection turns a chunk into the right runs at the right places.
+
+This holds for any mixture of frames, and at a cost that does not depend on the mixture.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def entry(ledger: int, entry_id: int, size: int) -> bytes:
 
 
 def entries_of(store: Store) -> list[tuple[int, int, bytes]]:
-    """(ledger, entry, bytes) of every indexed frame, taken from where its run says it lies."""
+    """Return (ledger, entry, bytes) of every indexed frame, read from the place in its run."""
     found = []
     for batch in store.batches:
         data = b"".join(batch.buffers or ())
@@ -115,7 +117,7 @@ def test_every_mixture_of_ledgers_ids_and_sizes(
 def test_every_mixture_over_protocol_v3(
     steps: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """What came as a protobuf message lies in the log as a v2 frame."""
+    """An add that arrived as a protobuf message is a v2 frame in the log."""
     upcoming = {1: 0, 2: 0, 3: 0}
     sent = []
     for ledger, jump, size in steps:
@@ -192,7 +194,7 @@ def test_what_is_refused_between_adds_of_other_ledgers(
 
 
 def test_keys_in_turn_cost_no_more_than_a_few_looks_a_frame() -> None:
-    """Each ledger with a password of its own: what is compared must not grow with the square."""
+    """Each ledger has its own password. The number of comparisons must not grow quadratically."""
     keys = [bytes([97 + k % 7]) * 20 for k in range(2_000)]
     peer, store = connection([])
     for ledger, key in enumerate(keys):
@@ -272,8 +274,11 @@ def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
 async def test_what_comes_at_once_may_be_more_than_a_segment_holds(
     tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
-    """It was one batch, refused with IO_ERROR each time that it was sent again: found by seed
-    2772281675 of the simulator's workload `index`, where no recovery of that ledger ended."""
+    """A large chunk was once one batch, which was refused with IO_ERROR at each attempt.
+
+    Found by seed 2772281675 of the simulator's workload `index`, where no recovery of that ledger
+    finished.
+    """
     config = replace(SMALL, segment_bytes=64 * 1024)
     codec = EntryCodec(7, DigestType.CRC32C, b"")
     packed = (codec.pack(n, -1, 0, bytes(sizes[n % len(sizes)])) for n in range(400))

@@ -1,4 +1,4 @@
-"""The exit status of a bookie tells whoever supervises it what to do."""
+"""The exit status of a bookie tells its supervisor what to do."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which bookie a directory belongs to: what is refused, and that the command which the error names
-repairs it."""
+"""The bookie to which a directory belongs: what is refused, and which command repairs it."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ class Place:
         return CliRunner().invoke(cli, ["bookie", *words], input=stdin)
 
     def run(self, *words: str) -> Result:
-        """In this cluster."""
+        """Run a command in this cluster."""
         return self(*words, "--metadata", self.uri)
 
     @property
@@ -201,7 +200,7 @@ def test_another_cluster_is_never_made_this_one_by_a_slip(place: Place, tmp_path
 
 
 def test_a_cookie_without_an_instance_id(place: Place) -> None:
-    """Of a cluster that got one later: the operator has to say that it is the same."""
+    """If the cluster got its id later, the operator must confirm that it is the same."""
     place.begun()
     plain = encode(Cookie.of(ID, [str(place.path)], [str(place.path)]))
     place.version.write_bytes(plain)
@@ -304,7 +303,7 @@ def test_init_leaves_other_directories_alone(place: Place) -> None:
 
 
 def test_init_of_an_id_that_was_decommissioned(place: Place) -> None:
-    """What its predecessor was asked is not asked of the new one."""
+    """Requests to the former bookie do not apply to the new one."""
 
     async def order(store: MetadataStore) -> None:
         await give_order(store, "alpha", Order(What.RETIRED, 1, "host"), None)
@@ -336,7 +335,7 @@ def test_format_erases_and_the_cluster_still_refuses(place: Place) -> None:
     words = ("format", "--dir", str(place.path), "--json")
     planned = json.loads(place(*words, "--dry-run").stdout)
     assert place.snapshot() == before
-    assert place(*words).exit_code == 2  # nobody can be asked
+    assert place(*words).exit_code == 2  # The command cannot ask for confirmation.
     assert place.snapshot() == before
     done = json.loads(place(*words, "--yes").stdout)
     assert planned == {**done, "dry_run": True}
@@ -471,7 +470,9 @@ def test_show_lists_all_of_a_cluster(place: Place) -> None:
 
 
 def test_cookies_of_apache_s_bookies_are_made_and_replaced(place: Place, tmp_path: Path) -> None:
-    """What `generate` prints is what `create` and `update` take, and what Apache's tools write."""
+    """The output of `generate` is valid for `create` and `update`, and equals that of Apache's
+    tools.
+    """
     file = tmp_path / "cookie"
     words = ("cookie", "generate", "h:1", "--dir", "/l", "--dir", "/m", "--journal-dir", "/j")
     assert place.run(*words, "-o", str(file)).exit_code == 0
@@ -518,7 +519,7 @@ def test_create_gives_no_directory_the_cookie_of_another(place: Place, tmp_path:
 
 
 def test_update_of_several_directories(place: Place, tmp_path: Path) -> None:
-    """All that the cookie names have to be named; all get the same one."""
+    """All directories in the cookie must be named, and all get the same cookie."""
     paths = [tmp_path / "one", tmp_path / "two"]
     instance = place.in_store(lambda store: store.instance_id())
     old = encode(Cookie.of(ID, ["/j"], ["/a", "/b"], instance))

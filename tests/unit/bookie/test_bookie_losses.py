@@ -1,5 +1,4 @@
-"""What a bookie answers of which a segment is lost: what was there is not known, nor who was
-fenced."""
+"""A bookie that lost a segment reports former entries and fences as unknown."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class Said(int):
 
 
 class Asked:
-    """For one entry."""
+    """A request for one entry."""
 
     max_count, max_bytes = 1, 0
     connection = SimpleNamespace(account=Account(cast(Any, None)))
@@ -118,7 +117,7 @@ async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
     elif left == "its explicit LAC":
         box.store.write_explicit_lac(LEDGER, bytes(40), lambda error: None)
     service = with_a_loss(box)
-    # What a worker of autorecovery does.
+    # What an autorecovery worker does.
     code = service.may_add(LEDGER, key_of(LEDGER), RECOVERY_ADD | HIGH_PRIORITY)
     assert code == Code.OK
     box.append(entries(LEDGER, 0, 3), reserve=True)

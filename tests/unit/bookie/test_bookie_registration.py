@@ -1,4 +1,4 @@
-"""What a bookie does about its registration."""
+"""How a bookie handles its registration."""
 
 from __future__ import annotations
 

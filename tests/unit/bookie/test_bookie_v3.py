@@ -1,5 +1,8 @@
-"""What a bookie answers in protocol v3: the recorded exchanges that need a bookie in a special
-state, long polls, deferred adds, explicit LACs. A real bookie and real sockets."""
+"""The answers of a real bookie over real sockets in protocol v3.
+
+The tests cover recorded exchanges that need a bookie in a special state, long polls, deferred adds,
+and explicit LACs.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def code(answer: Response) -> int:
 
 
 async def replay(peer: Peer, name: str) -> tuple[bytes, bytes]:
-    """(what Apache's bookie answered, what ours does)."""
+    """Return the answers of Apache's bookie and of ours."""
     vector = LIVE[name]
     return bytes.fromhex(vector["hex"] or ""), await peer.ask(
         bytes.fromhex(vector["inputs"]["request_hex"])
@@ -95,7 +98,7 @@ async def test_a_read_only_bookie(bookie: Bookie, peer: Peer) -> None:
 
 
 async def test_a_bookie_that_lost_something(bookie: Bookie, peer: Peer) -> None:
-    """Where ours differs from Apache's limbo, it says more of what is there, and never "no"."""
+    """Our answers may differ from Apache's limbo by more entries, but never by a denial."""
     for name in ("live_db_add0", "live_db_add1"):
         theirs, ours = await replay(peer, name)
         assert ours == theirs
@@ -139,7 +142,7 @@ async def test_a_key_that_was_lost_to_damage_does_not_make_theirs_wrong(
 
 
 async def test_the_newest_copy_of_an_entry_is_read(peer: Peer) -> None:
-    """As with Apache's DbLedgerStorage; and a list of entries, which that does not answer."""
+    """Read as Apache's DbLedgerStorage does, which does not answer requests for lists."""
     for name in ("live_db_add0", "live_db_add1", "live_db_dup", "live_db_dup_read"):
         theirs, ours = await replay(peer, name)
         assert ours.hex() == theirs.hex(), name
@@ -241,7 +244,7 @@ async def test_negative_entry_ids_are_refused(peer: Peer) -> None:
 
 
 async def test_negative_ledger_ids_are_refused(bookie: Bookie, peer: Peer) -> None:
-    """No list of ledgers holds one: it would never be collected."""
+    """No list of ledgers contains a negative id, so it would never be collected."""
     for ledger_id in (-1, -5, -(2**63)):
         packet = EntryCodec(ledger_id, DigestType.CRC32C, b"").pack_lac(0)
         for request in (
@@ -338,7 +341,7 @@ async def test_an_explicit_lac_wakes_the_reader(bookie: Bookie, peer: Peer) -> N
 async def test_who_waits_for_the_last_entry_gets_the_one_that_wakes_it(
     bookie: Bookie, peer: Peer
 ) -> None:
-    """It carries the LAC, and proves it."""
+    """The entry carries the LAC and proves it."""
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 29, 0))
         tail.send(v3.long_poll_request(1, 29, -1, 30_000, last_entry=True))
@@ -381,7 +384,7 @@ async def test_a_deleted_ledger_ends_the_waiting(bookie: Bookie, peer: Peer) -> 
         await peer.ask(add(1, 25, 0))
         tail.send(v3.long_poll_request(1, 25, -1, 30_000))
         await polls_wait(bookie, 1)
-        await bookie.collect_garbage()  # the metadata store never heard of it
+        await bookie.collect_garbage()  # The metadata store never knew it.
         woken = v3.parse_response((await tail.receive())[4:])
         assert code(woken) == Code.NO_LEDGER
 
@@ -454,8 +457,10 @@ async def test_a_fence_needs_its_whole_key_in_its_own_frame(bookie: Bookie, peer
 
 
 async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: Path) -> None:
-    """It registered as writable, and moved to the read-only ones when it had looked at its disk:
-    clients chose it meanwhile, and Apache's lost its address when it moved."""
+    """A bookie once registered as writable, and moved to the read-only bookies after a disk check.
+
+    Clients chose it meanwhile, and Apache's clients lost its address when it moved.
+    """
     metadata = memory_metadata()
     seen: list[bool] = []
     watch = metadata.watch_bookies(lambda bookies: seen.append(bool(bookies.writable)))

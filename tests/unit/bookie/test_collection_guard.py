@@ -1,4 +1,4 @@
-"""Garbage is collected only by a store that has not gone back, and by nobody while it is off."""
+"""Garbage is collected only with a current store, and not while collection is off."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
     assert await refusals(scene.metadata) == {}
     await check_collectable(scene.metadata)
     assert await may_collect(scene.metadata)
-    # That was for this once. It goes back again, to a state in which it was accepted.
+    # This was permitted only once. The store goes back again, to a state that was accepted.
     await guard.raise_mark()
     scene.restore(backup)
     with pytest.raises(MetadataWentBackError):
@@ -235,7 +235,7 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
         await check_collectable(scene.metadata)
     await check_not_back(scene.metadata)
     assert not guard.may_collect
-    await guard.raise_mark()  # the proof goes on
+    await guard.raise_mark()  # The proof continues.
     assert await switch_on(scene.metadata)
     assert not await switch_on(scene.metadata)
     assert await read_switch(scene.metadata) is None
@@ -280,8 +280,11 @@ async def _ledgers(metadata: MemoryStore, bookie_id: str, count: int) -> list[in
 async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk below `min_free_bytes` looks for deleted ledgers every `gc_full_interval_s`, whatever
-    `gc_interval_s` says. The store was restored from a backup that lacks the newest ledgers."""
+    """The store was restored from a backup that lacks the newest ledgers.
+
+    A disk below `min_free_bytes` checks for deleted ledgers every `gc_full_interval_s`, regardless
+    of `gc_interval_s`.
+    """
     metadata = memory_metadata()
     port = free_port()
     config = BookieConfig(
@@ -334,7 +337,7 @@ async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
         assert "switched off" in await bookie.collect_garbage()
         await until(lambda: count("garbage_collection_off") == 1)
         assert set(bookie.store.ledger_ids()) == held
-        # The operator has looked, and gives the five up.
+        # The operator has checked, and gives up the five ledgers.
         assert await switch_on(metadata)
         await until(lambda: set(bookie.store.ledger_ids()) == set(old))
 
@@ -406,11 +409,11 @@ async def test_sweeps_refuse_while_the_store_is_older(scene: Scene) -> None:
     for sweep in sweeps:
         with pytest.raises(MetadataWentBackError):
             await sweep
-    assert await datasets.sweep_orphans(0.0, job="j") == []  # it runs behind a job that is done
+    assert await datasets.sweep_orphans(0.0, job="j") == []  # It runs after a completed job.
 
 
 async def one_page(metadata: MemoryStore) -> None:
-    """What decommission and the removal of cookies rest on."""
+    """A page of results on which decommissioning and the removal of cookies depend."""
     async for _ in pages_naming(metadata, ME, lambda count: None, Unread()):
         pass
 

@@ -1,4 +1,4 @@
-"""Which connections a bookie keeps, and what it holds of requests that do not come to their end."""
+"""A bookie limits its connections, and the memory of incomplete requests."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_connection_without_a_request_is_closed_in_time(
 async def test_a_writer_survives_that_its_idle_connections_give_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are closed to admit others; the client connects again for the next append."""
+    """They are closed to admit others, and the client connects again for the next append."""
     monkeypatch.setattr(connection_limits, "SWEEP_S", 0.0)
     metadata = memory_metadata()
     config = replace(SMALL, max_connections=2, idle_timeout_s=0.05)

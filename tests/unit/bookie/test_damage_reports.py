@@ -1,4 +1,4 @@
-"""What a bookie tells the cluster of its damage: what, how often, and what it keeps to itself."""
+"""The damage that a bookie reports, how often it does, and what it does not report."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_ledger_is_marked_once_and_again_while_it_lacks_entries() -> Non
     assert await there.marked(1) == (ME,)
     assert there.events == [("damage_reported", {"ledgers": 1, "lacking": 1, "unknown": False})]
     assert await reports.report(there.log) == 0
-    # Somebody took the mark away, and it lacks still.
+    # Somebody removed the mark, but the entries are still missing.
     path = mark_path(replication_root(there.metadata.uri), 1)
     await there.metadata.tree.commit(Delete(path))
     assert await reports.report(there.log) == 0
@@ -246,7 +246,7 @@ async def test_nobody_is_forgotten_behind_who_was_told_again() -> None:
         there.clock.ms += int(AGAIN_S * 500)
     path = mark_path(replication_root(there.metadata.uri), 2)
     await there.metadata.tree.commit(Delete(path))
-    assert await reports.report(there.log) == 0  # 1 is marked still, and it is its turn alone
+    assert await reports.report(there.log) == 0  # Ledger 1 is still marked, and only it is due.
     there.clock.ms += int(AGAIN_S * 500)
     assert await reports.report(there.log) == 1
     assert await there.marked(2) == (ME,)
@@ -292,7 +292,7 @@ async def test_metadata_that_makes_no_sense_holds_up_no_other(
     assert named["ledgers"] == list(range(NAMED_PER_PASS))
     assert "format 9" in str(named["error"])
     assert await reports.report(there.log) == 30
-    # Not again before its time; then it is looked at once more, and was put right meanwhile.
+    # It is not due yet. Then it is checked again, and has been repaired in the meantime.
     assert await reports.report(there.log) == 0
     there.clock.ms += int(AGAIN_S * 1000)
     monkeypatch.undo()
@@ -321,7 +321,7 @@ async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
 
 
 async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor an empty one."""
+    """An empty list ends no loss either."""
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True
@@ -347,7 +347,7 @@ async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_another_cluster_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the place of ours while its ledgers are listed."""
+    """Another cluster replaces ours while its ledgers are listed."""
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True
@@ -400,7 +400,7 @@ async def test_what_a_whole_ledger_is() -> None:
     assert not await is_here(one, (0, 4), (6, 9))
     assert not await is_here(one)
     assert not await is_here(one, (0, 9), lacks=[(3, 3)])
-    # Nothing of it should be here: then its fence is made of nothing.
+    # Nothing of the ledger should be here, so its fence is created without entries.
     assert await is_here(closed((ME, OTHER), last=-1))
     assert await is_here(closed((OTHER,), (ME,), last=9))
     assert await is_here(closed((OTHER,), last=9))
@@ -426,8 +426,11 @@ async def test_what_a_whole_ledger_is_that_is_open() -> None:
 
 
 async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() -> None:
-    """Closed, and in the metadata without this bookie: nobody brings it back here, and nobody asks
-    for it here. It ends with the collection of copies too many, and not before."""
+    """The ledger is closed and its metadata does not name this bookie, so nobody repairs or reads
+    it here.
+
+    The damage ends with the collection of surplus copies, and not earlier.
+    """
     box = filled()
     number = sealed(box)[0]
     box.append([(50, 0, b"of a ledger that is not in that segment")])
@@ -463,8 +466,10 @@ async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() ->
 
 
 async def test_a_store_that_went_back_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does not name may have been here: absence does not count again by its list. Nor by
-    one that may not be complete."""
+    """A ledger that the store does not name may have been here.
+
+    So absence does not count again by its list, or by a list that may be incomplete.
+    """
     there = Scene()
     reports = await there.begin()
     there.store.negatives_unknown = True

@@ -1,4 +1,4 @@
-"""Garbage collection must never read "nothing is there" out of a store that it cannot trust."""
+"""Garbage collection never takes an unreliable store's "nothing exists" for a fact."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
 
     assert await one_pass() == []
     assert events == ["garbage_waits"]
-    metadata.alive = {5}  # some are there again, some have gone since
+    metadata.alive = {5}  # Some exist again, and some have gone since.
     for _ in range(3):
         assert await one_pass() == []  # an operator asks for passes, or the disk is full
         now_s += 19.9
@@ -236,7 +236,7 @@ async def test_two_passes_side_by_side_are_not_two(tmp_path: Path) -> None:
 async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_often(
     tmp_path: Path,
 ) -> None:
-    """For a loss, say: nobody is told then that it takes no adds."""
+    """If it was read-only because of a loss, for instance, it reports no change."""
     config = replace(SMALL, min_free_bytes=1, check_space_s=0.01, gc_full_interval_s=0.01)
     assert config.gc_interval_s >= 600
     metadata = memory_metadata()

@@ -1,5 +1,4 @@
-"""`quire bookie disk replace` and `remove`: what they refuse, what they say, and what a bookie is
-that starts where one of them was cut off."""
+"""`quire bookie disk replace` and `remove`: refusals, output, and starts after an interruption."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ class Cut(Exception):
 
 
 class CutDisk(RealDisk):
-    """Makes no more than so many changes of a name."""
+    """A disk that permits only this number of name changes."""
 
     def __init__(self, path: str, changes: int) -> None:
         super().__init__(path)
@@ -156,7 +155,7 @@ class CutDisk(RealDisk):
     ("new", "changes"), [("two", 0), ("two", 1), ("two", 2), ("three", 1), ("three", 3)]
 )
 def test_cut_off_at_every_step(place: Place, new: str, changes: int) -> None:
-    """Nobody says of the lost ledger that there is none; the same command goes on from there."""
+    """The lost ledger is never denied, and the same command continues from there."""
     gone, here = lose(place, "two")
     (place.root / new).mkdir()
     words = ("b", "two", *(["three"] if new == "three" else []))

@@ -1,4 +1,4 @@
-"""Histograms and Prometheus' text, held against Prometheus' own parser."""
+"""Histograms and the Prometheus text format, checked with Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ seconds = st.floats(0, 30, allow_nan=False)
 
 
 def parsed(*metrics: Metric) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """By name and labels."""
+    """Return the samples by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(exposition(metrics))

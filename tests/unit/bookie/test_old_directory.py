@@ -1,4 +1,4 @@
-"""A data directory that a bookie had once and has no more comes back: nothing of it is served."""
+"""A former data directory of a bookie comes back. Nothing of it is served."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def known(place: Place) -> BookieDirectories:
 
 
 def swap(place: Place, name: str, other: str) -> None:
-    """Another disk is mounted there; what was there is at `other` from now on."""
+    """Mount another disk, and move the former contents to `other`."""
     between = place.root / "between"
     (place.root / name).rename(between)
     if (place.root / other).exists():
@@ -68,8 +68,10 @@ def homes(place: Place) -> tuple[int, int]:
 
 
 def replaced(place: Place, *new: str) -> tuple[str, str]:
-    """Directory two is lost and replaced; the disk is kept, unmounted, as "old". (the id of what
-    was there, the id of what is now)."""
+    """Replace directory two, and keep the lost disk unmounted as "old".
+
+    Return the ids of the old and the new directory.
+    """
     old = id_of(place, "two")
     swap(place, "two", "old")
     (place.root / (new[0] if new else "two")).mkdir()
@@ -101,7 +103,7 @@ def test_the_old_disk_at_the_same_path(place: Place) -> None:
     two = place.path("two")
     says = (f"{two} holds directory {old} of bookie b", "given up on 20", f"directory {new} took")
     text = refused(place, "one", "two", says=(*says, f"Put directory {new} back at {two}"))
-    # As the message says: the new one back, ...
+    # As the message recommends: mount the new directory again, ...
     swap(place, "two", "old_again")
     swap(place, "new", "two")
     assert place.codes("one", "two") == lossy(here, gone)
@@ -117,7 +119,7 @@ def test_the_old_disk_at_the_same_path(place: Place) -> None:
     last = id_of(place, "two")
     left = {one.directory_id: one.successor for one in known(place).given_up}
     assert left == {old: new, new: last}
-    # What it would put back now is the last one.
+    # The directory that it would restore is now the last one.
     shutil.rmtree(place.path("two"))
     shutil.copytree(place.root / "old", place.root / "two")
     says = (f"directory {new} took", f"Put directory {last} back at {two}")
@@ -138,7 +140,7 @@ def test_the_old_disk_beside_the_new_one(place: Place) -> None:
     assert place.state() == before
     shown = cookie(place, "show", "--dir", place.path("two"))
     assert (shown.exit_code, f"directory {new} took its place" in shown.stderr) == (1, True)
-    # Whoever insists has it so, as a directory that has lost what was stored since.
+    # An operator who insists gets a directory that has lost what was stored since.
     forced = ("--dir", place.path("one"), "--dir", place.path("two"), "--force")
     assert cookie(place, "update", *forced).exit_code == 0
     assert place.codes("one", "two")[77] == Code.UNKNOWN_LEDGER_STATE
@@ -167,7 +169,7 @@ async def _delete(ledger_id: int, store: MetadataStore) -> None:
 
 
 def test_the_only_directory(place: Place) -> None:
-    """Nothing on the machine tells then, but the cluster does."""
+    """Nothing on the machine shows it then, but the cluster does."""
     for ledger_id in (1, 2):
         place.in_store(partial(_delete, ledger_id))
     assert place.run("remove", "b", "two").exit_code == 0
@@ -181,8 +183,10 @@ def test_the_only_directory(place: Place) -> None:
 
 
 def test_a_new_bookie_of_the_same_id(place: Place) -> None:
-    """What the one before had is not the new one's, though the cookies are the same. And it does
-    not deny what that one had."""
+    """The new bookie does not have its predecessor's ledgers, although the cookies are equal.
+
+    It does not deny the predecessor's entries.
+    """
     swap(place, "one", "old")
     shutil.rmtree(place.path("two"))
     place.in_store(lambda store: store.delete_cookie("b"))
@@ -195,14 +199,14 @@ def test_a_new_bookie_of_the_same_id(place: Place) -> None:
 
 
 def test_other_directories_that_are_old_count_as_lost(place: Place) -> None:
-    """For what a replacement loses, and whether one may go."""
+    """They count as lost for a replacement's losses, and for whether a directory may be removed."""
     _, new = replaced(place)
     swap(place, "two", "new")
     swap(place, "old", "two")
     (place.root / "three").mkdir()
     done = place.run("remove", "b", "one")
     assert (done.exit_code, "none of the other directories" in done.stderr) == (2, True)
-    # Nothing that can be read is given up by a slip, but an old one is none of the bookie's.
+    # No readable directory is given up by mistake, but an old one does not belong to the bookie.
     done = place.run("replace", "b", "two", "three")
     assert done.exit_code == 0, done.stderr
     three = id_of(place, "three")
@@ -225,7 +229,7 @@ def test_an_empty_one_that_was_replaced_too_may_be_taken_again(place: Place) -> 
 
 
 def test_a_bookie_of_an_earlier_version(place: Place) -> None:
-    """Nobody knows its ids yet: its next start does, of those that can be read."""
+    """Its directory ids are unknown until its next start, which records the readable ones."""
     ids = {place.path(one): id_of(place, one) for one in ("one", "two")}
     assert known(place).ids == ids
     place.in_store(forget)
@@ -262,7 +266,9 @@ def test_two_disks_change_places_and_none_is_twice(place: Place) -> None:
 
 
 def test_one_is_added_where_another_was_begun_and_erased(place: Place) -> None:
-    """While a third is away, so that not all is known: what is new is what is there now."""
+    """A third directory is missing, so not everything is known. The current directory is the new
+    one.
+    """
 
     async def note(store: MetadataStore) -> None:
         found = await read_directories(store, "b")

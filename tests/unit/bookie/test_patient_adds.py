@@ -1,5 +1,4 @@
-"""Adds that replication brings, and explicit LACs, wait a moment for others, whose sync they
-share."""
+"""Adds of replication, and explicit LACs, wait a moment to share a sync with others."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ def test_a_copy_that_nobody_joins_is_written_when_its_time_is_up_and_the_next_at
     box.timers.fire()
     box.pump()
     assert box.acknowledged_order == [0, 1]
-    copies(box, 1)  # nobody writes: it would wait in vain, too
+    copies(box, 1)  # Nobody writes, so waiting would be useless.
     box.pump()
     assert box.acknowledged_order == [0, 1, 2]
     box.fence(9)  # that is no writer either
@@ -80,7 +79,7 @@ def test_a_copy_that_nobody_joins_is_written_when_its_time_is_up_and_the_next_at
 
 
 def test_an_explicit_lac_is_durable_with_the_next_add_or_by_itself() -> None:
-    """Each had a sync of its own, behind which the next add waited."""
+    """Each explicit LAC once had its own sync, and the next add waited for it."""
     box = with_a_writer()
     groups, told = box.store.stats().groups, []
     box.store.write_explicit_lac(8, LAC, told.append)
@@ -119,7 +118,7 @@ def test_many_bytes_of_copies_do_not_wait() -> None:
 
 
 def test_many_explicit_lacs_do_not_wait() -> None:
-    """They have no bytes of entries, and they would gather without a bound."""
+    """They contain no entry bytes, so they would accumulate without a limit."""
     box, told = with_a_writer(), []
     while not told:
         box.store.write_explicit_lac(8, LAC, told.append)

@@ -1,4 +1,4 @@
-"""Data directories that went back in time, on real disks and with the commands around them."""
+"""Data directories that went back in time, on real disks, with commands."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_a_bookie_says_of_it(place: Place) -> None:
 
 
 def test_an_add_after_the_copy(place: Place) -> None:
-    """Within one incarnation, too: the position of the log tells."""
+    """Within one incarnation, the position of the log shows it."""
     back_up(place, "one", "first")
     back_up(place, "two", "second")
 
@@ -166,7 +166,7 @@ def test_the_incarnation_is_lost(place: Place, damage: str) -> None:
 
 
 def test_a_bookie_of_an_earlier_version(place: Place) -> None:
-    """It has no incarnations, and the cluster no marks: its first start makes both."""
+    """It has no incarnations, and the cluster has no marks. Its first start creates both."""
     place.in_store(forget)
     for name in ("one", "two"):
         Path(place.path(name), INCARNATION_NAME).unlink()
@@ -271,7 +271,7 @@ def test_a_bookie_that_no_ledger_names(place: Place) -> None:
 
 
 def test_a_bookie_of_an_earlier_version_whose_cookie_is_deleted(place: Place) -> None:
-    """There is no record of it, but ledgers name it."""
+    """It has no record, but ledgers name it."""
     assert delete_cookie(place, "--force").exit_code == 0
     place.in_store(forget)
     empty(place)
@@ -280,7 +280,7 @@ def test_a_bookie_of_an_earlier_version_whose_cookie_is_deleted(place: Place) ->
 
 
 def test_a_start_that_ends_before_the_cookie_is_written(place: Place) -> None:
-    """The next one goes on with it, as a lost one."""
+    """The next start continues with the directory as a lost one."""
     assert delete_cookie(place, "--force").exit_code == 0
     empty(place)
     place.codes("one")
@@ -321,7 +321,7 @@ def test_marks_are_kept_and_those_that_come_back_are_lost() -> None:
     back = left.having({"/a": "0a"})
     assert back.marks["0a"].incarnation == 4
     assert back.marks["0a"].lost
-    # What an earlier version wrote has none.
+    # Records of an earlier version have none.
     old = BookieDirectories.decode(b'{"directories": {"/a": "0a"}, "given_up": []}')
     assert not old.marks
 

@@ -1,7 +1,8 @@
 """The rules of bookies (docs/internals/replication-rules.md) about requests and answers.
 
-A real bookie serves connections that send frames of protocol v2. `test_storage_store` tests what
-the disk has to do."""
+A real bookie serves connections that send frames of protocol v2. `test_storage_store` tests the
+requirements for the disk.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def fence(ledger: int, key: bytes = KEY) -> bytes:
 
 
 class Answers:
-    """What comes back on one connection: (ledger, entry) -> code, as it comes."""
+    """The answers on one connection, in order: (ledger, entry) -> code."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -68,7 +69,7 @@ async def bookie(tmp_path: Path) -> AsyncIterator[Bookie]:
 
 
 class Gate(ThreadWorker):
-    """A log thread that goes on while the gate is open."""
+    """A log thread that runs while the gate is open."""
 
     open = threading.Event()
 
@@ -94,7 +95,7 @@ async def test_rule_33_every_answer_to_a_fencing_read_waits_for_the_fence_to_be_
         gate.clear()
         try:
             peer.send(fence(1) + fence(2))
-            # Reads that do not fence are answered meanwhile, though they were sent later.
+            # Reads that do not fence are answered meanwhile, although they were sent later.
             peer.send(frames.read_request(1, 0) + frames.read_request(2, 0))
             assert [await answers.next() for _ in range(2)] == [
                 (1, 0, Code.OK), (2, 0, Code.NO_ENTRY),
@@ -128,8 +129,10 @@ async def test_rule_34_a_fence_outlives_the_bookie_and_needs_the_key(tmp_path: P
 
 
 async def test_rule_35_no_add_slips_past_a_fence(bookie: Bookie) -> None:
-    """In one chunk, and over two connections: what comes behind the fence is refused, what came
-    before it is seen by who fences."""
+    """In one chunk, and over two connections, adds after the fence are refused.
+
+    The fencing client sees the adds before it.
+    """
     async with peer_of(bookie) as peer, peer_of(bookie) as other:
         answers, others = Answers(peer), Answers(other)
         for ledger in range(20):

@@ -1,4 +1,4 @@
-"""START_TLS on a bookie, seen by raw peers that behave or do not; on both event loops."""
+"""START_TLS on a bookie with well-behaved and misbehaving peers, on both event loops."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         assert problems == []
 
     def on_loop(scenario: Scenario, config: BookieConfig) -> None:
-        gc.freeze()  # what is there already takes longer to look at than all that follows
+        gc.freeze()  # Existing objects take longer to check than everything that follows.
         try:
             with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
                 runner.run(work(scenario, config))
-            gc.collect()  # what was not closed says so now
+            gc.collect()  # Unclosed resources cause warnings now.
         finally:
             gc.unfreeze()
 
@@ -78,7 +78,7 @@ def offering(own: Files, **more: Any) -> BookieConfig:
 
 
 class Peer:
-    """A blocking client; its calls run in a thread, so that the bookie goes on."""
+    """A blocking client whose calls run in a thread, so that the bookie continues."""
 
     def __init__(self, bookie: Bookie) -> None:
         self.socket = socket.create_connection((LOOPBACK, int(bookie.bookie_id.split(":")[1])))
@@ -112,7 +112,7 @@ class Peer:
         return data
 
     async def secure(self, authority: Authority, shown: Files | None = None) -> None:
-        """The handshake behind START_TLS."""
+        """Do the handshake after START_TLS."""
         context = ssl.create_default_context(cafile=authority.ca)
         if shown is not None:
             context.load_cert_chain(shown.certificate, shown.private_key)
@@ -121,7 +121,7 @@ class Peer:
         )
 
     async def rest(self) -> bytes:
-        """Everything until the connection is closed."""
+        """Return everything until the connection is closed."""
 
         def read() -> bytes:
             found = b""
@@ -205,11 +205,11 @@ def test_what_was_asked_before_is_answered_inside(
 def test_bytes_behind_start_tls_end_the_connection(
     run: Run, own: Files, behind: bytes, cut: int
 ) -> None:
-    """They are neither served nor taken for a part of what is encrypted."""
+    """They are neither served nor taken for encrypted data."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as peer:
-            if cut:  # the rest of the request and what is behind it come as one chunk
+            if cut:  # The rest of the request and the following bytes come as one chunk.
                 peer.socket.sendall(REQUEST[:cut])
                 while not any(c._frames.held_bytes for c in bookie.service.connections):
                     await asyncio.sleep(0.001)
@@ -252,7 +252,7 @@ def test_a_handshake_has_a_time_limit(run: Run, own: Files, sent: bytes) -> None
 
 
 def test_handshakes_wait_for_their_turn(run: Run, authority: Authority, own: Files) -> None:
-    """With one turn and somebody who does not finish: the next waits, and comes through."""
+    """With one slot and a client that does not finish, the next one waits and then succeeds."""
 
     async def scenario(bookie: Bookie) -> None:
         async with Peer(bookie) as slow, Peer(bookie) as next_, Peer(bookie) as gone:

@@ -1,5 +1,7 @@
-"""Apache's `bk_server.conf`: every key of 4.17 has an answer, units are converted, and what must
-not be left out silently is refused."""
+"""Apache's `bk_server.conf`: every key of 4.17 has a result, and units are converted.
+
+Keys that must not be ignored silently are refused.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from quire.configuration.fields import keys
 from quire.configuration.layers import Configuration, merged, options_layer, toml_layer
 
 KEYS = Path(__file__).with_name("bk_server_keys.txt").read_text().split()
-"""Those in conf/bk_server.conf, ServerConfiguration and AbstractConfiguration of 4.17.2."""
+"""The keys of conf/bk_server.conf, ServerConfiguration and AbstractConfiguration of 4.17.2."""
 HOST = "advertisedAddress=b1\nlisteningInterface=eth0\n"
-"""With these two nothing is said but what the test says."""
+"""With these two keys, nothing else is reported."""
 
 HOST_FACTS = HostFacts(lambda by_name, short: "10.0.0.7", lambda: "me", lambda path: 1000)
 
@@ -263,7 +265,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
 
 
 def test_every_target_is_a_key() -> None:
-    """Whatever a rule takes is known to the configuration."""
+    """The configuration knows every key to which a rule leads."""
     sample = {"true", "5", "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy", "0.5"}
     on = {"tlsProviderFactoryClass": "x.TLSContextFactory", "isThrottleByBytes": "true"}
     hit = set()

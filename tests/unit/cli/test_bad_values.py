@@ -1,8 +1,8 @@
 """Bad names and options are refused with one clear line before work begins.
 
-`REFUSED` is the table: a command line, and what its error names. While one runs nothing may be
-opened, bound, started or created. A new option that takes free text belongs here as well:
-`test_every_option_of_free_text_is_in_the_table` fails until it is.
+`REFUSED` is the table: a command line, and what its error names. Nothing may be opened, bound,
+started or created while one runs. `test_every_option_of_free_text_is_in_the_table` fails until a
+new option for free text is in the table.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ ANY_TEXT = {
 }  # fmt: skip
 """Any text is good, or whether it is shows only where it is used."""
 OTHERS = ("stream", "pipeline", "shell", "completion")
-"""Tables of their own: tests/unit/cli/test_cli_arguments.py and test_shell.py."""
+"""Commands with their own tables: tests/unit/cli/test_cli_arguments.py and test_shell.py."""
 
 
 def _texts(group: click.Group, *path: str) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,4 @@
-"""The command line's arguments: what is accepted, the defaults that scripts rely on, and one line
-for what is not."""
+"""The command line's arguments: accepted values, defaults that scripts rely on, and errors."""
 
 from __future__ import annotations
 

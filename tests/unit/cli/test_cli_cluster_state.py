@@ -1,5 +1,4 @@
-"""What the directory of a local cluster fixes: which ports, which metadata. No process is
-started."""
+"""The directory of a local cluster determines ports and metadata. No process is started."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What holds for all commands: facts as JSON, dry runs of whatever destroys or moves, help for
-every option. Each exception has its reason here."""
+"""Rules for all commands: JSON output, dry runs of destructive commands, help for every option.
+
+Each exception has its reason here.
+"""
 
 from __future__ import annotations
 

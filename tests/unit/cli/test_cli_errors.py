@@ -1,4 +1,4 @@
-"""What becomes of an error: one line, and the exit status that scripts rely on."""
+"""An error becomes one line and the exit status that scripts rely on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAISED: list[BaseException] = []
 
 @pytest.fixture
 def program() -> Iterator[click.Group]:
-    """A program of the same kind with one command, which raises what stands in RAISED."""
+    """Return a similar program with one command, which raises what RAISED contains."""
     yield RootGroup("quire", lazy={"fail": (f"{__name__}:fail", "Fail.")})
     RAISED.clear()
 

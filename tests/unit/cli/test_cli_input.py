@@ -1,4 +1,4 @@
-"""Standard input as entries: every byte counts, and nothing typed waits for more."""
+"""Standard input as entries: every byte counts, and a typed line does not wait for more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 30.0
 
 
 def expected(data: bytes) -> list[bytes]:
-    """By the contract: lines without their newline, the last one also without one."""
+    """Return the lines without their newlines, including a last line without one."""
     found = data.split(b"\n")
     return found[:-1] if found[-1] == b"" else found
 
@@ -101,7 +101,7 @@ async def test_stopping_ends_a_wait_for_input(pipe: list[int]) -> None:
 async def test_closing_ends_the_thread_that_waits_for_room(
     pipe: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody takes lines: the thread reads `CHUNKS_WAITING_MAX` chunks, and must still end."""
+    """Nobody takes lines, so the thread reads `CHUNKS_WAITING_MAX` chunks, and must still end."""
     monkeypatch.setattr(command_input, "CHUNK_BYTES", 2)
     os.write(pipe[1], b"x\n" * (2 * command_input.CHUNKS_WAITING_MAX))
     async with asyncio.timeout(TIMEOUT_S):
@@ -109,7 +109,7 @@ async def test_closing_ends_the_thread_that_waits_for_room(
             while source._pieces.qsize() < command_input.CHUNKS_WAITING_MAX:
                 await asyncio.sleep(0.001)
         assert not source._thread.is_alive()
-        # What the thread has handed over, and the mark of the end.
+        # The pieces that the thread has handed over, and the end mark.
         assert source._pieces.qsize() == command_input.CHUNKS_WAITING_MAX + 1
 
 

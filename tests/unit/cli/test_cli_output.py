@@ -1,4 +1,4 @@
-"""What commands print, and the arithmetic of `quire bench`."""
+"""The output of commands, and the arithmetic of `quire bench`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_output_is_written_in_order_and_whole() -> None:
     try:
         async with asyncio.timeout(TIMEOUT_S):
             output = OutputThread(write)
-            # More than a pipe holds: writing goes on only as it is read.
+            # More than a pipe holds, so writing continues only as it is read.
             writing = asyncio.gather(*(output.write(piece) for piece in data))
             found = b""
             while len(found) < 900_000:

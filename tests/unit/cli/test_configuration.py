@@ -1,4 +1,4 @@
-"""The configuration: which layer wins, what is refused and how, and the page made from the code."""
+"""The configuration: precedence of layers, refusals, and the generated page."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_the_example_on_the_page_is_right() -> None:
 
 
 def test_a_program_loads_what_a_client_needs(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing but the file: the environment is for commands."""
+    """A program loads only the file, because the environment is for commands."""
     monkeypatch.setenv("QUIRE_METADATA", "sqlite:////elsewhere.db")
     monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "9")
     path = file(

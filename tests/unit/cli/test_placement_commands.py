@@ -1,4 +1,4 @@
-"""`quire cluster locations`, and `--placement` of commands that write."""
+"""`quire cluster locations`, and `--placement` of writing commands."""
 
 from __future__ import annotations
 

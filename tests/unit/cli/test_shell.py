@@ -1,4 +1,4 @@
-"""`quire shell`: Apache's verbs and flags are taken, and what is written has Apache's form."""
+"""`quire shell` accepts Apache's verbs and flags, and prints in Apache's form."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FLAGS = {
     "whatisinstanceid": "",
     "whoisauditor": "",
 }
-"""What `bookkeeper shell help` of 4.17 says, but for the verbs in REFUSED."""
+"""The flags in `bookkeeper shell help` of 4.17, except for the verbs in REFUSED."""
 
 URI = "sqlite:////tmp/nothing.db"
 
@@ -131,8 +131,10 @@ def test_no_cluster_and_no_bookie_is_one_line(monkeypatch: pytest.MonkeyPatch) -
 def test_the_cluster_of_bk_server_conf(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts more than the environment, and less than --metadata. What a bookie would refuse in
-    it does not matter here."""
+    """It has precedence over the environment, but not over --metadata.
+
+    Values that a bookie would refuse do not matter here.
+    """
     conf = tmp_path / "bk_server.conf"
     conf.write_text(f"metadataServiceUri={uri}\njournalSyncData=false\nbookiePort=3999\n")
     monkeypatch.setenv("QUIRE_METADATA", URI)

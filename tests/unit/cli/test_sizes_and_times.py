@@ -1,4 +1,4 @@
-"""Options that are sizes and times take the spellings of the configuration."""
+"""Options for sizes and times accept the spellings of the configuration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""One timer for all writers of a client: each is looked at in its interval, however many there
-are, and nothing is left running behind the last."""
+"""One timer serves all writers of a client.
+
+Each writer is checked in its interval, however many there are, and nothing keeps running after the
+last.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from quire.errors import UsageError
 
 
 def run_of(payloads: list[bytes], digest: DigestType, first: int = 0) -> EntryRun:
-    """As a batch read's answer gives it."""
+    """Return a run as the answer to a batch read."""
     codec = EntryCodec(7, digest, b"secret")
     data, length = b"", 0
     for entry_id, payload in enumerate(payloads, first):

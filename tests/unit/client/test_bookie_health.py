@@ -1,4 +1,4 @@
-"""What a client notes of bookies that fail, are slow or say what is not so, and what follows."""
+"""A client records bookies that fail, are slow or give wrong answers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None
 def test_a_replica_that_lags_is_not_missing(
     shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was called misbehaving, and marked for repair, right after the ledger was closed."""
+    """It was once called misbehaving, and marked for repair, right after the ledger was closed."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(shape[0])

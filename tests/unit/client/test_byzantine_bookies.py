@@ -1,7 +1,7 @@
-"""Bookies that lie, with and without `assume_liars`: what is lost, what is refused, what is read.
+"""Byzantine bookies with and without `assume_liars`: what is lost, refused, and read.
 
-The ensemble is that of the byzantine table: E=4, Wq=3, Aq=2, of which one lies. Entry n belongs on
-the bookies n, n+1 and n+2 (modulo 4).
+The ensemble is that of the Byzantine table: E=4, Wq=3, Aq=2, with one Byzantine bookie. Entry n
+belongs on the bookies n, n+1 and n+2 (modulo 4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNFORGEABLE, FORGEABLE = TrustModel(1, False), TrustModel(1, True)
 
 
 def without(*bookies: str) -> Callable[[int], list[str]]:
-    """Where entries are, but for these bookies, which never got the newest one (entry 4)."""
+    """Store the entries without these bookies, which never received the newest one (entry 4)."""
     return lambda entry: [
         name
         for name in (f"b{index}" for index in write_set(entry, 4, 3))
@@ -56,8 +56,10 @@ async def reads(cluster: FakeCluster, last: int, *, recover: bool, liars: int = 
 
 
 def test_a_denial_beside_an_honest_one_loses_an_entry_without_the_option() -> None:
-    """The documented condition: entry 4 was acknowledged by b0 and b1; b2 was away and says so
-    honestly; b1 denies what it acknowledged; and b0 is too slow to be heard before both."""
+    """The documented condition for a loss of entry 4, which b0 and b1 acknowledged.
+
+    b2 was down and says so honestly, b1 denies the entry, and b0 answers too late.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -99,7 +101,7 @@ def test_with_the_option_every_member_must_say_no() -> None:
 
 
 def test_a_bookie_that_acknowledged_and_dropped_is_a_liar_like_others() -> None:
-    """As long as the honest one of the ack quorum answers, nothing is lost."""
+    """Nothing is lost if the honest bookie of the ack quorum answers."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -111,7 +113,9 @@ def test_a_bookie_that_acknowledged_and_dropped_is_a_liar_like_others() -> None:
 
 
 def test_coverage_counts_those_that_may_lie() -> None:
-    """An add that a liar acknowledges although it said that it is fenced must not reach Aq."""
+    """An add must not reach Aq through a Byzantine bookie that reported a fence and then
+    acknowledged.
+    """
     for known, plain, doubted in (
         ({0, 1, 2, 3}, True, True),
         ({0, 1, 2}, True, False),
@@ -137,7 +141,7 @@ def forging(cluster: FakeCluster, *entries: int) -> Callable[[Ask], Answer | typ
 
 
 def test_a_recomputed_crc_is_read_without_the_option() -> None:
-    """Why the option is there, and why HMAC is better."""
+    """This is why the option exists, and why HMAC is better."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -179,7 +183,7 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
         cluster["b3"].down = True
         async with cluster.client() as client:
             reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
-            # b0 has it as it was, but who tells it from b2?
+            # b0 has the original, but nothing distinguishes it from b2.
             with pytest.raises(ReadError, match="of 2 copies, no 2 agree") as failed:
                 await reader.read_entry(4)
             assert not failed.value.outcome_known
@@ -188,7 +192,7 @@ def test_copies_that_do_not_agree_are_not_read() -> None:
 
 
 def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
-    """Nor the LAC that it carries."""
+    """The LAC that it carries is not trusted either."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -255,8 +259,9 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
 def test_verdicts(
     trust: TrustModel, shape: tuple[int, int, int], says: str, verdict: EntryVerdict
 ) -> None:
-    """What each member says: x and y are contents, d a bad digest, n is no, e an error, ? nothing
-    yet."""
+    """The answer of each member: x and y are contents, d a bad digest, n no, e an error, ? none
+    yet.
+    """
     votes = RecoveryVotes(0, *shape, trust)
     for index, word in enumerate(says):
         if word != "?":
@@ -286,9 +291,12 @@ QUORUMS = [
 @pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
 @pytest.mark.parametrize(("write", "ack", "liars"), QUORUMS)
 def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> None:
-    """Of an acknowledged entry x: whoever has acknowledged it, whoever lies, whatever they say and
-    whoever is silent, it is never absent, and never something else. It is found where all honest
-    members answer, for sure with Aq >= 2f+1 or a digest that cannot be forged."""
+    """An acknowledged entry x is never absent and never replaced.
+
+    This holds whoever acknowledged it, whoever is Byzantine, whatever they answer and whoever is
+    silent. It is found if all honest members answer, for certain with Aq >= 2f+1 or a digest that
+    cannot be forged.
+    """
     trust = TrustModel(liars, forgeable)
     for acked in itertools.combinations(range(write), ack):
         for lying in itertools.combinations(range(write), liars):
@@ -312,8 +320,10 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
 
 @pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
 def test_a_bad_digest_never_ends_a_ledger(forgeable: bool) -> None:
-    """Disks of honest members may have damaged what they have, all of them, beside a liar who
-    denies: then nothing that was acknowledged is given up, though it need not be found."""
+    """All honest members may have damaged copies while a Byzantine bookie denies the entry.
+
+    No acknowledged entry is given up then, although it may not be found.
+    """
     trust = TrustModel(1, forgeable)
     for acked in itertools.combinations(range(4), 3):
         for liar in range(4):
@@ -401,7 +411,7 @@ def test_a_liar_that_says_little_is_asked_last() -> None:
             assert len(liar.asked) == 1
             [suspect] = client.suspects()
             assert (suspect.bookie, suspect.kind.value, suspect.count) == ("b0", "bad-digest", 1)
-            # Nobody else is left: then it is asked, and its bytes are not given to anybody.
+            # No other bookie is left, so it is asked, but its bytes are not returned.
             cluster["b1"].down = cluster["b2"].down = True
             cluster["b1"].die()
             cluster["b2"].die()

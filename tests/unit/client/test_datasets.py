@@ -1,4 +1,4 @@
-"""Datasets over the metadata store of one process, whose hook models lost requests and answers."""
+"""Datasets on an in-process metadata store whose hook models lost requests and answers."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ async def test_a_publisher_that_slept_through_a_drop_does_not_bring_it_back(benc
 
 
 async def publish_unchecked(bench: Bench, count: int, first: int, **how: bool) -> None:
-    """As many ledgers as that need not exist."""
+    """Publish this number of ledgers, which need not exist."""
     ledgers = [part(ledger_id) for ledger_id in range(first, first + count)]
 
     async def no_check(*_: object) -> None: ...
@@ -420,7 +420,7 @@ def test_a_transaction_key_that_grows_when_it_is_stored_is_refused() -> None:
 
 
 def test_every_head_within_the_limits_fits_beside_its_chunks() -> None:
-    """What is bounded on its own leaves room for 4,000 chunks: millions of ledgers."""
+    """A head within its limits leaves room for 4,000 chunks, which is millions of ledgers."""
     head = Head(
         exists=True,
         chunks=tuple(Chunk(f"{10**6 + i}-{'0' * 32}", 1000) for i in range(4_000)),
@@ -609,7 +609,7 @@ async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
 
 
 def test_sweeps_and_publications_never_leave_a_hole() -> None:
-    """Whatever the order of their steps: what is published exists, with a dying sweeper too."""
+    """Published ledgers exist, whatever the order of the steps, even if a sweeper dies."""
 
     async def run(rng: random.Random) -> None:
         bench = Bench()

@@ -1,4 +1,4 @@
-"""The session of a deferred-sync ledger on links that the test answers for."""
+"""The session of a deferred-sync ledger on links whose answers the test gives."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_force_waits_for_what_a_member_that_began_again_accepts_once_mor
 
 
 async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_for_room() -> None:
-    """Nobody forced it, so the writer waited for ever (found by the simulator)."""
+    """Nothing forced these entries, so the writer waited forever (found by the simulator)."""
     link, tasks = Answered(), TaskSet()
     session = session_on(link, tasks)
     async with asyncio.timeout(PATIENCE_S):

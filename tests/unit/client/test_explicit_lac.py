@@ -1,4 +1,4 @@
-"""When a writer tells bookies its LAC in a message of its own, and when not."""
+"""When a writer sends its LAC to bookies in a separate message, and when it does not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Session(SimpleNamespace):
         return future
 
     def confirm(self, entry_id: int, told: int) -> None:
-        """Entries up to this one are acknowledged; the newest one sent carries the LAC `told`."""
+        """Acknowledge entries up to this one. The newest entry sent carries the LAC `told`."""
         self.lac_pushed = told
         self.pipeline.last_confirmed = self.pipeline.accepted = entry_id
         self.wake()
@@ -100,7 +100,7 @@ def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
         session.confirm(0, -1)
         await asyncio.sleep(0.02)
         assert written == [("a", 0), ("b", 0), ("c", 0)], "behind a pause it is told at once"
-        for entry in range(1, 100):  # each entry tells of the one before it
+        for entry in range(1, 100):  # Each entry carries the LAC of the one before it.
             session.confirm(entry, entry - 1)
             await asyncio.sleep(0.02)
         assert len(written) == 3
@@ -164,7 +164,7 @@ def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before
 
 
 def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: SimulatedLoop) -> None:
-    """However slow its bookies are: what it appends because of an acknowledgement comes first."""
+    """However slow its bookies are, the next entry carries the LAC first."""
 
     async def main() -> None:
         session = Session()
@@ -174,7 +174,7 @@ def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: Simulate
         async def appends() -> None:
             for entry in range(20):
                 await session.wait_for(entry)
-                # An entry that is appended is sent at the end of the turn.
+                # An appended entry is sent at the end of the event-loop iteration.
                 asyncio.get_running_loop().call_soon(setattr, session, "lac_pushed", entry)
 
         writer = asyncio.ensure_future(appends())

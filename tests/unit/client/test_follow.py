@@ -1,4 +1,4 @@
-"""Many who follow one ledger in one client: what they share, and what each has for itself."""
+"""Many followers of one ledger in one client: what they share, and what each has for itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def start(readers: Sequence[LedgerReader], count: int) -> list[asyncio.Task[list
 
 
 async def asked_again(bookie: Honest, before: int) -> None:
-    """A poll waits that came behind so many requests."""
+    """Wait for a poll after this number of requests."""
     async with asyncio.timeout(10):
         while len(bookie.requests) <= before or not bookie.waiting:
             await asyncio.sleep(0.001)
@@ -67,7 +67,7 @@ def the_feed(w: World) -> Feed:
 
 
 async def write_slowly(w: World, bookie: Honest, first: int, last: int) -> None:
-    """Each entry when somebody waits for it."""
+    """Write each entry when a follower waits for it."""
     for entry in range(first, last + 1):
         await polling(bookie)
         bookie.has(w, (entry, entry - 1))
@@ -213,7 +213,7 @@ async def test_each_is_told_that_the_client_is_closed() -> None:
 
 @pytest.mark.parametrize("which", [0, 3])
 async def test_a_reader_that_is_closed_ends_its_own_tails_only(which: int) -> None:
-    """Also where it is the one that asks for all."""
+    """This also holds for the reader whose requests serve all."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -274,8 +274,10 @@ async def test_what_cannot_be_read_is_told_to_each(monkeypatch: pytest.MonkeyPat
 async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its place is behind the entries that are here, and they looked for it before them: for ever,
-    with nothing in the client having its turn."""
+    """The unreadable position is after the kept entries, and followers once looked before these.
+
+    They looked forever and blocked the client's event loop.
+    """
     monkeypatch.setattr(follow, "READ_BACKOFF", Backoff(0.001))
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
@@ -295,7 +297,7 @@ async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
 async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The watch tells it when it is known already: nobody was told then."""
+    """The watch reported what was known already, and the waiting readers were not notified."""
     watch, told = MemoryStore.watch_ledger, asyncio.Event()
 
     def late(store: MemoryStore, ledger_id: int, changed: Callable[[Any], None]) -> Watch:
@@ -326,7 +328,7 @@ async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
 
 
 async def test_who_knew_more_before_a_recovery_reads_it_for_itself() -> None:
-    """The others are told no more than they knew when they heard of the recovery."""
+    """The others get no more than was known when they heard of the recovery."""
     bookie = Honest()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -346,7 +348,7 @@ async def test_who_knew_more_before_a_recovery_reads_it_for_itself() -> None:
 
 
 async def test_a_reader_that_knows_more_tells_all() -> None:
-    """It is opened while the others wait on a bookie that does not tell them."""
+    """It is opened while the others wait on a bookie that reports nothing new."""
     bookie = Honest()
     async with world(bookie, config=replace(PATIENT, speculative_read_s=60.0)) as w:
         bookie.has(w, (0, -1), (1, 0))

@@ -1,5 +1,7 @@
-"""The end of a writer or of a recovery: every member that can be had is sent what it has to store,
-not only the ack quorum that confirmed it."""
+"""At the end of a writer or a recovery, every reachable member is sent all that it must store.
+
+The ack quorum that confirmed an entry is not enough.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Connections that died silently, on sockets of the loopback interface and in a simulated network:
-when they are given up, and when not. `tests/sim/test_silent_connections.py` has whole clusters."""
+"""Connections that died silently: when they are given up, and when not.
+
+The tests use loopback sockets and a simulated network. `tests/sim/test_silent_connections.py` has
+whole clusters.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ ANSWER = read_response(Code.NO_LEDGER, PROBE_LEDGER, -1, b"")
 
 
 class Server(asyncio.Protocol):
-    """Answers each request by "no such ledger", as long as `answers` says so."""
+    """Answers each request with "no such ledger" while `answers` permits it."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self.answers = answers
@@ -111,7 +114,7 @@ class Scene:
     """A watch, and one connection of it to a server on this machine."""
 
     def __init__(self, answers: Callable[[int], bool]) -> None:
-        """`answers` says whether a connection is answered, by its number from 0 on."""
+        """`answers` decides whether a connection is answered, by its number from 0 on."""
         self.answers = answers
         self.served: list[Server] = []
         self.tasks = TaskSet()
@@ -145,8 +148,9 @@ class Scene:
 
 
 async def test_a_connection_that_tcp_keeps_alive_is_examined_twice() -> None:
-    """A proxy takes the bytes, and what is behind it is gone. A bookie whose disk hangs looks the
-    same for a while."""
+    """A proxy accepts the bytes, but its server is gone. For a while this looks like a hanging
+    disk.
+    """
     scene = Scene(lambda number: number > 0)
     async with scene as link:
         asked = asyncio.ensure_future(link.read(7, 0))

@@ -1,5 +1,7 @@
-"""A writer whose members cannot be reached, with no other bookie to take their places: it waits for
-them, within a bound, and nothing that it says meanwhile rests on hope."""
+"""A writer whose members are unreachable and cannot be replaced waits for them, within a limit.
+
+Nothing that it reports meanwhile is unproven.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ LATE_S = CONFIG.bookies_wait_s + 1.0
 async def written(
     config: ClientConfig = WAITS, shape: tuple[int, int, int] = (3, 3, 2)
 ) -> AsyncIterator[tuple[FakeCluster, LedgerWriter]]:
-    """A writer that has appended entry 0, and no bookie beside those of its ensemble."""
+    """Return a writer that has appended entry 0, and whose ensemble has all bookies."""
     cluster = await FakeCluster.made(shape[0])
     async with cluster.client(config) as client:
         writer = await created(client, shape)
@@ -187,7 +189,7 @@ def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> No
 def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
     add_timeout_s: float,
 ) -> None:
-    """The time was up while they were there once more, and began anew: for ever."""
+    """The limit expired while they were reachable again, and then started anew, forever."""
 
     async def main() -> None:
         config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)
@@ -213,7 +215,7 @@ def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> Non
                 append = asyncio.ensure_future(writer.append(payload(entry)))
                 await asyncio.sleep(0.8 * LIMIT_S)
                 back(cluster)
-                await asyncio.sleep(LIMIT_S)  # the time is up, and they are there
+                await asyncio.sleep(LIMIT_S)  # The time is up, and they are back.
                 assert not append.done()
                 for bookie in cluster.bookies.values():
                     bookie.release()

@@ -1,4 +1,4 @@
-"""What a client with thousands of writers does once for all of them, and what each keeps."""
+"""A client with thousands of writers does some work once for all, and each writer keeps little."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEDGERS = (1, 2, 3, 300)
 
 
 class Sink:
-    """Writes down what it is told: a run, or entries, or an error."""
+    """Records what it receives: a run, entries, or an error."""
 
     def __init__(self) -> None:
         self.stored: list[int] = []
@@ -67,8 +67,10 @@ answers = st.lists(
 def test_every_mixture_of_answers_reaches_its_ledger_in_order(
     stretches: list[tuple[int, int, int, int, int]], data: st.DataObject
 ) -> None:
-    """Runs, ids with gaps (striping), ids that go back, refusals, ledgers that nobody writes any
-    more; cut anywhere."""
+    """The answers are runs, ids with gaps (striping), descending ids, refusals, and old ledgers.
+
+    They are cut anywhere.
+    """
     link = BookieChannel("b:1")
     sinks = {ledger: Sink() for ledger in LEDGERS[:3]}
     for ledger, sink in sinks.items():
@@ -90,8 +92,10 @@ def test_every_mixture_of_answers_reaches_its_ledger_in_order(
 
 
 def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
-    """Of a striped ledger a bookie has some entries: to count the quorums for each pair of them
-    would cost as much as the adds."""
+    """A bookie has only some entries of a striped ledger.
+
+    Counting the quorums for each pair of them would cost as much as the adds.
+    """
     calls = []
 
     class Counting(Sink):
@@ -148,7 +152,7 @@ async def test_one_who_fails_does_not_keep_the_others_from_their_flush() -> None
 
 
 def test_a_full_ledger_fails_those_who_wait() -> None:
-    """The error went to the event loop's handler, and `append` waited for ever."""
+    """The error once went to the event loop's handler, and `append` waited forever."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -184,7 +188,7 @@ def test_a_second_writer_joins_the_connections_that_there_are() -> None:
 
 
 def test_a_member_of_a_session_that_is_over_does_not_join() -> None:
-    """It would stay with the connection, and get the answers of the ledger's next writer."""
+    """It would stay with the connection, and receive the answers for the ledger's next writer."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -202,7 +206,7 @@ def test_a_member_of_a_session_that_is_over_does_not_join() -> None:
 
 
 def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
-    """The first and the third of three cannot, unless somebody waits for room."""
+    """The first and third of three cannot move it, unless somebody waits for room."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3, ClientConfig(max_unacked_bytes=1))
@@ -241,7 +245,7 @@ def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
 
 
 def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> None:
-    """It is of an entry that an ack quorum has already; those behind it come to their quorum."""
+    """Its entry has an ack quorum already, and the later entries reach theirs."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -269,8 +273,10 @@ def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> Non
 
 
 async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
-    """In whatever order their ensembles name them: three copies of each frame, and a call for
-    each, were a third of an add."""
+    """The order of members in ensembles does not matter.
+
+    Three copies of each frame, with a call for each, took a third of the time of an add.
+    """
     async with many_writers(20) as (network, _, writers):
         ensembles = {writer.metadata.last_segment.ensemble for writer in writers}
         assert len(ensembles) > 1
@@ -292,7 +298,7 @@ async def test_all_ledgers_with_the_same_members_leave_in_one_buffer() -> None:
 
 
 async def test_the_first_entry_of_a_writer_leaves_once() -> None:
-    """To connections that there are, and without waiting for anything."""
+    """It is sent on existing connections without waiting for anything."""
     async with many_writers(1) as (network, client, writers):
         another = await client.create_ledger()
         writers.append(another)
@@ -331,8 +337,11 @@ async def test_a_turn_in_which_a_member_is_lost_reaches_the_others_and_its_succe
 
 
 async def test_who_ends_in_the_middle_of_a_turn_takes_nobody_along() -> None:
-    """A writer that is given up, one whose ledger is full, one that waits on its own, and a caller
-    who is cancelled, among others in one turn."""
+    """Some callers among others in one event-loop iteration end: their writers or tasks stop.
+
+    One writer is abandoned, one ledger is full, one caller waits alone, and one caller is
+    cancelled.
+    """
     async with many_writers(6) as (network, _, writers):
         given_up, full, early, cancelled, *others = writers
         appends = [asyncio.ensure_future(writer.append(b"second")) for writer in writers]
@@ -362,7 +371,7 @@ async def test_who_ends_in_the_middle_of_a_turn_takes_nobody_along() -> None:
 
 
 async def test_what_is_sent_in_a_turn_and_outside_of_it_stays_in_order() -> None:
-    """`append_many` and `wait` do not wait for the end of the turn."""
+    """`append_many` and `wait` do not wait for the end of the event-loop iteration."""
     async with many_writers(3) as (network, _, writers):
         for writer in writers:
             writer.submit(b"1")
@@ -383,7 +392,7 @@ async def test_what_is_sent_in_a_turn_and_outside_of_it_stays_in_order() -> None
 
 
 async def test_a_client_keeps_connection_groups_only_for_sessions_that_use_them() -> None:
-    """They hold connections."""
+    """Connection groups hold connections."""
     async with many_writers(5, bookies=5) as (_, client, writers):
         groups = client._shared.flush._groups
         assert len(groups) > 0
@@ -399,7 +408,9 @@ async def test_a_client_keeps_connection_groups_only_for_sessions_that_use_them(
 @pytest.mark.parametrize("parked", [False, True])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_an_idle_writer_holds_no_payload(order: tuple[int, ...], parked: bool) -> None:
-    """It held its last block: with ten thousand writers ten thousand payloads."""
+    """An idle writer once kept its last block, which is ten thousand payloads for ten thousand
+    writers.
+    """
     data = b"frame" * 1000
     pipeline = AddPipeline(3, 3, 2)
     count = sys.getrefcount(data)
@@ -436,7 +447,7 @@ def test_a_frozen_pipeline_keeps_what_is_not_confirmed() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (3, 2, 2)])
 def test_what_was_not_sent_yet_cannot_be_acknowledged(shape: tuple[int, int, int]) -> None:
-    """It was counted in advance: the entry would have been confirmed with one copy less."""
+    """It was once counted in advance, which could confirm an entry with one copy too few."""
     pipeline = AddPipeline(*shape)
     pipeline.push(Block(0, 0, (b"0",), 0, 1, 0.0))
     for index in range(3):
@@ -451,7 +462,7 @@ def test_what_was_not_sent_yet_cannot_be_acknowledged(shape: tuple[int, int, int
 
 
 def test_nothing_is_outstanding_on_a_member_that_is_away() -> None:
-    """Also of what is pushed when nothing is outstanding anywhere."""
+    """This includes entries that are pushed while nothing is outstanding anywhere."""
     pipeline = AddPipeline(3, 3, 2)
     pipeline.park([1])
     pipeline.push(Block(0, 0, (b"0",), 0, 1, 5.0))

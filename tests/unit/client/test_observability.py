@@ -1,4 +1,4 @@
-"""What a client tells of itself: spans of OpenTelemetry, and events in the log."""
+"""A client reports about itself with spans of OpenTelemetry and events in the log."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_ledger_from_its_creation_to_its_end_has_spans_of_calls_and_batches() 
     ensemble = simulated(main)
     created = traces.one("quire.create_ledger")
     assert values(created, "ledger_id", "ensemble") == (LEDGER, ensemble)
-    # Five appends of one turn are one span, of who asked for the first of them.
+    # Five appends of one event-loop iteration are one span, in the trace of the first caller.
     turn, many = traces.all("quire.add")
     assert values(turn, "ledger_id", "first_entry", "last_entry") == (LEDGER, 0, 4)
     assert values(turn, "size_bytes") == (sum(len(payload(n)) for n in range(5)),)

@@ -1,4 +1,4 @@
-"""What may be appended: the bytes that were handed over are the entry, or nothing was sent."""
+"""The values that may be appended: an entry has exactly the given bytes, or nothing was sent."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 5, None, [1, 2]])
 def test_what_is_no_bytes_is_refused_alone(wrong: Any) -> None:
-    """It took the turn of those that were appended with it, and they were told of others that got
-    their ids."""
+    """It once used up the place of entries appended with it, which then got each other's ids."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -93,7 +92,7 @@ def test_what_is_no_bytes_leaves_its_id_free(behind_a_gap: bool) -> None:
 
 
 def test_a_buffer_may_be_used_again_at_once() -> None:
-    """Entries wait for the end of the turn; those behind a missing id, for that."""
+    """Entries wait for the end of the event-loop iteration, or for a missing id before them."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -119,7 +118,7 @@ def test_a_buffer_may_be_used_again_at_once() -> None:
 
 
 async def test_what_could_not_be_sent_fails_who_waits() -> None:
-    """And not only the event loop hears of it: the next entry would have got the same id."""
+    """The error once reached only the event loop, and the next entry would have got the same id."""
     cluster = await FakeCluster.made(3)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     async with cluster.client() as client:

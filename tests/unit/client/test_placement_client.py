@@ -1,4 +1,4 @@
-"""Placement in a client: where it learns locations, what it says, and a policy of one's own."""
+"""Placement in a client: where it gets locations, what it reports, and custom policies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 PATIENCE_S = 60
 SHORT_S = 0.05
-"""For what cannot be: until an error says so."""
+"""The time limit of impossible requests."""
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "placement-policy.md"
 
 
@@ -159,7 +159,7 @@ def script(path: Path, body: str) -> str:
 
 
 async def test_a_script_is_asked_in_parts(cluster: Cluster, tmp_path: Path) -> None:
-    """And no shell sees the names."""
+    """The names are passed in parts, and no shell sees them."""
     calls = tmp_path / "calls"
     source = script(
         tmp_path / "where",
@@ -267,7 +267,7 @@ async def test_adherence_of_a_ledger(cluster: Cluster) -> None:
         assert found.level is Level.FAIL
         assert found.reason == "b1, b2 in /a: 1 rack for a write quorum of 2, where 2 are wanted"
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT
-        # Who is gone stands where it stood.
+        # A bookie that is gone keeps its location.
         await cluster.remove("b3")
         await until(lambda: "b3" not in pool_of(client).bookies.writable)
         assert client.placement.adherence(("b1", "b3"), 2, 2).level is Level.STRICT
@@ -381,7 +381,7 @@ async def test_a_policy_of_ones_own(
 
 
 class Broken:
-    """What can be wrong with a policy."""
+    """A policy with everything that can be wrong."""
 
     default_location = "/default-rack"
     parts = None

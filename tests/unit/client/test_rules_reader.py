@@ -1,5 +1,4 @@
-"""The rules of readers (docs/internals/replication-rules.md), on bookies that answer as each test
-wants."""
+"""The rules of readers (docs/internals/replication-rules.md), on bookies with given answers."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from tests.support.bookies.fake_bookies import (
 
 CLOSED = LedgerState.CLOSED
 ENTRY_BYTES = 32 + 4 + len(payload(0))
-"""At least: header, digest and payload."""
+"""The least size of an entry: header, digest and payload."""
 SHAPES = [(3, 3, 2), (4, 3, 2)]
 METADATA = LedgerMetadata(
     ensemble_size=3, write_quorum=3, ack_quorum=2, segments=(Segment(0, ("b0", "b1", "b2")),)
@@ -50,8 +49,7 @@ def test_rule_20_a_close_counts_also_where_more_was_read() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) -> None:
-    """Entries that a writer sent and nobody acknowledged stay on bookies when a ledger is closed
-    in front of them."""
+    """Unacknowledged entries stay on bookies when a ledger is closed before them."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(4)
@@ -78,7 +76,7 @@ def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) ->
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_rule_38_a_reader_finds_replicas_that_have_moved(shape: tuple[int, int, int]) -> None:
-    """All bookies that it knows of are gone, or have nothing any more."""
+    """All bookies that it knows are gone, or have no entries any more."""
 
     async def main() -> None:
         size = shape[0]
@@ -111,7 +109,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
     one.confirmed(8)
     assert one.last_add_confirmed == 8
     assert not one.adopt(Versioned(METADATA, 0)), "older metadata"
-    # A writer begins a segment behind what it has confirmed.
+    # A writer begins a segment after its last confirmed entry.
     one.adopt(Versioned(METADATA.with_ensemble_from(6, ("b3", "b1", "b2")), 2))
     assert one.last_add_confirmed == 8
     one.adopt(Versioned(METADATA.with_ensemble_from(20, ("b4", "b1", "b2")), 3))
@@ -119,7 +117,7 @@ def test_rule_39_a_lac_never_goes_back() -> None:
 
 
 def test_while_a_recovery_runs_its_lacs_do_not_count() -> None:
-    """What it writes back may name entries that a concurrent one cuts off (6.6)."""
+    """Its entries may carry a LAC of entries that a concurrent recovery cuts off (6.6)."""
     one = view(METADATA.with_state(LedgerState.IN_RECOVERY), lac=5)
     one.confirmed(8)
     assert one.last_add_confirmed == 5
@@ -146,7 +144,7 @@ def test_a_read_is_bounded_by_what_is_acknowledged() -> None:
 def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int, int]) -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)
-        # The last one is on one bookie only, and there is another behind a gap.
+        # The last one is on one bookie only, and there is another after a gap.
         await cluster.ledger(
             shape, [*range(300), 302],
             on=lambda n: [f"b{(n + k) % shape[0]}" for k in range(3)][: 1 if n == 299 else 3],

@@ -1,5 +1,4 @@
-"""The rules of recovery (docs/internals/replication-rules.md), on bookies that answer as each test
-wants."""
+"""The rules of recovery (docs/internals/replication-rules.md), on bookies with given answers."""
 
 from __future__ import annotations
 
@@ -155,7 +154,7 @@ def test_rule_6_what_recovery_changes_is_private_until_the_close() -> None:
 
 
 def test_rule_7_a_failed_recovery_begins_anew_from_what_is_stored() -> None:
-    """Its own ensembles are forgotten, and those of a re-replication meanwhile are seen."""
+    """It forgets its own ensembles, and sees those of a re-replication in between."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -183,7 +182,7 @@ def test_rule_7_a_failed_recovery_begins_anew_from_what_is_stored() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
 def test_rule_9_a_bad_digest_is_no_answer(shape: tuple[int, int, int]) -> None:
-    """Of its last entry, and of the entries that decide where the ledger ends."""
+    """This holds for its last entry, and for the entries that decide where the ledger ends."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

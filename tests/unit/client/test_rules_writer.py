@@ -1,5 +1,4 @@
-"""The rules of writers (docs/internals/replication-rules.md), on bookies that answer as each test
-wants."""
+"""The rules of writers (docs/internals/replication-rules.md), on bookies with given answers."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ class HeldStore:
 
 
 async def change(cluster: FakeCluster, how: Any) -> None:
-    """Somebody else changes the metadata."""
+    """Change the metadata as another client."""
     await update_ledger(cluster.store, LEDGER, await cluster.store.read_ledger(LEDGER), how)
 
 
@@ -109,7 +108,7 @@ def test_rule_10_nothing_is_confirmed_while_the_beginning_of_a_segment_is_decide
             held = HeldStore(writer)
             members[2].die()
             await until(lambda: held.wanted)
-            # An ack quorum has these at once; the new segment begins at 1 all the same.
+            # An ack quorum has these at once, but the new segment begins at 1.
             waiting = [writer.submit(payload(entry)) for entry in (1, 2)]
             appended = asyncio.ensure_future(writer.wait(waiting[-1]))
             await until(lambda: all(2 in bookie.entries for bookie in members[:2]))
@@ -222,7 +221,7 @@ def test_rule_43_a_member_that_is_replaced_by_itself_is_sent_everything_again() 
             writer, members = await writing(cluster, client, (3, 3, 3))
             first, other = members[0], spare(cluster, members)
             other.down = True
-            first.holds_acks = True  # what it is sent before does not count
+            first.holds_acks = True  # Earlier acknowledgements do not count.
             appended = asyncio.ensure_future(writer.append(payload(1)))
             await until(lambda: 1 in first.entries)
             first.entries.clear()
@@ -288,7 +287,7 @@ def test_rule_15_confirmation_is_in_the_order_of_ids() -> None:
         cluster = await FakeCluster.made(4)
         async with cluster.client() as client:
             writer, members = await writing(cluster, client, (4, 2, 2))
-            # Entry 1 is on members 1 and 2; the entries behind it are on others, too.
+            # Entry 1 is on members 1 and 2. Later entries are also on others.
             members[2].holds_acks = True
             entries = [writer.submit(payload(entry)) for entry in range(1, 5)]
             done: list[int] = []
@@ -375,7 +374,7 @@ def test_rule_16_a_fenced_writer_is_out_for_ever() -> None:
 
 @pytest.mark.parametrize("how", ["fenced", "no bookies", "closed", "quorum time-out"])
 def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
-    """And entries that failed are found by a recovery, if only one bookie has them."""
+    """A recovery finds failed entries even if only one bookie has them."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)
@@ -432,7 +431,7 @@ def test_rule_19_a_writer_that_finds_another_state_changes_nothing() -> None:
 
 
 def test_rule_18_a_change_that_met_another_is_decided_again() -> None:
-    """A re-replication has replaced two members meanwhile, one of them the one that failed."""
+    """A re-replication has replaced two members, one of them the one that failed."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(6)
@@ -502,7 +501,7 @@ def test_a_writer_that_watches_closes_as_others_do() -> None:
 
 
 def test_an_append_without_an_ack_quorum_in_time_ends_its_writer() -> None:
-    """However often members are replaced: each of the new ones is silent as well."""
+    """Replacing members does not help, because the new ones are silent as well."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(9)
@@ -581,8 +580,10 @@ def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None
 
 @pytest.mark.parametrize("acks", [False, True])
 def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
-    """While it waits for acknowledgements, or for the metadata. Who closed beside it was cancelled,
-    too, and the session went on for as long as the client."""
+    """The close waits for acknowledgements or for the metadata when it is cancelled.
+
+    Another caller's close was once cancelled too, and the session lived as long as the client.
+    """
 
     async def main() -> None:
         cluster = await FakeCluster.made(3)

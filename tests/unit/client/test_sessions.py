@@ -1,4 +1,4 @@
-"""What the tests of Spark's drivers are killed with."""
+"""The functions that kill Spark's drivers in tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ live(2)
 
 @pytest.fixture
 def generations() -> Iterator[list[int]]:
-    """A process that leads a session, its child and its grandchild, in groups of their own."""
+    """Run a process that leads a session, its child and its grandchild, in separate groups."""
     with subprocess.Popen(
         [sys.executable, "-c", GENERATIONS], stdout=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -1,5 +1,4 @@
-"""What a tailing reader believes, and where it looks next, against bookies that say what each test
-wants them to say."""
+"""The evidence that a tailing reader trusts, and its next requests, with given answers."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ async def has_had_the_first(bookie: GivesTheLast, w: World) -> AsyncIterator[Asy
 
 
 async def hear_the_first(tail: AsyncIterator[Entry], w: World, *bookies: GivesTheLast) -> None:
-    """The same, but a tail that waited for it: it knows how far apart news come."""
+    """Return a tail that has waited for the first entry, so it knows the interval of news."""
     coming = asyncio.ensure_future(take(tail, 1))
     for bookie in bookies:
         bookie.has(w, (0, -1), (1, 0))
@@ -85,7 +84,7 @@ async def hear_the_first(tail: AsyncIterator[Entry], w: World, *bookies: GivesTh
 
 
 async def nothing_comes(entries: AsyncIterator[Entry], bookie: ScriptedBookie, polls: int) -> None:
-    """While the bookie answers so many more requests."""
+    """Check that nothing arrives while the bookie answers this number of further requests."""
     wanted = len(bookie.requests) + polls
     more = asyncio.ensure_future(anext(entries))  # type: ignore[arg-type]
     async with asyncio.timeout(10):
@@ -129,7 +128,9 @@ async def test_where_entries_come_one_by_one_a_poll_brings_each(
 async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once(
     monkeypatch: pytest.MonkeyPatch, proves: bool
 ) -> None:
-    """By the packet: no entry can. Where the answer to the poll has it, nothing else is asked."""
+    """The packet proves it, because no entry can. If the poll's answer has it, nothing else is
+    asked.
+    """
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     bookie.proves = proves
@@ -186,7 +187,7 @@ async def test_what_came_meanwhile_is_read_in_batches() -> None:
 
 
 async def test_a_claim_is_not_believed_without_proof() -> None:
-    """The bookie says that the LAC is 9; what it has proves 3."""
+    """The bookie claims that the LAC is 9, but its entries prove 3."""
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, *((entry, entry - 1) for entry in range(5)))
@@ -206,7 +207,7 @@ async def test_an_entry_and_a_packet_must_match_their_digests() -> None:
     async with world(bookie) as w:
         bookie.has(w, (0, -1), (1, 0))
         good = bookie.entries[1]
-        bookie.entries[1] = good[:20] + b"\x01" + good[21:]  # says another LAC
+        bookie.entries[1] = good[:20] + b"\x01" + good[21:]  # Another LAC.
         bookie.packet = w.codec.pack_lac(5)[:-1] + b"?"
         with pytest.raises(ReadError, match="too few bookies"):
             await w.open()
@@ -303,7 +304,7 @@ async def test_a_closed_client_ends_its_tails() -> None:
 
 
 async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
-    """What a recovery writes back may name entries that a concurrent one cuts off."""
+    """Entries that are written back may carry a LAC that a concurrent recovery cuts off."""
     bookie = Honest()
     async with world(bookie) as w:
         bookie.has(w, (0, -1), (1, 0))
@@ -326,7 +327,7 @@ async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
 async def test_overdue_news_are_fetched_from_another_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which is asked from then on, as long as it has them."""
+    """The other bookie is asked from then on, as long as it has the entries."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     one, other = GivesTheLast(), GivesTheLast()
     async with world(one, other, config=PATIENT) as w:
@@ -368,7 +369,7 @@ async def test_a_bookie_is_left_alone_while_news_are_not_overdue() -> None:
 async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that all of it is there when a poll proves it."""
+    """So everything is there when a poll proves it."""
     monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -378,7 +379,7 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
         assert await coming == [1]
         bookie.has(w, *((entry, 1) for entry in range(3, 10)))
         coming = asyncio.ensure_future(take(tail, 8))
-        await soon(lambda: 10 in bookie.reads)  # behind the last: nothing comes
+        await soon(lambda: 10 in bookie.reads)  # Nothing comes after the last one.
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(coming), 0.05)
         assert bookie.reads.count(10) == 1
@@ -458,7 +459,7 @@ async def test_who_only_waits_for_an_entry_reads_none() -> None:
 
 
 async def test_a_far_entry_is_waited_for_step_by_step() -> None:
-    """Not with one poll that a smaller move of the LAC would waste."""
+    """One poll would be wasted by a smaller advance of the LAC."""
     bookie = WakesOnce()
     async with world(bookie, config=PATIENT) as w:
         bookie.has(w, (0, -1))

@@ -1,4 +1,4 @@
-"""Waiting for news of a ledger, and of the segments of a stream, without reading them."""
+"""Waiting for news of a ledger, and of a stream's segments, without reading them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_tells_why_it_cannot_go_on() -> None:
 
 
 def test_a_look_at_the_segments_that_is_given_up_is_not_lost() -> None:
-    """Whoever waits for the next change would wait until the list is read without one."""
+    """A caller that waits for the next change would otherwise wait until the next list."""
 
     async def scene(client: Client) -> None:
         async with await open_namespace(client, "/acme/test", create=True) as streams:

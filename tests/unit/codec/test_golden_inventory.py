@@ -1,4 +1,4 @@
-"""The golden vectors are all there: a file that was cut short or edited must not pass unnoticed.
+"""The golden vectors are complete: a truncated or edited file must not pass unnoticed.
 
 The counts are the documented ones. They change only together with the vectors themselves.
 """

@@ -1,5 +1,4 @@
-"""In which format the metadata of a ledger is stored: as configured when it is created, and so for
-the rest of its life."""
+"""The metadata of a ledger keeps the format that was configured at its creation."""
 
 from __future__ import annotations
 

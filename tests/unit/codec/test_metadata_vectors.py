@@ -1,6 +1,6 @@
-"""The metadata formats against bytes that Apache's jars wrote, and texts that they took or refused.
+"""The metadata formats, checked with bytes and texts of Apache's jars.
 
-`COUNTS` says how many vectors each group must have run: none is skipped silently.
+`COUNTS` is the number of vectors that each group must run, so that none is skipped silently.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_ledger_metadata_parse(vector: dict[str, Any]) -> None:
         return
     found = decode(payload(vector), vector["znodeCtime"])
     assert found == metadata_of(vector["decoded"])
-    # What we accept we can write again, and it reads as the same.
+    # What we accept, we can encode again, and it decodes to the same value.
     assert decode(encode(found), vector["znodeCtime"]) == found
 
 
@@ -167,7 +167,7 @@ def test_encode_refuses_what_a_format_cannot_hold() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_an_unknown_digest_is_refused(version: int) -> None:
-    """Taking it for CRC32, as the format's default would, made every entry look damaged."""
+    """The format's default would be CRC32, which once made every entry look damaged."""
     name = "v3_closed_empty" if version == 3 else "v2_open_minimal"
     data = payload(next(v for v in VECTORS if v["name"] == name))
     if version == 3:
@@ -395,7 +395,7 @@ def test_sequences_overflow_into_negative_numbers() -> None:
 
 @vectors("live_tree")
 def test_live_tree(vector: dict[str, Any]) -> None:
-    """Every node that a real cluster wrote, of the kinds that we know, reads and writes back."""
+    """Every known kind of node that a real cluster wrote is read and written back."""
     for node in vector["changed"]:
         path, data = node["path"].removeprefix(ROOT), bytes.fromhex(node.get("hex") or "")
         if path == "/LAYOUT":

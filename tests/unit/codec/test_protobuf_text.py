@@ -1,4 +1,4 @@
-"""Protobuf's text format: escape sequences that Java's parser refuses are refused here, too."""
+"""Protobuf's text format refuses the same escape sequences as Java's parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of what Quire keeps in control records."""
+"""The bytes that Quire stores in control records."""
 
 from __future__ import annotations
 

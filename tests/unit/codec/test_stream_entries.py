@@ -68,7 +68,7 @@ def test_bytes_that_are_no_dlsn(data: bytes) -> None:
         "5:12:9223372036854775808",
         "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAA",
         "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAA==\n",
-        "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAB==",  # bits behind the last byte
+        "AQAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAB==",  # Bits after the last byte.
     ],
 )
 def test_text_that_is_no_dlsn(text: str) -> None:
@@ -219,7 +219,7 @@ def test_a_record_set_has_a_limit() -> None:
 
 
 def test_a_set_is_a_set_whatever_other_flags_it_has() -> None:
-    """As Java's reader has it: its members carry no flags."""
+    """As in Java's reader, its members carry no flags."""
     payload = encode_record_set([b"a", b"b"])
     entry = encode_record(4, 9, payload, RecordFlag.RECORD_SET | RecordFlag.CONTROL)
     records = decode_entry(entry, enveloped=False)
@@ -234,7 +234,7 @@ def records_at(position: int, payloads: list[bytes]) -> bytes:
 @pytest.mark.parametrize("before", [0, 1, 20])
 @pytest.mark.parametrize("behind", [0, 20])
 def test_a_payload_that_looks_like_the_next_records(before: int, behind: int) -> None:
-    """At the stride of the records before it stand heads that continue them: in its payload."""
+    """Within its payload are heads that continue the records, at their stride."""
     size = 10
     fakes = records_at(before + 2, [bytes(size)] * 20)
     payloads = [bytes(size)] * before + [bytes(size) + fakes] + [bytes(size)] * behind
@@ -246,7 +246,7 @@ def test_a_payload_that_looks_like_the_next_records(before: int, behind: int) ->
 
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records were tried to be taken at once; in vain: negative."""
+    """Return how many records were tried as one run. A negative number means failure."""
     made: list[int] = []
     equal_run = record._equal_run
 
@@ -260,7 +260,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_records_of_one_size_are_taken_in_runs(tries: list[int]) -> None:
-    """Also between control records: that is what makes reading fast."""
+    """This includes records between control records, which makes reading fast."""
     entry = b"".join(
         control_record(k, 5) + records_at(k + 1, [bytes(30)] * 100) for k in range(0, 1_000, 100)
     )
@@ -269,7 +269,7 @@ def test_records_of_one_size_are_taken_in_runs(tries: list[int]) -> None:
 
 
 def test_tries_in_vain_cost_no_more_than_the_records(tries: list[int]) -> None:
-    """Every 33rd record has a bit that ends a run, where a guess from a few heads cannot see it."""
+    """Every 33rd record has a bit that ends a run, where a check of a few heads misses it."""
     entry = bytearray(records_at(1, [bytes(30)] * 2_000))
     for k in range(20, 2_000, 33):
         entry[50 * k] |= 0x80

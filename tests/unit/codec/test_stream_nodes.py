@@ -1,4 +1,4 @@
-"""What the metadata store holds of streams: what is refused, and why."""
+"""The nodes of streams in the metadata store: what is refused, and why."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_segment_in_progress_is_not_truncated() -> None:
 
 
 def test_a_segment_keeps_its_layout() -> None:
-    """The layout says whether entries have envelopes: written as another one they are garbage."""
+    """The layout says whether entries have envelopes, so a wrong layout makes them unreadable."""
     for layout in (2, 3, 4):
         segment = completed(layout)
         assert StreamSegment.from_bytes(segment.truncated().to_bytes()) == segment.truncated()

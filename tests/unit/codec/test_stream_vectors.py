@@ -1,6 +1,6 @@
 """The golden vectors of DistributedLog's format: single values, and whole streams.
 
-Apache's library 4.17.2 made them, or wrote and read them in a real cluster; some were written byte
+Apache's library 4.17.2 made them, or wrote and read them in a real cluster. Some were written byte
 by byte and then read by it.
 """
 
@@ -519,7 +519,7 @@ COMPLETED = {
     "capture.lz4.completed": 0,
     "capture.ledgermeta": 0,
 }
-"""To the sequence id that the last of their segments begins with."""
+"""Names of completed segments, with the sequence id at which the last of them begins."""
 
 
 @pytest.mark.parametrize("name", sorted(COMPLETED))
@@ -594,7 +594,7 @@ def captured_ledgers(*names: str, confirmed: bool = False) -> dict[int, list[byt
 
 BASIC = ("capture.basic.segment1_completed", "capture.basic.segment2_recovered")
 READS = {
-    # what was read: nodes, ledgers, first position, records left out at the front
+    # What was read: nodes, ledgers, first position, records omitted at the front.
     "basic.read_after_close": ("basic.segment1_completed", BASIC[:1], DLSN(1, 0, 0), 0),
     "basic.read_after_recover": ("basic.segment2_recovered", BASIC, DLSN(1, 0, 0), 0),
     "basic.read_partial_from_initial": ("basic.partially_truncated", BASIC, DLSN(1, 0, 0), 0),

@@ -139,7 +139,7 @@ def number(varint: bytes) -> int:
 
 
 def assert_means_the_same(stretch: AddStretch, frames: list[bytes]) -> None:
-    """Each request, read as a message, says what the stretch says of it."""
+    """Check that each request, parsed as a message, equals its row of the columns."""
     shape = stretch.shape
     for k, data in enumerate(frames):
         request = v3.parse_request(data[4:])
@@ -191,7 +191,7 @@ def test_a_stretch_of_adds(
 
 @given(st.integers(0, 6), st.data())
 def test_a_stretch_with_one_wrong_byte(place: int, data: st.DataObject) -> None:
-    """Whatever byte is changed: the stretch is refused, or still says what the messages say."""
+    """If any byte changes, the batch is refused or still equals the messages."""
     options = data.draw(st.sampled_from([{}, {"recovery": True}, {"deferred_sync": True}]))
     frames = adds_of(300, 200, 70_000, 1, 7, **options)
     size = len(frames[0])
@@ -204,7 +204,7 @@ def test_a_stretch_with_one_wrong_byte(place: int, data: st.DataObject) -> None:
 
 
 def test_stretches_that_are_none() -> None:
-    """Several ledgers, ids that do not ascend, a context behind the request, another operation."""
+    """Several ledgers, descending ids, a context after the request, or another operation."""
     base = adds_of(300, 200, 70_000, 1, 6)
     size = len(base[0])
     others = adds_of(301, 200, 70_000, 1, 6)

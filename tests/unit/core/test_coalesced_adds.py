@@ -1,5 +1,7 @@
-"""Entries of many ledgers whose answers are expected as one: what a client does with answers in
-this order, in another one, and with none."""
+"""Entries of many ledgers whose answers are expected as one.
+
+The tests check answers in this order, in another one, and missing answers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.bookies.many_writers import FarEnd, drained, many_writers
 
 
 async def sent(writers: list[LedgerWriter], data: bytes = b"second") -> None:
-    """An entry of each, in one turn."""
+    """Push one entry for each ledger in one event-loop iteration."""
     for writer in writers:
         writer.submit(data)
     await asyncio.sleep(0)
@@ -66,7 +68,7 @@ async def test_a_turn_is_confirmed_without_a_call_for_each_ledger() -> None:
 
 
 async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
-    """Also who begins to wait when the row has left."""
+    """This includes callers that begin to wait after the row was sent."""
     async with many_writers(5) as (network, _, writers):
         waiting = [asyncio.ensure_future(writer.append(b"second")) for writer in writers[:4]]
 
@@ -93,7 +95,7 @@ async def test_those_who_wait_are_told_when_their_row_is_confirmed() -> None:
 
 
 async def test_answers_to_others_between_those_that_are_expected() -> None:
-    """A ledger with `append_many` beside those in turn does not bring them out of order."""
+    """A ledger with `append_many` beside coalesced adds does not disturb their order."""
     async with many_writers(10) as (network, _, writers):
         *in_turn, batch = writers
         appended = []
@@ -111,8 +113,10 @@ async def test_answers_to_others_between_those_that_are_expected() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
-    """Whatever runs in the middle of a turn may look at a ledger, or at all of them: their frames
-    leave once, in order, and those that come behind are rows of others."""
+    """Code within an event-loop iteration may inspect one or all ledgers.
+
+    Their frames are sent once and in order, and later adds are rows of other coalesced adds.
+    """
     async with many_writers(9) as (network, client, writers):
         former, later = writers[:4], writers[4:]
 
@@ -135,7 +139,7 @@ async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
 
 
 async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
-    """What comes before it and behind it in the same buffer is expected in two pieces."""
+    """The answers before and after it in the same buffer are expected in two parts."""
     async with many_writers(10) as (network, _, writers):
         writers_of_one = [*writers[:5], *writers[6:]]
         for writer in writers:
@@ -169,7 +173,7 @@ async def test_ledgers_with_other_ack_quorums_wait_for_theirs() -> None:
 
 
 class Expecting:
-    """Answers that nobody but a test expects."""
+    """Answers that only a test expects."""
 
     over = False
     detached_rows = ()
@@ -203,7 +207,7 @@ def test_an_expectation_ends_where_its_first_row_has_another_behind_it() -> None
 
 
 def test_an_expectation_is_not_met_between_two_answers() -> None:
-    """Bytes that look like it, cut from the middle of others."""
+    """Bytes that look like it, within other answers, do not match."""
     chunk = answers_to((1, 0), (2, 0), (3, 0))
     link = BookieChannel("b:1")
     expecting = Expecting(chunk[5:33])
@@ -263,7 +267,7 @@ async def test_answers_in_another_order(order: str) -> None:
 
 
 async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
-    """No other ledger loses an acknowledgement, and that one counts none of this bookie."""
+    """No other ledger loses an acknowledgement, and its own ledger counts none of this bookie."""
     async with many_writers(8, bookies=3) as (network, _, writers):
         await sent(writers)
         refused = writers[3]
@@ -285,7 +289,7 @@ async def test_a_refusal_among_the_answers_counts_for_its_ledger() -> None:
 
 
 async def test_a_connection_that_is_lost_takes_nobody_s_acknowledgement_along() -> None:
-    """What it had acknowledged counts for nothing once it is replaced; the others' does."""
+    """Its acknowledgements do not count once it is replaced. Those of others do."""
     async with many_writers(10, bookies=4) as (network, _, writers):
         await sent(writers)
         for end in network.ends.values():
@@ -334,7 +338,7 @@ async def test_no_payload_is_kept_behind_the_last_acknowledgement() -> None:
 
 
 async def test_what_one_bookie_never_answers_is_replaced_in_time() -> None:
-    """The timer looks at lent entries, too."""
+    """The timer also checks coalesced entries."""
     async with many_writers(20, bookies=4) as (network, _, writers):
         await sent(writers)
         silent, *others = network.ends.values()

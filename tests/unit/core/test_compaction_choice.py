@@ -1,4 +1,4 @@
-"""Which segments are compacted together."""
+"""The choice of segments that are compacted together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 def choose(
     segments: list[CompactionCandidate], *, below_ratio: float, available_bytes: int
 ) -> Choice | None:
-    """Where an output may take all the room there is."""
+    """Choose if an output may use all the available space."""
     return choose_together(
         segments,
         below_ratio=below_ratio,
@@ -54,7 +54,7 @@ def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
 
 
 def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
-    """They came first, left no room for it, and gave back nothing themselves: it never went."""
+    """Small ones once came first and used up the space without freeing any."""
     segments = [
         CompactionCandidate(1, 79_428, 500, 70_736),
         CompactionCandidate(2, 37_316, 400, 15_840),
@@ -67,7 +67,7 @@ def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
 
 
 def test_one_that_is_larger_than_segments_are_made_now_goes_alone() -> None:
-    """Whoever made segments smaller than they were had the space of the old ones never back."""
+    """A smaller segment size once prevented old segments from ever being freed."""
     large = facts(1, 256 * MIB, 100 * MIB)
     available_bytes = {"below_ratio": 0.8, "together_bytes": 64 * MIB}
     found = choose_together(

@@ -1,4 +1,4 @@
-"""The laws of the deferred-sync pipeline, one by one."""
+"""The rules of the deferred-sync pipeline, one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
     pipeline.frozen = False
     assert pipeline.present() == [1, 2]
     assert pipeline.stored_through() == -1
-    assert pipeline.accepted == 4  # what was said is said
+    assert pipeline.accepted == 4  # The earlier result stays.
     pipeline.acked(2, range(5))
     assert pipeline.stored_through() == 4
 
@@ -56,7 +56,7 @@ def test_a_force_from_before_a_member_started_again_proves_nothing() -> None:
 
 
 def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
-    """The new segment begins behind the LAC, which must not move meanwhile (rule 10)."""
+    """The new segment begins after the LAC, which must not move meanwhile (rule 10)."""
     pipeline = accepting(5, 0, 1)
     pipeline.frozen = True
     assert not pipeline.forced(4, pipeline.generation)

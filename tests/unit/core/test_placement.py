@@ -1,4 +1,4 @@
-"""Policies of placement: what Apache's classes answer, and what ours promise beyond."""
+"""Placement policies: the answers of Apache's classes, and further promises of ours."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def policy(**settings: Any) -> Policy:
 
 
 def view(racks: Mapping[str, str], chosen_by: Policy, **more: Any) -> View:
-    """Of bookies named after their racks: {'/a': 'a1 a2'}; each has a host of its own, but for
-    'b1@h', which is on h."""
+    """Return a view of bookies named after their racks, such as {'/a': 'a1 a2'}.
+
+    Each has its own host, except for names like 'b1@h', which is on host h.
+    """
     places = {}
     for rack, names in racks.items():
         for name in names.split():
@@ -66,7 +68,7 @@ def view(racks: Mapping[str, str], chosen_by: Policy, **more: Any) -> View:
 
 
 def ensembles(chosen_by: Policy, known: View, wanted: Wanted) -> list[list[Place]]:
-    """What it chooses, over many seeds."""
+    """Return the chosen ensembles over many seeds."""
     found = []
     for seed in range(SEEDS):
         chosen = chosen_by.fill(wanted, known, random.Random(seed))
@@ -142,7 +144,7 @@ def test_every_write_quorum_spans_its_racks(
 
 
 def test_an_ensemble_that_a_greedy_choice_misses() -> None:
-    """In two racks, quorums of two: they have to take turns all around."""
+    """In two racks with quorums of two, bookies must alternate all around."""
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1 a2 a3 a4 a5 a6 a7", "/b": "b1 b2"}, chosen_by)
     for members in ensembles(chosen_by, known, Wanted.new(4, 2)):
@@ -200,7 +202,7 @@ def test_a_replacement_mends_what_was_wrong() -> None:
 
 
 def test_enforced_racks_do_not_stop_a_replacement_that_makes_nothing_worse() -> None:
-    """The ledger was made before racks were enforced: its writer goes on all the same."""
+    """The ledger is older than the enforcement, and its writer continues nevertheless."""
     chosen_by = policy(enforce_racks=True)
     known = view({"/a": "a1 a2 a3"}, chosen_by)
     wanted = Wanted.replacing(("a1", "a2"), {0: "a1"}, 2, 2)
@@ -211,7 +213,7 @@ def test_enforced_racks_do_not_stop_a_replacement_that_makes_nothing_worse() -> 
 
 
 def test_some_of_several_are_replaced() -> None:
-    """Whichever it is that can be."""
+    """Those that can be replaced are."""
     chosen_by = policy(min_racks=3, enforce_racks=True)
     known = view({"/a": "a1", "/b": "b1 b2", "/c": "c1"}, chosen_by)
     wanted = Wanted.replacing(("a1", "b1", "c1"), {0: "a1", 1: "b1"}, 3, 2)

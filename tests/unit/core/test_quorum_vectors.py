@@ -1,4 +1,4 @@
-"""Quorum arithmetic against what Apache's classes answer."""
+"""Quorum arithmetic compared with Apache's classes."""
 
 from __future__ import annotations
 

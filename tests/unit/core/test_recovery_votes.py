@@ -1,4 +1,4 @@
-"""What recovery concludes from answers (replication spec, 6.3)."""
+"""The conclusions of recovery from answers (replication spec, 6.3)."""
 
 from __future__ import annotations
 

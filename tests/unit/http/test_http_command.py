@@ -1,4 +1,4 @@
-"""What the command line makes of the options about HTTP."""
+"""The command line's options for HTTP."""
 
 from __future__ import annotations
 

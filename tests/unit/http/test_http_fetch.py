@@ -1,4 +1,4 @@
-"""How metrics of bookies are read: who is shown the token, and whose certificate is believed."""
+"""How metrics of bookies are read: who gets the token, and which certificates are trusted."""
 
 from __future__ import annotations
 

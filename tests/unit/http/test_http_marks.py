@@ -1,4 +1,4 @@
-"""Marked ledgers are counted for all who look, now and then, and as far as it was come to."""
+"""Marked ledgers are counted once for all requests, at intervals and up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dashboard says is wrong with a cluster."""
+"""The problems of a cluster that the dashboard reports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_disks() -> None:
 
 
 def test_the_directory_that_is_full_is_named() -> None:
-    """Of several, where the bookie's metrics tell of each; the whole space hides it."""
+    """The full directory is named if metrics have each, because the total hides it."""
     one = {**bookie("a", "read-only"), "free_shares": {"/data/1": 0.5, "/data/2": 0.01}}
     (found,) = problems([bookie("z"), one], WELL)
     assert "its disk is full (/data/2)" in found.what
@@ -112,7 +112,7 @@ def test_the_worst_comes_first() -> None:
 
 
 def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:
-    """What is said of b, which is gone."""
+    """Return what is reported about b, which is lost."""
     found = problems([bookie("a"), bookie("b", "gone")], {**WELL, **recovery}, risk, now_ms=now_ms)
     return next(one for one in found if "b is not registered" in one.what)
 

@@ -1,4 +1,4 @@
-"""Rates out of two looks at bookies' metrics."""
+"""Rates computed from two reads of bookies' metrics."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
 
 
 async def test_what_is_no_rate() -> None:
-    """Of a bookie that started again, and of a look long ago."""
+    """A restarted bookie or an old read gives no rate."""
     world, known = Bookies(), {"a": address("a")}
     rates = Rates(lambda: world.now_s, world.fetch)
     world.adds = 100
@@ -149,7 +149,7 @@ def test_what_is_read() -> None:
 
 
 def test_together() -> None:
-    """Sums of what is counted; of latencies the largest; None where nobody knows."""
+    """Counters are summed, the largest latency counts, and unknown values are None."""
     one = dict.fromkeys(together({}), None)
     slow = {**one, "adds_per_s": 2.0, "add_p99_ms": 9.0}
     fast = {**one, "adds_per_s": 5.0, "add_p99_ms": 1.0}
@@ -159,7 +159,7 @@ def test_together() -> None:
 
 
 async def test_nobody_waits_for_a_slow_bookie() -> None:
-    """What the look before has found is told meanwhile, and one look is under way at a time."""
+    """The previous result is shown meanwhile, and only one read runs at a time."""
     world, known = Bookies(), {"a": address("a")}
     go = asyncio.Event()
 

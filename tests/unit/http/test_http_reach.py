@@ -1,4 +1,4 @@
-"""A metadata store that does not answer, as a server over HTTP tells it."""
+"""An HTTP server reports a metadata store that does not answer."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_error_that_nobody_expected_does_not_end_the_questions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The store seemed to be reachable for ever after."""
+    """The store once seemed reachable forever afterwards."""
     monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
     store = Store()
     store.error = OSError("disk I/O error")
@@ -102,7 +102,7 @@ async def test_an_error_that_nobody_expected_does_not_end_the_questions(
 async def test_what_is_asked_while_it_goes_away_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """But for what changes something: of that the outcome would not be known."""
+    """Requests that change something are not cancelled, because their outcome would be unknown."""
     monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
     store, ended = Store(), []
     reach = MetadataReachability("zk://here/ledgers", store.ask, store)

@@ -1,4 +1,4 @@
-"""What the HTTP server refuses, tried over real sockets by peers that do not behave."""
+"""The HTTP server refuses bad requests, tested over real sockets with misbehaving peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = HttpOptions(head_timeout_s=5.0, body_timeout_s=5.0, request_timeout_s=
 
 
 class World:
-    """What the routes of the tests look at and change."""
+    """The state that the test's routes read and change."""
 
     def __init__(self) -> None:
         self.changed: list[int] = []
@@ -129,7 +129,7 @@ class Answer:
 
 
 async def raw(server: HttpServer, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
-    """Everything that comes back until the server closes."""
+    """Return everything that arrives until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
     try:
         writer.write(data)
@@ -439,7 +439,7 @@ async def test_requests_and_connections_are_bounded() -> None:
         silent, idle = await asyncio.open_connection("127.0.0.1", server.port)
         while len(server.connections) < 2:
             await asyncio.sleep(0)
-        # It gives its place to one with a request.
+        # It makes room for a client with a request.
         assert (await ask(server, "GET", "/look")).status == 503
         assert await silent.read() == b""
         assert (server.displaced, server.turned_away) == (1, 0)

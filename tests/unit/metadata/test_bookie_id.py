@@ -1,4 +1,4 @@
-"""A bookie whose id is a name moves to another port, and its ledgers go with it."""
+"""A bookie whose id is a name moves to another port, and its ledgers move with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger whose metadata is full: its writer keeps its bookies, and recovery closes it."""
+"""If a ledger's metadata is full, its writer keeps its bookies, and recovery closes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(now: LedgerMetadata, size: int) -> LedgerMetadata:
 
 
 async def fill(cluster: FakeCluster, size: int = NODE_BYTES_MAX) -> None:
-    """Fill the metadata of the ledger behind its writer's back."""
+    """Fill the metadata of the ledger without its writer."""
     stored = await cluster.store.read_ledger(LEDGER)
     await update_ledger(cluster.store, LEDGER, stored, lambda now: (
         None if now.custom else filled(now, size)

@@ -1,4 +1,4 @@
-"""A ledger deleted and created anew under its id: nobody touches the new one by mistake."""
+"""A ledger is deleted and recreated with its id. Nobody changes the new one by mistake."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_writer_that_watches_stops_at_once() -> None:
             writer = await created(client)
             await writer.append(payload(0))
             other = other_token((await cluster.store.read_ledger(LEDGER)).value)
-            # Between two looks of the watch, so that it sees the new ledger and not the deletion.
+            # This happens between two checks of the watch, which sees only the new ledger.
             cluster.store.cluster.ledgers.pop(LEDGER)
             cluster.store.cluster.ledger_ids.remove(LEDGER)
             await cluster.store.create_ledger(other, LEDGER)
@@ -258,7 +258,7 @@ async def test_an_empty_ledger_of_format_1_is_not_closed_with_an_unknown_passwor
         assert failed.value.outcome_known
         stored = await metadata.read_ledger(LEDGER)
         assert (stored.value.state, stored.version) == (LedgerState.OPEN, 0)
-        # The wrong key was not left behind: the bookie still knows nothing of the ledger.
+        # The wrong key was not stored: the bookie still does not know the ledger.
         assert LEDGER not in bookie.store.ledgers
         reader = await client.open_ledger(
             LEDGER, password=PASSWORD, recover=True, unverified_password=True

@@ -1,4 +1,4 @@
-"""Protocol v3 from the client's side, against a bookie that says what each test wants."""
+"""The client's side of protocol v3, with a bookie whose answers the test gives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def connected(bookie: ScriptedBookie) -> AsyncIterator[ControlChannel]:
 
 
 class Sink:
-    """What a writer hears of its adds."""
+    """Records what a writer hears about its adds."""
 
     def __init__(self) -> None:
         self.acked: list[list[int]] = []
@@ -166,7 +166,7 @@ async def test_what_a_bookie_refuses_is_an_error(code: Code, kind: type[QuireErr
 
 
 async def test_an_explicit_lac_without_any_entry_is_no_failure() -> None:
-    """The bookie says I/O error, with the packet (wire-protocol spec, 6.6)."""
+    """The bookie returns an I/O error with the packet (wire-protocol spec, 6.6)."""
     bookie = ScriptedBookie(lambda r: lac_answer(r, packet=b"packet", code=Code.IO_ERROR))
     async with connected(bookie) as channel:
         assert await channel.read_lac(7) == LacAnswer(b"packet", b"")
@@ -246,7 +246,7 @@ async def test_answers_to_adds_go_to_their_ledgers_by_the_chunk() -> None:
         chunk = [add_answer(entry, Code.OK, 1, entry) for entry in range(50)]
         chunk.insert(3, add_answer(8, Code.OK, 2, 8))
         chunk.insert(9, add_answer(9, Code.FENCED, 2, 9))
-        chunk.append(add_answer(1, Code.OK, 3, 1))  # nobody waits for it
+        chunk.append(add_answer(1, Code.OK, 3, 1))  # Nobody waits for it.
         data = b"".join(chunk)
         channel.data_received(data[:-5])
         assert one.acked == [list(range(50))]

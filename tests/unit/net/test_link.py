@@ -15,7 +15,7 @@ MUCH = bytes(64 << 20)
 
 
 async def test_a_closed_connection_whose_bookie_takes_nothing_ends() -> None:
-    """It would stay for as long as the kernel tries to get rid of what was written."""
+    """It would otherwise stay until the kernel gives up sending the written bytes."""
     ended = asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

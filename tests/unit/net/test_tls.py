@@ -1,4 +1,4 @@
-"""TLS contexts from files: what is refused, how changes are followed; roles in certificates."""
+"""TLS contexts from files: refusals, changes of files, and roles in certificates."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_reload_that_fails_keeps_the_context_and_tries_again(
     first = tls.current()
     new = authority.issue("new")
     Path(own.certificate).write_bytes(Path(new.certificate).read_bytes())
-    for _ in range(3):  # the key does not belong to it; told once, counted each time
+    for _ in range(3):  # The key does not match; reported once, and counted each time.
         time.now += 10.0
         assert tls.current() is first
     assert (tls.reloads, tls.reloads_failed, told.events) == (0, 3, ["tls_reload_failed"])

@@ -1,5 +1,7 @@
-"""A client that secures its connections, against bookies that behave and bookies that do not; on
-both event loops."""
+"""A client that secures its connections, with well-behaved and misbehaving bookies.
+
+All tests run on both event loops.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from quire.net.tls import server_context
 from tests.support.network.certificates import LOOPBACK, Authority, Files
 
 TIMEOUT_S = 60.0
-"""Reached only by a failing test. What it cuts off is left unclosed, and says so as well."""
+"""Reached only in a failing test, which then also reports unclosed resources."""
 SETTLING_TURNS = 3
 WHO = r"bookie b1 at 127\.0\.0\.1:\d+"
 
@@ -54,8 +56,11 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class Peer(asyncio.Protocol):
-    """A bookie's side: what it does with START_TLS is the test's affair; inside TLS it says
-    `welcome` to the first request and echoes everything later."""
+    """The bookie's side of a connection.
+
+    The test decides how it handles START_TLS. Inside TLS it answers `welcome` to the first request
+    and echoes all later ones.
+    """
 
     def __init__(self, answer: Callable[[Peer], Awaitable[None]]) -> None:
         self.answer = answer
@@ -105,7 +110,7 @@ def welcome(code: int) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """What the dialer is to connect."""
+    """The channel that the dialer connects."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -159,7 +164,7 @@ async def bookie(
         yield port.number
     finally:
         port.close()
-        for _ in range(SETTLING_TURNS):  # who was accepted just now gets its transport
+        for _ in range(SETTLING_TURNS):  # A connection that was just accepted gets its transport.
             await asyncio.sleep(0)
         for each in peers:
             # asyncio before 3.11.4 raises it where one was closed twice.
@@ -220,7 +225,7 @@ def test_a_secured_connection_carries_what_is_sent(run: Run, authority: Authorit
 
 
 def test_no_more_is_read_than_is_wanted(run: Run, authority: Authority) -> None:
-    """Paused reading holds inside TLS, and what waited arrives behind `resume_reading`."""
+    """Paused reading works inside TLS, and waiting data arrives after `resume_reading`."""
     own = authority.issue("bookie")
 
     async def scenario() -> None:
@@ -230,7 +235,7 @@ def test_no_more_is_read_than_is_wanted(run: Run, authority: Authority) -> None:
             channel.transport.write(b"x" * 100_000)
             other = await dialer(authority).connect("b1", LOOPBACK, port, Channel())
             other.transport.write(b"y")
-            assert await other.until(1) == b"y"  # the bookie had its turn meanwhile
+            assert await other.until(1) == b"y"  # The bookie has run meanwhile.
             assert channel.received == b""
             channel.transport.resume_reading()
             assert await channel.until(100_000) == b"x" * 100_000
@@ -350,7 +355,7 @@ def test_whatever_the_bookie_answers_nothing_goes_in_clear_text(
 
 
 def test_clear_text_instead_of_a_handshake(run: Run, authority: Authority) -> None:
-    """Sent once the client's handshake has begun, so that it is not behind the answer."""
+    """It is sent after the client's handshake began, so it does not follow the answer."""
 
     async def answer(peer: Peer) -> None:
         peer.transport.write(offer(Code.OK))
@@ -430,7 +435,7 @@ def test_a_bookie_that_says_more_than_its_welcome(run: Run, authority: Authority
 def test_a_bookie_that_ends_while_the_channel_takes_over(
     run: Run, authority: Authority, end: str
 ) -> None:
-    """Whoever has the connection at that moment is told."""
+    """The current owner of the connection is notified."""
     own = authority.issue("bookie")
 
     class Brief(Peer):

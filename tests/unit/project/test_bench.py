@@ -1,4 +1,4 @@
-"""The benchmark's harness: what it reads from both clients, what it asks of them, how it judges.
+"""The benchmark's harness: parsing both clients' output, their commands, and the judgement.
 
 The lines of Apache's benchmark below were printed by `bench/peer/apache bench` (4.17.2).
 """

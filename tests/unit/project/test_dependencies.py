@@ -18,7 +18,7 @@ def name_of(requirement: str) -> str:
 
 
 def wanted() -> dict[str, set[str]]:
-    """By dependency, where it is asked for."""
+    """Return where each dependency is required."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lists: dict[str, list[str]] = {
         "base": project["project"]["dependencies"],

@@ -1,4 +1,4 @@
-"""What `deploy/` holds: checked by the tools of those who run it, and against our own keys."""
+"""The files in `deploy/`, checked with the tools that use them, and with our own keys."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_dockerfile_has_no_faults() -> None:
         [str(hadolint), "-"], input="FROM python\nRUN cd /x && pip install y\n",
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert worse.returncode != 0  # it does look
+    assert worse.returncode != 0  # It really checks.
 
 
 def test_the_image_is_configured_by_keys_that_there_are() -> None:
@@ -146,7 +146,7 @@ def test_pods_may_do_no_more_than_they_need() -> None:
             "capabilities": {"drop": ["ALL"]},
         }
         assert pod["automountServiceAccountToken"] is False
-        # Else a service called quire-bookie would be taken for configuration.
+        # Otherwise a service called quire-bookie would be taken for configuration.
         assert pod["enableServiceLinks"] is False
         assert f"runAsUser: {pod['securityContext']['runAsUser']}".endswith("10001")
 
@@ -178,7 +178,7 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", *map(str, copies)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    # It looks at the units of the machine, too: only what it says of ours counts.
+    # It also checks the units of the machine, but only its output about ours counts.
     said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "quire" in line]
     assert said == []
     copies[0].write_text(copies[0].read_text() + "\n[Service]\nRestrat=always\n")

@@ -1,4 +1,4 @@
-"""Errors: which of Python's own each of ours is as well, and that our code tells them apart."""
+"""The built-in exceptions that our errors derive from, and that our code distinguishes them."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ NONE_FITS = {
     "StreamQuotaError", "TlsConfigError", "UnreadableMetadataError", "VersionConflictError",
     "WriteError",
 }  # fmt: skip
-"""Considered, and none of Python's errors says the same. Errors of disks are not OSErrors, because
-our own handlers of OSError are about the system's."""
+"""Classes for which no built-in exception fits.
+
+Errors of disks are not OSErrors, because our handlers of OSError are about the operating system.
+"""
 
 KINDS = [
     kind

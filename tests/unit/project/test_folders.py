@@ -1,7 +1,8 @@
-"""How the packages and the tests are laid out: no circles of imports between files, small folders
-with a first sentence in each, and no test that imports another one.
+"""The layout of packages and tests.
 
-Imports are found on the syntax trees, so that one inside a function or under TYPE_CHECKING counts.
+There are no import cycles between files, folders are small and have a first sentence, and no test
+imports another. Imports are found on the syntax trees, so imports inside a function or under
+TYPE_CHECKING count.
 """
 
 from __future__ import annotations
@@ -86,8 +87,10 @@ def test_folders_are_small_and_introduced(package: Path) -> None:
 
 
 def test_no_test_imports_another_test() -> None:
-    """Helpers live in `tests/support`, so that a test module can be read, moved and deleted alone.
-    The defects that the simulator must find are data, and stay beside its tests."""
+    """Helpers are in `tests/support`, so that a test module can be read, moved and deleted alone.
+
+    The defects that the simulator must find are data, and stay beside its tests.
+    """
     sources = {
         module_of(path, ROOT / "tests"): path.read_text(encoding="utf-8")
         for path in (ROOT / "tests").rglob("*.py")

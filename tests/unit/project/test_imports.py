@@ -1,8 +1,8 @@
-"""The rooms' import directions, and what the pure and the simulated rooms must not touch.
+"""The import directions of the folders, and what pure and simulated folders must not use.
 
 The rules are checked on the syntax trees, so that an import inside a function or under
-TYPE_CHECKING counts like any other. Each rule has made-up sources below that it must refuse: a
-checker that finds nothing because it looks at nothing would fail there.
+TYPE_CHECKING counts like any other. Each rule has made-up sources below that it must refuse, so a
+checker that checks nothing fails.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NOT_SIMULATED = {
     "bookie/__main__.py",
     "client/cluster/location_files.py",
 }
-"""What stands below the seams, or outside an event loop, in rooms that are simulated."""
+"""Modules below the interfaces or outside an event loop, in folders that are simulated."""
 
 FROM_OUTSIDE = {
     "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter",
@@ -91,7 +91,7 @@ def room_of(file: str) -> str:
 
 
 def imported_modules(tree: ast.Module, file: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything imported; `from a import b` gives 'a.b'."""
+    """Return (line, dotted name) of everything imported; `from a import b` gives 'a.b'."""
     package = [PACKAGE, *Path(file).parent.parts]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -121,7 +121,7 @@ def our_room(name: str, rooms: set[str]) -> str | None:
 
 
 def bound_names(tree: ast.Module) -> dict[str, str]:
-    """What the imported names of a module stand for: {'t': 'time', 'now': 'time.time'}."""
+    """Return what the imported names of a module mean: {'t': 'time', 'now': 'time.time'}."""
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -135,9 +135,10 @@ def bound_names(tree: ast.Module) -> dict[str, str]:
 
 
 def used_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, full dotted name) of every use of an imported name, and of the builtin `open`.
+    """Return (line, full dotted name) of every use of an imported name and of the builtin `open`.
 
-    A use counts even where it is no call: `clock=time.time` hands in the real clock."""
+    A use counts even if it is not a call: `clock=time.time` passes on the real clock.
+    """
     bound = bound_names(tree)
     own_open = "open" in bound or any(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "open"

@@ -1,8 +1,7 @@
-"""ARCHITECTURE.md tells the truth: its maps are compared with traced requests, and its tables with
-the source.
+"""The maps of ARCHITECTURE.md match traced requests, and its tables match the source.
 
-The requests are real ones: a client and three bookies in this process, over TCP, on a directory.
-The maps of a Spark micro-batch are compared in `tests/spark/test_micro_batch_map.py`.
+The requests are real: a client and three bookies in this process, over TCP, on a directory.
+`tests/spark/test_micro_batch_map.py` compares the maps of a Spark micro-batch.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ async def quiet(trace: CallTrace) -> None:
 
 
 async def recordings(trace: CallTrace, scene: Scene) -> list[list[Function]]:
-    """What is called by the scene, several times, after it was run once."""
+    """Return the calls of several runs of the scene, after a first run."""
     await scene()
     made = []
     for _ in range(RECORDINGS):

@@ -18,7 +18,7 @@ METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8
 HTTP = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 METRIC = re.compile(r"\b(?:quire|bookie|bookkeeper|process)_(?:[a-z]+_)?\w+[a-z0-9S]\b")
 MADE_OF_A_STATE = {"directory_read_only", "directory_failed"}
-"""Events whose names the bookie makes of a directory's state."""
+"""Events whose names the bookie derives from a directory's state."""
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """No error offers destruction as the way out of a confusion.
 
-Every remedy of the code is read out of the syntax trees. One that speaks of destroying something
-is on the list below, with the reason why it may. Where the reason is not that the caller asked for
-destruction, the first sentence of the remedy says how to find out, or what is safe.
+Every remedy in the code is found on the syntax trees. A remedy that mentions destruction is in the
+list below, with a reason. If the caller did not ask for destruction, the first sentence of the
+remedy must say how to find out more, or what is safe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HARMLESS = {
     "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",
     "metadata/zookeeper/listing.py:_Walk.unknown": "that nothing is deleted",
 }
-"""The word is there, the offer is not: by what the text says."""
+"""Texts that contain such a word without offering destruction."""
 
 LOOK_FIRST = {
     "bookie/directories/identity.py:give_up": "shows whose a directory is, and names the condition",
@@ -69,7 +69,7 @@ LOOK_FIRST = {
 
 @cache
 def remedies() -> list[tuple[str, str]]:
-    """Where each remedy is, and its text, with {} for what is not known."""
+    """Return where each remedy is, and its text, with {} for unknown parts."""
     return [one for path in sorted(ROOT.rglob("*.py")) for one in _remedies_of(path)]
 
 

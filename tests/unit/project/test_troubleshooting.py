@@ -1,7 +1,7 @@
-"""The troubleshooting page explains everything that Quire reports, and nothing that it does not.
+"""The troubleshooting page explains exactly what Quire reports.
 
-Compared with the code are the error classes, the findings of `quire explain`, the reasons of
-`quire bookie explain space`, the exit statuses, and the names of the commands.
+The tests compare it with the error classes, the findings of `quire explain`, the reasons of `quire
+bookie explain space`, the exit statuses, and the names of the commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lost bookies mean for ledgers, out of the metadata."""
+"""The effect of lost bookies on ledgers, computed from the metadata."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ async def test_a_striped_ledger_goes_by_its_write_sets(client: Client) -> None:
 
 
 async def test_only_places_with_entries_count(client: Client) -> None:
-    """The end of a closed ledger is known, so a last segment may be empty; entries that a short
-    ledger does not have are on nobody."""
+    """The end of a closed ledger is known, so its last segment may be empty.
+
+    No bookie has the entries that a short ledger lacks.
+    """
     await ledger(client, "ab", "ac", closed=4)
     assert (await counted(client, "ab", x="c")).lacking == 0
     await ledger(client, "ab", closed=-1)
@@ -87,7 +89,7 @@ async def test_one_copy_of_one_is_no_last_copy(client: Client) -> None:
 
 
 async def test_more_than_are_looked_at(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the numbers are lower bounds, and say so."""
+    """The numbers are then lower bounds, and say so."""
     for _ in range(7):
         await ledger(client, "ab")
     monkeypatch.setattr(counting, "PAGE_LEDGERS", 2)

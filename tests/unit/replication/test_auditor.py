@@ -1,4 +1,4 @@
-"""Which bookies are lost and when; in what order an auditor asks; what it does beside that."""
+"""The auditor's list of lost bookies, the order of its requests, and its other tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_single_lost_bookie_is_waited_for() -> None:
     assert lost.due_s() == 110.0
     assert lost.waited_for(109.9) == {"c"}
     assert lost.waited_for(110.0) == set()
-    lost.look(("a", "b"), 105.0)  # missed since the first look
+    lost.look(("a", "b"), 105.0)  # Missed since the first check.
     assert lost.due_s() == 110.0
 
 
@@ -75,7 +75,7 @@ def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
     lost.look(("a", "b"), 120.0)
     assert lost.due_s() is None
     lost.look(("a",), 130.0)
-    assert lost.due_s() == 140.0  # a single one, beside what was given up
+    assert lost.due_s() == 140.0  # A single one, besides those that were given up.
     lost.look(ALL, 131.0)
     lost.look(("a", "b"), 150.0)
     assert lost.due_s() == 160.0
@@ -180,7 +180,7 @@ def office(
 
 
 def test_who_was_lost_before_is_noticed_at_the_start() -> None:
-    """Also a bookie without a cookie, which only a ledger names (rule 29)."""
+    """This includes a bookie without a cookie, which only a ledger names (rule 29)."""
 
     async def scenario(there: Office) -> None:
         gone = await there.ledger(bookie_id("bookie-0"), "10.0.0.9:3181")
@@ -197,7 +197,7 @@ def test_who_was_lost_before_is_noticed_at_the_start() -> None:
 
 
 def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
-    """Metadata is read first, who is there afterwards."""
+    """Metadata is read first, and registrations afterwards."""
 
     async def scenario(there: Office) -> None:
         ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
@@ -241,7 +241,7 @@ def test_a_delay_is_kept_changed_and_cut_short() -> None:
 
 
 def test_it_says_whom_it_waits_for() -> None:
-    """For those who ask why nothing is copied; a delay that is changed is told again."""
+    """It explains why nothing is copied. A changed delay is reported again."""
 
     async def scenario(there: Office) -> None:
         now_ms = there.client.clock.now_ms
@@ -330,7 +330,7 @@ def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
 
 
 def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
-    """Where it stood is not known: its ledgers are left to the look for lost bookies."""
+    """Its rack is unknown, so its ledgers are left to the search for lost bookies."""
 
     async def scenario(there: Office) -> None:
         await there.ledger(bookie_id("bookie-0"), "away:3181")

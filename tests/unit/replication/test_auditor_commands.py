@@ -1,4 +1,4 @@
-"""`quire autorecovery`: what it shows and switches, on a store without bookies."""
+"""`quire autorecovery`: its reports and switches, on a store without bookies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from tests.support.metadata.metadata import in_store
 
 @pytest.fixture(autouse=True)
 def _nobody_s_loop() -> None:
-    """What is left of a simulated world that is over may have made a loop of its own when it was
-    cleared away; the commands would drop it, unclosed."""
+    """Close an event loop that the cleanup of a simulated world may have created.
+
+    The commands would otherwise drop it unclosed.
+    """
     try:
         left = asyncio.get_event_loop_policy().get_event_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What `quire explain ledger` says of a lost bookie, and why its copies are not made yet."""
+"""`quire explain ledger` reports a lost bookie, and why its copies are not made yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quire pipeline` among the jobs that run, without Spark."""
+"""`quire pipeline` among the running jobs, without Spark."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
 
 
 def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
-    """And the job runs meanwhile."""
+    """The job runs meanwhile."""
     with told(uri, ClientConfig(), "pipeline x", "y", StepBar().far):
         with pytest.raises(QuireError):
             jobs(uri, bool)

@@ -1,5 +1,8 @@
-"""The plan of a rebalancing: fewest bytes, never two replicas of a segment on one bookie, nothing
-that the placement does not allow, and the same plan from the same seed."""
+"""The plan of a rebalancing.
+
+It moves the fewest bytes, never puts two replicas of a segment on one bookie, satisfies the
+placement, and is the same for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,7 @@ def test_a_plan_can_be_carried_out_and_makes_nothing_worse(
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 2, 2)])
 def test_no_byte_goes_through_a_third_bookie(sizes: tuple[int, ...]) -> None:
-    """What is moved is what is above the mean, where pieces are small enough."""
+    """Only the excess over the mean is moved, if pieces are small enough."""
     names = "abcd"
     ledgers = {}
     for at, size in enumerate(sizes):

@@ -30,7 +30,7 @@ from tests.support.bookies.fake_bookies import (
 
 
 class Stale(FakeLink):
-    """From before the bookie's restart: nobody knows until it is used."""
+    """A connection from before the bookie's restart, which nobody notices until it is used."""
 
     async def read(self, *how: Any, **more: Any) -> bytes:
         self.lose()
@@ -59,7 +59,7 @@ def stale(cluster: FakeCluster, client: Client, count: int) -> None:
 def test_connections_from_before_a_restart_do_not_hide_the_bookie(
     count: int, failed_before: bool, shape: tuple[int, int, int]
 ) -> None:
-    """In batches, and entry by entry."""
+    """Reads work in batches, and entry by entry."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)
@@ -115,14 +115,14 @@ def test_a_silent_bookie_is_not_asked_as_often() -> None:
         (0.0, 0.9, 0.9),
         (0.0, 1.5, 1.0),  # nothing comes
         (99.0, 3.5, 3.5),  # a large answer comes in pieces
-        (2.5, 99.0, 4.0),  # and then no more: noticed at the next look but one
+        (2.5, 99.0, 4.0),  # And then no more: noticed at the next check but one.
         (99.0, 99.0, PATIENCE_ROUNDS),  # no more time than that
     ],
 )
 def test_while_a_bookie_sends_it_has_more_time(
     monkeypatch: pytest.MonkeyPatch, sends_for: float, answers_after: float, ends_after: float
 ) -> None:
-    """In units of `read_timeout_s`."""
+    """The time limit is extended in units of `read_timeout_s`."""
 
     async def main() -> None:
         loop, limit = asyncio.get_running_loop(), CONFIG.read_timeout_s

@@ -1,5 +1,7 @@
-"""The pages about replication name all 47 rules, each with modules and tests that exist, and every
-kind of wrong answer, and only limits that exist."""
+"""The pages about replication name all 47 rules, every kind of wrong answer, and real limits.
+
+The modules and tests that they name exist.
+"""
 
 from __future__ import annotations
 

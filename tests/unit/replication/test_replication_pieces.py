@@ -1,4 +1,4 @@
-"""How an audit is cut into pieces, and bounded."""
+"""How an audit is divided into pieces with a limited size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with replicas, and what a replaced member does to the metadata: pure rules."""
+"""Pure rules: what is wrong with replicas, and how a replaced member changes the metadata."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def test_what_is_closed_may_be_copied() -> None:
     first, newest = fragments(open_ledger, 70)
     assert (first.first, first.last, first.closed) == (0, 39, True)
     assert (newest.first, newest.last, newest.closed) == (40, 70, False)
-    # What is known of the LAC may be less than where the last segment begins: the others are full.
+    # The known LAC may be lower than the start of the last segment. The other segments are
+    # complete.
     assert [one.last for one in fragments(open_ledger, 12)] == [39, 39]
     assert fragments(open_ledger, 12)[-1].empty
     assert all(one.closed for one in fragments(ledger(firsts=(0, 40)), 12))
@@ -179,13 +180,13 @@ def test_the_end_that_an_ack_quorum_has_is_short_and_all_else_is_missing() -> No
     assert judged(metadata, {2: [missing(60, 99)]}) == [(60, 99, "c:1", Kind.SHORT)]
     assert judged(metadata, {2: [missing(60, 90)]}) == [(60, 90, "c:1", Kind.MISSING)]
     assert judged(metadata, {2: [missing(0, 99)]}) == [(0, 99, "c:1", Kind.MISSING)]
-    # Two of three lack it: less than what was acknowledged.
+    # Two of three lack it, so fewer copies exist than were acknowledged.
     assert judged(metadata, {1: [missing(80, 99)], 2: [missing(60, 99)]}) == [
         (80, 99, "b:1", Kind.MISSING),
         (60, 79, "c:1", Kind.SHORT),
         (80, 99, "c:1", Kind.MISSING),
     ]
-    # What cannot be read there counts as lost, too.
+    # Unreadable entries count as lost, too.
     damaged = Bad(99, 99, Kind.DAMAGED, "I/O error")
     assert judged(metadata, {1: [damaged], 2: [missing(60, 99)]}) == [
         (99, 99, "b:1", Kind.DAMAGED),

@@ -48,7 +48,7 @@ def test_rule_23_entries_are_copied_to_a_bookie_where_the_ledger_is_fenced(
 
 
 def test_rule_24_what_is_still_written_is_not_copied() -> None:
-    """Of an open ledger only the segments before the last are complete."""
+    """Only the segments before the last one of an open ledger are complete."""
 
     async def main() -> None:
         cluster = await FakeCluster.made(5)

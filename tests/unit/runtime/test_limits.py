@@ -105,7 +105,7 @@ def test_whole_numbers_are_good_enough_for_seconds() -> None:
 
 
 def test_the_configuration_file_has_the_same_bounds(tmp_path: Path) -> None:
-    """What a key accepts at its bounds, the class accepts, and what it refuses, that refuses."""
+    """The class and the key accept and refuse the same values at their limits."""
     path = tmp_path / "q.toml"
     for name, key in keys().items():
         if key.kind not in ("integer", "number") or key.choices:

@@ -1,4 +1,4 @@
-"""What a factory gives can be awaited, entered, or given to a task, and does nothing before."""
+"""The result of a factory can be awaited, entered or given to a task, and does nothing before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses between retries grow, have jitter, and end within their bounds."""
+"""Pauses between retries grow, have jitter, and stay within their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the threads of a bookie let whoever woke them finish, and when they do not."""
+"""When the threads of a bookie let the waking thread finish first, and when they do not."""
 
 from __future__ import annotations
 

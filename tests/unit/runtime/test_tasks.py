@@ -1,4 +1,4 @@
-"""Task groups give their caller's task back as they found it."""
+"""Task groups leave the state of their caller's task unchanged."""
 
 from __future__ import annotations
 

@@ -135,4 +135,4 @@ def test_host_and_port_are_joined_in_one_place() -> None:
         if JOINED.search(path.read_text())
     }
     assert found <= ALLOWED, found - ALLOWED
-    assert "codec/metadata/registration.py" in found  # the expression finds what it should
+    assert "codec/metadata/registration.py" in found  # The expression finds what it should.

@@ -1,4 +1,4 @@
-"""Names that Spark's rooms import by text, which no other check follows when a module moves."""
+"""Names that Spark's code imports as text, which no other check follows when a module moves."""
 
 from __future__ import annotations
 

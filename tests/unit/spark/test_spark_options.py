@@ -408,7 +408,7 @@ OPERATORS = {
 
 @given(st.lists(comparisons, max_size=5), st.none() | st.sets(st.integers(0, 10)))
 def test_bounds_are_exact(conditions: list[ds.Filter], among: set[int] | None) -> None:
-    """What the reader keeps is what the conditions keep: Spark does not look at it again."""
+    """The reader keeps exactly what the conditions keep, because Spark does not check again."""
     reader = QuirePushdownReader(read(dataset="d"), spark_schema(["entry_id"]))
     pushed = [*conditions, *([] if among is None else [ds.In(("ledger_id",), tuple(among))])]
     assert list(reader.pushFilters(pushed)) == []

@@ -1,4 +1,4 @@
-"""`quire bookie disk`: what it shows of directories, and checks in them."""
+"""`quire bookie disk`: what it shows of directories, and what it checks."""
 
 from __future__ import annotations
 
@@ -229,8 +229,10 @@ def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
 
 
 def test_a_group_that_comes_between_two_reads_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not there when the groups are read, and then something lies behind them: `lastmark`
-    said that a group of a bookie that ran was lost."""
+    """The group was missing when groups were read, and existed afterwards.
+
+    `lastmark` once reported that a group of a running bookie was lost.
+    """
     disk = sim_disk()
     box = filled(disk)
     looks = [True]
@@ -263,7 +265,7 @@ def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
 def test_what_was_open_and_is_gone_at_the_second_look(
     lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was being sealed at the first one, and nothing in it lives since; or its file is lost."""
+    """The segment was being sealed and nothing in it is live any more, or its file is lost."""
     disk = sim_disk()
     box = filled(disk)
     (number,) = [one.number for one in box.store.usage() if one.state == "current"]
@@ -337,13 +339,14 @@ def test_an_index_that_does_not_name_what_is_there_is_found(
     told = problems_of(disk)
     assert len(told) == 3
     assert all("does not name entries" in one and "of ledger 3" in one for one in told)
-    # Rightly so, once the ledger is deleted: nobody knows it any more, whether the log says why...
+    # This is right once the ledger is deleted: no start knows it any more, whether the log says why
+    # ...
     box.drop([3])
     box.idle()
     with monkeypatch.context() as patch:
         patch.setattr("quire.storage.inspect.check._was_deleted", lambda *_: False)
         assert problems_of(disk) == []
-    # ... or it was made again since, and the log says that it was another one before.
+    # ... or it was created again since, and the log says that it was another one before.
     box.append([(3, 0, b"anew")])
     box.idle()
     assert problems_of(disk) == []

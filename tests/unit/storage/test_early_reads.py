@@ -1,4 +1,4 @@
-"""A bookie that still loads its log: what it says, what it does not, and how it is stopped."""
+"""A bookie that still loads its log: what it answers, what it does not, and how it stops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEY = master_key(b"")
 FIRST_PAYLOAD, PAYLOAD = b"1" * 9000, b"2" * 9000
 SEGMENT_BYTES = 1024 * 1024
 LOADED, NOT_LOADED, UNKNOWN = 1, 2, 3
-"""Ledgers: in the segments that are loaded before the gate, behind it, nowhere."""
+"""Ledgers in segments loaded before the gate, in segments after it, and in none."""
 
 
 # -- the store --------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def filled(segments: int = 4) -> StoreOnDisk:
 
 @pytest.fixture
 def at_each_step(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[LedgerStore], None]]:
-    """What is put there is called while the log is loaded, at each step that counts."""
+    """Return a list of functions that are called at each relevant step while the log is loaded."""
     called: list[Callable[[LedgerStore], None]] = []
     opening: list[LedgerStore] = []
     recover, advance = LedgerStore.recover, LoadProgress.advance
@@ -98,7 +98,7 @@ def test_early_reads_leave_no_file_open(
     at_each_step: list[Callable[[LedgerStore], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where a footer does not check, and the start begins anew without it."""
+    """This holds even if a footer is damaged and the start begins again without it."""
     box = filled()
     disk = disk_of(box)
     if damaged:
@@ -171,7 +171,7 @@ def test_a_stretch_ends_where_nothing_more_is_loaded(
 def test_what_is_damaged_waits_for_the_copy_that_may_come(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
-    """And is right once that is loaded."""
+    """The read is right once that copy is loaded."""
     box = filled(2)
     box.open()
     payload = box.acknowledged[1, 0][32:]
@@ -243,7 +243,7 @@ def test_it_is_stopped_while_it_loads_the_index_cache(monkeypatch: pytest.Monkey
 
 
 class Held(InlineReader):
-    """Cold reads wait until somebody lets them go."""
+    """Holds cold reads until the test releases them."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -255,8 +255,10 @@ class Held(InlineReader):
 async def test_a_read_that_is_under_way_when_the_store_starts(
     at_each_step: list[Callable[[LedgerStore], None]],
 ) -> None:
-    """Segments that were sealed meanwhile it did not know: it ended in a KeyError, and its client
-    had no answer (found by the simulator, in the workload `loading`)."""
+    """A read once ended in a KeyError because of segments that were sealed meanwhile.
+
+    Its client got no answer (found by the simulator, in the workload `loading`).
+    """
     box, held = filled(), Held()
     reads: list[asyncio.Task[Entries | None]] = []
 
@@ -288,7 +290,7 @@ async def test_a_read_that_is_under_way_when_the_store_starts(
 
 
 class Gate:
-    """Holds the thread that loads behind the first segment, until it is opened."""
+    """Holds the loading thread after the first segment until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -308,8 +310,7 @@ class Gate:
 async def loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: int = 1
 ) -> AsyncIterator[tuple[Gate, Bookie, MetadataStore, asyncio.Task[None], asyncio.Event]]:
-    """A bookie that is behind the first of its segments, and the task that it runs in; it ends when
-    the event is set."""
+    """Yield a bookie that has loaded its first segment, and its task, which ends at the event."""
     metadata = memory_metadata()
     config = replace(BOOKIE, segment_bytes=SEGMENT_BYTES)
     paths = [tmp_path / f"bookie-{number}" for number in range(directories)]
@@ -354,7 +355,7 @@ async def loading(
 
 
 def code_of(answer: bytes) -> int:
-    """Of a v2 answer."""
+    """Return the code of a v2 answer."""
     found: int = unpack_from(">i", answer, 8)[0]
     return found
 
@@ -379,7 +380,8 @@ async def test_it_serves_what_is_loaded_and_refuses_all_else(
         assert read_of(await peer.ask(frames.read_request(LOADED, 5))) == entry
         batch = await peer.ask(frames.batch_read_request(LOADED, 5, 1, 10, 1 << 20))
         assert batch.count(FIRST_PAYLOAD) == 10
-        # Not loaded, not there, last, fencing: nobody may take it for "no such entry".
+        # Entries that are not loaded or missing, the last entry, and fencing: never "no such
+        # entry".
         busy = Code.TOO_MANY_REQUESTS
         for request in (
             frames.read_request(NOT_LOADED, 5),
@@ -410,7 +412,7 @@ async def test_it_serves_what_is_loaded_and_refuses_all_else(
             assert info.getBookieInfoResponse.freeDiskSpace > 0
         gate.opened.set()
         await until(lambda: bookie.serving)
-        # The same connection goes on, with what is now known.
+        # The same connection continues, with what is now known.
         assert read_of(await peer.ask(frames.read_request(NOT_LOADED, 5))) == make_entry(
             NOT_LOADED, 5, PAYLOAD
         )
@@ -431,7 +433,7 @@ async def test_a_read_waits_for_its_part_of_the_log(
     async with loading(tmp_path, monkeypatch) as (gate, bookie, _, _, _), peer_of(bookie) as peer:
         peer.send(frames.read_request(NOT_LOADED, 5) + frames.read_request(LOADED, 1000))
         peer.send(frames.read_request(LOADED, 7))
-        # What is loaded does not wait behind it.
+        # Loaded entries do not wait for it.
         assert read_of(await peer.receive()) == make_entry(LOADED, 7, FIRST_PAYLOAD)
         assert bookie.service.loading_store is not None
         assert bookie.service.loading_store._waiting == 2
@@ -483,10 +485,12 @@ async def test_a_stop_does_not_wait_for_the_rest(
 async def test_a_stop_that_comes_when_all_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What serves meanwhile was asked when all would be durable, which it cannot say: the
-    directory was not given back (found by the simulator, in the workload `loading`)."""
+    """The early reader was once asked when everything would be durable, which it cannot say.
+
+    The directory was not released (found by the simulator, in the workload `loading`).
+    """
     async with loading(tmp_path, monkeypatch) as (gate, bookie, metadata, task, _):
-        # Too late for the thread to hear of it.
+        # It is too late for the thread to notice.
         monkeypatch.setattr(LoadProgress, "check", lambda progress: None)
         async with peer_of(bookie) as peer:
             entry = make_entry(LOADED, 5, FIRST_PAYLOAD)

@@ -1,4 +1,4 @@
-"""Which runs of a ledger are read together, in which stretches, and what of it is believed."""
+"""The runs of a ledger that are read together, their extents, and what of them is trusted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLENTY = 1 << 30
 def rows_of(
     counts: list[int], *, sizes: list[int] | None = None, apart: int = 5_000, first: int = 0
 ) -> LedgerRows:
-    """Runs of so many entries, one behind the other, `apart` bytes from start to start."""
+    """Return rows of this number of entries each, at offsets that are `apart` bytes apart."""
     firsts = [first + before for before in accumulate(counts, initial=0)][:-1]
     at = [first_of - first for first_of in firsts]
     return LedgerRows(
@@ -106,7 +106,7 @@ def test_entries_that_do_not_fit_are_left() -> None:
 
 @pytest.mark.parametrize("apart", [2_500, 6_000, 10_000])
 def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
-    """But for the rest of the last block of each stretch."""
+    """The limits may be exceeded only by the rest of each extent's last block."""
     gathering = some(rows_of([1] * 1_000, apart=apart))
     rounded = 4096 * (1 + len(gathering.extents))
     assert read_bytes(gathering) <= GATHERED_BYTES + rounded
@@ -129,7 +129,7 @@ def test_what_is_far_apart_lies_in_stretches_of_its_own() -> None:
 
 
 def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
-    """To read on costs less than to begin anew; not at any price."""
+    """Reading on costs less than a new read, but only up to a limit."""
     for gap, extents in ((PASSED_MAX_BYTES - 5_000, 1), (PASSED_MAX_BYTES + 5_000, 2)):
         offsets = [10_000 + 1_500 * row + gap * (row // 50) for row in range(60)]
         one = some(replace(rows_of([1] * 60), offsets=offsets))
@@ -139,7 +139,7 @@ def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
 @pytest.mark.parametrize("gaps", [(100,), (3_000,), (5_000,), (30_000,), (0, 3_000, 200_000)])
 @pytest.mark.parametrize("sizes", [(60,), (200,), (60, 200, 3_000)])
 def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -> None:
-    """`some` looks at what it finds."""
+    """`some` checks what it finds."""
     rng = random.Random(1)
     for _ in range(20):
         each = rng.choices(sizes, k=60)
@@ -162,7 +162,7 @@ def test_it_ends_before_anything_out_of_the_ordinary() -> None:
     assert len(runs_of(some(gap))) == 12
     listed = replace(rows, ids_at=[0 if row == 13 else CONSECUTIVE for row in range(30)])
     assert len(runs_of(some(listed))) == 13
-    # A recovery has written what was missing behind what follows it.
+    # A recovery wrote missing entries after later ones.
     offsets = list(rows.offsets)
     offsets[14], offsets[15] = offsets[15], offsets[14]
     assert len(runs_of(some(replace(rows, offsets=offsets)))) == 15

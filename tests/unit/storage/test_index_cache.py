@@ -1,4 +1,4 @@
-"""When the index cache is written, when it is believed, and what a start does without it."""
+"""When the index cache is written, when it is trusted, and what a start does without it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPACTING = replace(
 
 
 def with_cache(box: StoreOnDisk, cache: InodeContent | None) -> StoreOnDisk:
-    """The disk as it is, with this cache, in a store of its own."""
+    """Open a copy of the disk with this cache in a separate store."""
     contents = {name: one for name, one in contents_of(disk_of(box)).items() if name != CACHE_NAME}
     if cache is not None:
         contents[CACHE_NAME] = cache
@@ -64,7 +64,8 @@ def test_a_start_behind_a_clean_stop_reads_no_footers() -> None:
     box.fence(2)
     box.idle()
     box.close()
-    # What the index names is damaged, not absent: a start that had read it would scan the groups.
+    # The entries in the index are damaged, not absent. A start that read the index would scan the
+    # groups.
     for one in box.store.usage():
         size = disk_of(box).open(segment_name(one.number)).size()
         disk_of(box).flip_bit(segment_name(one.number), size - TRAILER_BYTES - 4)
@@ -160,8 +161,11 @@ def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
 
 
 def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
-    """It did as soon as the log was as long again: a ledger whose deletion was lost with the groups
-    behind it was there after one start, and not after the next."""
+    """Such a cache once counted again as soon as the log was as long as before.
+
+    A ledger whose deletion was lost with the later groups existed after one start, but not after
+    the next.
+    """
     box = opened()
     fill(box, 2, 1, 2)
     earlier = disk_of(box).copy()
@@ -174,14 +178,16 @@ def test_one_that_was_newer_than_the_log_does_not_count_later() -> None:
     for entry_id in range(20):
         found.append([(3, entry_id, bytes(10))])
         found.idle()
-    found.open()  # behind no clean stop
+    found.open()  # Not after a clean stop.
     assert found.report.index_cache == ""
     assert found.store.ledger_ids() == [1, 2, 3]
 
 
 def after_deletions() -> list[int]:
-    """One that only segments behind the cache speak of: nothing tells of its end, either, once
-    these are gone."""
+    """Return a state in which only segments after the cache mention a deleted ledger.
+
+    Nothing shows its end once these segments are gone.
+    """
     box = opened()
     fill(box, 2, 1)
     box.store.create_ledger(50, key_of(50))
@@ -240,7 +246,7 @@ def test_it_is_written_while_the_store_runs_when_enough_is_new() -> None:
     fill(box, 1, 2)
     box.clock.ms += 100_000
     look(box)
-    assert written(box) == 3  # what it covers is gone
+    assert written(box) == 3  # The covered segments are gone.
 
 
 def test_it_counts_on_once_it_was_loaded() -> None:
@@ -266,7 +272,7 @@ def test_a_compaction_meanwhile_gives_it_up() -> None:
     box.store.check_space()  # the cache is begun
     box.drop([2, 3])
     box.pump()
-    for _ in range(20):  # and waits, as behind a slow disk
+    for _ in range(20):  # And waits, as for a slow disk.
         if box.store.stats().compactions:
             break
         box.store._maintenance.compactor.tick()
@@ -329,7 +335,7 @@ def test_a_full_disk_takes_its_room_for_a_start() -> None:
     for name in disk.list("log"):  # nothing that is prepared is left
         if disk.open(f"log/{name}").size() and not disk.written_bytes(f"log/{name}"):
             disk.remove(f"log/{name}")
-    # It is what lacks.
+    # This amount is missing.
     disk.capacity_bytes -= disk.free_bytes() - (5 * BLOCK_BYTES - cache_of(box).size // 2)
     assert box.open().index_cache.startswith("used ")
     assert not disk.exists(CACHE_NAME)
@@ -469,7 +475,7 @@ async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
 
     starting = asyncio.create_task(start())
     await asyncio.to_thread(began.wait, 60)
-    for _ in range(2):  # Who asks again does not get it sooner.
+    for _ in range(2):  # Asking again does not make it faster.
         starting.cancel()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -482,8 +488,10 @@ async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
 
 
 def test_a_start_schedules_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs on a thread, and the event loop is not for others. Keys that were lost, and found in
-    the frames, were given to its timers."""
+    """A start runs on a thread, which must not use the event loop.
+
+    Lost keys that were found in frames were once given to its timers.
+    """
     box = opened()
     fill(box, 3, 1)
     box.close()

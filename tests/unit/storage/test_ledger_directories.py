@@ -1,5 +1,4 @@
-"""A bookie with several data directories: where ledgers go, and what becomes of them when a
-directory fails, fills, or is not there."""
+"""A bookie with several data directories: where ledgers go, and failures of directories."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ def test_a_ledger_that_was_fenced_and_dropped_comes_back_fenced() -> None:
 
 
 def test_a_ledger_in_two_directories_is_no_ledger_until_it_is_dropped() -> None:
-    """Which of them is right, nobody can tell: somebody copied files."""
+    """Somebody copied files, so it is unknown which of them is right."""
     box = DirectoriesOnDisks(2)
     box.open()
     for ledger_id in (1, 2):
@@ -185,7 +184,7 @@ def test_a_barrier_ends_once_for_all_directories() -> None:
 
 
 class BreakableDisk(RealDisk):
-    """Every write fails once `broken` is set."""
+    """A disk on which every write fails once `broken` is set."""
 
     broken = False
 
@@ -282,7 +281,7 @@ async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataSt
 
 
 async def test_a_directory_that_is_not_mounted(tmp_path: Path, metadata: MetadataStore) -> None:
-    """It may hold any ledger: what the other does not have is unknown, not absent."""
+    """It may hold any ledger, so what the other directory lacks is unknown, not absent."""
     async with start(tmp_path, metadata, "one", "two") as bookie:
         here, away = await fill(bookie)
     for how in ("missing", "empty"):
@@ -358,7 +357,7 @@ async def test_a_disk_fails_and_the_other_goes_on(tmp_path: Path, metadata: Meta
         disk = bookie._disks[1]
         assert isinstance(disk, BreakableDisk)
         disk.broken = True
-        # One chunk for both, in each protocol: what is in the good directory is acknowledged.
+        # One chunk is for both, in each protocol. Entries in the good directory are acknowledged.
         peer.send(b"".join(frames.add_request(KEY, entry(n, 1)) for n in (1, 2)))
         answers = {await peer.receive(), await peer.receive()}
         assert answers == {
@@ -369,7 +368,7 @@ async def test_a_disk_fails_and_the_other_goes_on(tmp_path: Path, metadata: Meta
         lost = frames.read_response(Code.IO_ERROR, broken, 0)
         assert await peer.ask(frames.read_request(broken, 0)) == lost
         assert bookie.service.fence(broken, KEY, ignore) == Code.IO_ERROR
-        # What it did not hold is known: new ledgers are taken.
+        # It is known what it did not contain, so new ledgers are accepted.
         none = frames.read_response(Code.NO_LEDGER, 77, 0)
         assert await peer.ask(frames.read_request(77, 0)) == none
         added = await peer.ask(frames.add_request(KEY, entry(78, 0)))
@@ -412,6 +411,6 @@ async def test_deferred_adds_are_forced_where_they_are(
         assert await codes(4) == {1: Code.OK, 2: Code.OK, 3: Code.IO_ERROR, 4: Code.OK}
         peer.send(v3.force_request(5, broken) + v3.force_request(6, here))
         assert await codes(2) == {5: Code.IO_ERROR, 6: Code.OK}
-        # Refused at once, beside one that is taken.
+        # It is refused at once, beside one that is accepted.
         peer.send(add(7, broken, 3, deferred_sync=True) + add(8, here, 3, deferred_sync=True))
         assert await codes(2) == {7: Code.IO_ERROR, 8: Code.OK}

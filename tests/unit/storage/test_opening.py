@@ -1,4 +1,4 @@
-"""A bookie's stores, as its configuration has them."""
+"""The stores of a bookie as its configuration defines them."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_a_disk_whose_size_cannot_be_found_out_is_left_to_the_start_of_its_log(
 
 
 def test_the_largest_segment_holds_the_runs_of_entries_of_1_kb() -> None:
-    """Else it would be rolled before it is full."""
+    """Otherwise it would be rolled before it is full."""
     frame_bytes = 1024 + 64
     assert SEGMENT_BYTES_MOST // frame_bytes <= StorageConfig().max_runs_per_segment

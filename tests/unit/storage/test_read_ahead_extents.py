@@ -1,4 +1,4 @@
-"""How far a ledger goes on in a segment."""
+"""How far a ledger continues in a segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENT = LogSegment(7, None, 1 << 20)
 
 
 def rows_of(*runs: tuple[int, int, Any, int]) -> LedgerRows:
-    """Of runs (first entry, how many, size or sizes of the frames, offset)."""
+    """Return rows of runs (first entry, count, size or sizes of frames, offset)."""
     sizes: list[int] = []
     sizes_at = []
     for _, _, size, _ in runs:

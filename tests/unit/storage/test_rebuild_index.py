@@ -1,4 +1,4 @@
-"""Indexes of segments that are made again from their groups."""
+"""Segment indexes that are rebuilt from groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.storage.segments import (
 from tests.support.storage.storage import StoreOnDisk, entries, sim_disk
 
 CRASH_SEEDS = 4
-"""How often each operation is the last: what was not synced is kept in other parts each time."""
+"""The number of seeds with which each operation is the last. Each keeps other unsynced parts."""
 
 
 @pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
@@ -107,7 +107,7 @@ def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
 
 
 def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> None:
-    """Else the record of that deletion may be let go, with runs of the ledger in the groups."""
+    """Otherwise the record of that deletion may be dropped while groups have runs of the ledger."""
     disk = sim_disk()
     box = StoreOnDisk(disk)
     box.open()
@@ -199,8 +199,7 @@ def boastful(seal: SealInput) -> Sealed:
 
 
 def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every operation. The new index lies otherwise than the old one, so that no mix of the two
-    may pass for one of them."""
+    """Each operation is tried. No mixture of the new and the old index can pass for either."""
     points: set[int] = set()
     begun = sim_disk()
     with monkeypatch.context() as patch:

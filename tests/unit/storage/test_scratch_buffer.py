@@ -1,4 +1,4 @@
-"""Memory for frames of which an answer is made at once."""
+"""Memory for frames from which an answer is made at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = master_key(b"")
 
 
 def frames_of(sizes: list[int]) -> tuple[list[bytes], list[bytes]]:
-    """(entries of so many bytes, their frames)."""
+    """Return entries of this size, and their frames."""
     entries = []
     for entry_id, size in enumerate(sizes):
         body = random.Random(entry_id).randbytes(size)
@@ -89,7 +89,7 @@ def test_what_is_not_cached_or_too_large_does_not_lie_there() -> None:
     table = ScratchBuffer(50_000)
     assert table.read(file, 0, 50_000, 10) is not None
     assert table.read(file, 0, 70_000, 10) is None
-    assert table.read(file, 60_000, 50_000, 10) is None  # behind the end
+    assert table.read(file, 60_000, 50_000, 10) is None  # After the end.
     disk.cold_read_probability = 1.0
     assert table.read(file, 0, 50_000, 10) is None
 

@@ -1,4 +1,4 @@
-"""What `quire bookie explain space` says, on simulated and real directories."""
+"""The report of `quire bookie explain space`, on simulated and real directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.storage.storage import SMALL, StoreOnDisk, sim_disk
 
 
 def filled(box: StoreOnDisk) -> None:
-    """Ledgers 1 to 4 share segments; 9 is there twice."""
+    """Return a store in which ledgers 1 to 4 share segments, and ledger 9 is stored twice."""
     box.append([(9, entry, bytes(400)) for entry in range(20)])
     box.pump()
     turn = 0
@@ -34,7 +34,7 @@ def filled(box: StoreOnDisk) -> None:
 
 
 def bytes_below(directory: Path) -> int:
-    """As the file system says it, of sizes; what is preallocated has its blocks."""
+    """Return the size according to the file system. Preallocated files have their blocks."""
     found = [os.lstat(Path(at, name)) for at, _, names in os.walk(directory) for name in names]
     size = sum(one.st_size for one in found)
     assert sum(one.st_blocks * 512 for one in found) >= size
@@ -136,7 +136,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["file_bytes"] == bytes_below(tmp_path)
     box.close()
     disk.close()
-    # What a clean stop leaves, a damaged segment's record, and what is somebody else's.
+    # Files of a clean stop, the record of a damaged segment, and a foreign file.
     (tmp_path / "log" / "0000000000000001.damaged").write_bytes(b"x" * 123)
     (tmp_path / "log" / "compaction.spare").write_bytes(b"z" * 12_345)
     (tmp_path / "lost+found" / "deep").mkdir(parents=True)

@@ -1,5 +1,4 @@
-"""What a start reads of the segments: the footer of each once, or of those that the index cache
-covers the trailer."""
+"""A start reads the footer of each segment once, or the trailer if the index cache covers it."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class CountingFile:
 
 
 class CountingDisk:
-    """What is read of each file: first byte, and the byte behind the last."""
+    """Records the first and last byte of each read of a file."""
 
     def __init__(self, disk: Any) -> None:
         self._disk = disk
@@ -49,7 +48,7 @@ class CountingDisk:
 
 
 def footers(box: StoreOnDisk) -> dict[str, tuple[int, int, int]]:
-    """Of each sealed segment: where its state records begin, its summary, and its trailer."""
+    """Return where each sealed segment's state records begin, its summary, and its trailer."""
     found = {}
     for one in box.store.usage():
         try:
@@ -80,7 +79,7 @@ def in_footer(reads: list[tuple[int, int]], start: int) -> list[tuple[int, int]]
 
 
 def filled(*, cached: bool, clean: bool) -> StoreOnDisk:
-    """With five sealed segments, or some more; the cache does not cover the last one."""
+    """Return a store with five or more sealed segments. The cache does not cover the last one."""
     box = opened()
     fill(box, 4, 1, 2, 3)
     box.fence(2)
@@ -126,7 +125,7 @@ def test_of_what_the_cache_covers_the_trailer_is_read(clean: bool) -> None:
         found = in_footer(reads[name], records_at)
         assert len(set(found)) == len(found), name
         whole += (summary_at, trailer_at) in found
-        if at < covered:  # of the newest what it says of others is wanted, too
+        if at < covered:  # What the newest segment says about others is needed, too.
             trailer = [(trailer_at, trailer_at + TRAILER_BYTES)]
             assert [one for one in found if one[0] != records_at] == trailer
     assert whole == len(sealed) - covered

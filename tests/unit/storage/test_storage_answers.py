@@ -1,4 +1,4 @@
-"""What the store answers to reads: which entries, from which copies, and where damage gives way."""
+"""The store's answers to reads: which entries, from which copies, and around damage."""
 
 from __future__ import annotations
 
@@ -226,8 +226,9 @@ def test_cold_reads_wait_off_the_loop() -> None:
 
 
 async def test_a_cold_read_that_ends_in_a_clean_stop_leaves_the_log_open() -> None:
-    """It closed the file of the segment that the stop was still to write (found by the
-    simulator)."""
+    """It once closed the file of the segment that the stop still had to write (found by the
+    simulator).
+    """
     box = opened(cold_read_probability=1.0)
     box.append(entries(1, 0, 4))
     box.pump()

@@ -1,4 +1,4 @@
-"""What a compaction writes: frames that are answers already, beside the kinds that were there."""
+"""A compaction writes frames that are answers already, beside the earlier kinds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def whole_frames() -> Iterator[None]:
 
 
 def compacted(box: StoreOnDisk) -> dict[int, int]:
-    """Bytes before each entry, by number of the segments that a compaction wrote."""
+    """Return the bytes before each entry, by number of the segments that a compaction wrote."""
     found = {}
     for number in sealed(box):
         with open_segment(box.disk, number) as dump:
@@ -167,8 +167,7 @@ def test_segments_of_an_earlier_version_are_read_and_compacted_again(from_groups
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("from_groups", [False, True])
 def test_what_a_start_makes_of_a_compacted_segment(cached: bool, from_groups: bool) -> None:
-    """Which kind its frames are of stands in the trailer, which the index cache has, and in each
-    group."""
+    """The kind of frames is in the trailer, which the index cache has, and in each group."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)
@@ -209,7 +208,7 @@ def test_a_budget_counts_what_is_sent() -> None:
 
 
 def test_no_key_is_made_of_a_bare_frame() -> None:
-    """One that was lost is taken from a frame that has it."""
+    """A lost key is taken from a frame that contains it."""
     for version, wanted in ((2, key_of(1)), (3, None)):
         box = opened()
         with whole_frames() if version == 2 else nullcontext():
@@ -217,7 +216,7 @@ def test_no_key_is_made_of_a_bare_frame() -> None:
         box.drop([2])
         [number] = compacted(box)
         info = box.store.ledgers[1]
-        info.open_parts = ()  # What is in no compacted segment.
+        info.open_parts = ()  # Entries in no compacted segment.
         for other in info.sealed_numbers:
             if other != number:
                 info.remove_sealed(other)
@@ -265,7 +264,7 @@ def test_the_keys_of_all_that_was_copied_stand_in_the_output() -> None:
 
 @pytest.mark.parametrize("place", [1, 4 + 7, 4 + 15, 60])
 def test_damage_in_bare_frames_is_damage(place: int) -> None:
-    """Wherever it is: in the length, the ids or what follows."""
+    """This includes damage in the length, the ids or what follows."""
     box = opened()
     in_turn(box, lambda entry: bytes(100))
     [number] = compacted(box)

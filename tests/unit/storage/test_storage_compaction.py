@@ -1,4 +1,4 @@
-"""Compaction in the store: what comes back, what stays, what damage and full disks do to it."""
+"""Compaction in the store: freed space, what stays, damage, and full disks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.storage.storage import (
 
 
 def check_numbers(box: StoreOnDisk) -> None:
-    """What is kept by addition is what a start counts."""
+    """Check that incremental numbers equal those that a start counts."""
     kept = [(u.number, u.state, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
     box.close()
     box.open()
@@ -618,7 +618,7 @@ def test_a_suspension_ends_with_the_process() -> None:
 
 
 def test_a_full_disk_does_not_lift_a_suspension() -> None:
-    """There is a reserve, in which it could compact."""
+    """It could compact within the reserve."""
     box = opened(replace(EAGER, min_free_bytes=20_000))
     mixed(box, segments=6)
     compact(box)
@@ -632,7 +632,7 @@ def test_a_full_disk_does_not_lift_a_suspension() -> None:
     box.drop([1, 2, 3, 4])
     box.pump()
     assert compact(box) == []
-    assert read_note(disk) is None  # there was no room for it, which is nobody's loss
+    assert read_note(disk) is None  # There was no space for it, which does no harm.
     box.store.resume_compaction(minor=True, major=True)
     assert [one for one in compact(box) if not one.error]
     check(box)
@@ -662,7 +662,7 @@ def test_a_ledger_with_the_id_minus_one_is_compacted_as_any_other() -> None:
 
 
 def test_nothing_is_compacted_any_more_once_the_log_has_failed() -> None:
-    """A sync that fails is final for the directory; it may go on for long beside others."""
+    """A failed sync is final for its directory, which may stay in use for long beside others."""
     box = opened(replace(EAGER, compact_bytes_per_s=1))
     mixed(box, segments=4)
     box.drop([1, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""The scrub: damage is found in every block, remembered, and told."""
+"""The scrub: damage is found in every block, recorded, and reported."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def test_what_is_whole_is_clean() -> None:
 
 
 def test_one_bit_in_any_block_is_found_and_just_what_it_hits_is_lacking() -> None:
-    """Header, groups, footer, up to the last byte; and what the scrub says lacks is just what
-    reads refuse."""
+    """Damage in header, groups and footer is found, up to the last byte.
+
+    The scrub reports exactly the entries that reads refuse.
+    """
     box = filled()
     [number, *_] = sealed(box)
     segment = box.segment(number)
@@ -82,7 +84,7 @@ def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> 
 
 
 def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
-    """What was put together of all records is put together again when one changes."""
+    """The summary of all records is computed again when one changes."""
     box = filled()
     [number, *_] = sealed(box)
     asked: list[int] = []
@@ -120,7 +122,8 @@ def test_an_index_that_names_what_no_group_has_is_found() -> None:
     scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
     while size := scrub.step():
         if scrub._summary is not None and scrub._starts and size:
-            scrub._firsts[len(scrub._firsts) // 2] += 1  # what a table says, but for the index
+            # A value of a table that is not in the index.
+            scrub._firsts[len(scrub._firsts) // 2] += 1
             break
     while scrub.step():
         pass
@@ -134,7 +137,7 @@ def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 5)
     box.later()
-    assert lacks(box.store) == {}  # nobody has looked
+    assert lacks(box.store) == {}  # Nothing was checked.
     unreadable = box.unreadable()
     box.later(1)
     assert box.events == [(number, False)]

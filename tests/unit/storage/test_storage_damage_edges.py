@@ -1,5 +1,8 @@
-"""What damage must not turn into: records of an older file, errors that passed, hints that rot, and
-more ledgers than one record names."""
+"""Effects that damage must not have.
+
+Records of an older file, errors that passed, rotten hints, and more ledgers than one record can
+name.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,10 @@ def test_more_ledgers_than_a_record_names_are_healed_too(
 
 
 def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
-    """A crash came between the rewriting and the removal of the record. What stands in the blocks
-    that it names is whole now, and the newer copies may not be."""
+    """A crash came between the rewriting and the removal of the record.
+
+    The blocks that it names are sound now, and the newer copies may not be.
+    """
     box = filled(ON_SUSPICION, segments=1)
     [number] = sealed(box)
     for ledger_id in range(1, 7):
@@ -106,8 +111,10 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
 
 
 def test_a_segment_made_from_its_groups_can_be_made_from_its_groups_again() -> None:
-    """A deletion stands behind the runs that it voids in the group where it was logged: copied
-    elsewhere it must not void others."""
+    """A deletion comes after the runs that it removes in the group where it was logged.
+
+    Copied elsewhere, it must not remove others.
+    """
     box = filled(segments=1)
     box.append([(0, n, b"old life") for n in range(9)])
     box.append([(90, n, b"zz") for n in range(9)])
@@ -272,7 +279,7 @@ def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
     box.store.check_space()
     box.idle()
     assert box.store.stats().scrubbed_segments == 1
-    box.later(2)  # nobody reads it again
+    box.later(2)  # Nobody reads it again.
     assert box.events == [(number, False)]
 
 
@@ -309,7 +316,7 @@ def test_all_of_a_sealed_segment_comes_from_the_device() -> None:
 
 
 def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
-    """Every read may take seconds then, and the log waits for the thread that does it."""
+    """Every read may take seconds then, and the log waits for the thread."""
     box = filled()
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number))
@@ -323,7 +330,7 @@ def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
     blocks = (trailer.footer_at - trailer.groups_at) // BLOCK_BYTES
     assert len(asked) > blocks > 8
     assert max(asked[2:-1]) <= 2
-    assert asked[-1] <= blocks + 2  # then all of it, to find out what is good
+    assert asked[-1] <= blocks + 2  # Then everything, to find out what is good.
 
 
 def test_ranges_that_overlap() -> None:

@@ -1,6 +1,8 @@
-"""Ledgers that are dropped: they and their segments go, and what others need of these stays. They
-stay dropped, whatever becomes of the segment in which that was logged: the record is needed for as
-long as an older segment speaks of the ledger."""
+"""Ledgers are dropped with their segments, and what others need of these stays.
+
+They stay dropped, whatever happens to the segment that logged it. The record is needed as long as
+an older segment mentions the ledger.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def speaks_in_runs_only(box: StoreOnDisk) -> int:
 
 
 def lose_a_group(disk: SimDisk, directory_id: bytes, number: int) -> None:
-    """Not the last, and not the first."""
+    """Lose a group that is neither the first nor the last."""
     file = disk.open(segment_name(number))
     groups = scan_groups(file, directory_id, number, 4096).groups
     file.close()
@@ -68,7 +70,7 @@ def lose_a_group(disk: SimDisk, directory_id: bytes, number: int) -> None:
 
 
 def forget_why(box: StoreOnDisk) -> None:
-    """All that lives in the segment in which the drop is logged goes, and so does that segment."""
+    """Remove everything live in the segment that logs the drop, and so the segment."""
     logged_in = fill(box, 8)
     fill(box, 9)
     box.drop([8, FILLER])
@@ -223,7 +225,7 @@ def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
 
 
 def test_a_deleted_ledger_does_not_come_back_from_an_older_segment() -> None:
-    """The record of the deletion lies in a segment that dies before those it speaks of."""
+    """The record of the deletion is in a segment that is removed before those that it concerns."""
     box = opened()
     box.append(entries(1, 0, 3))
     box.append(entries(2, 0, 3))

@@ -1,4 +1,4 @@
-"""The real disk: what the seam promises, and what the operating system may do to it."""
+"""The promises of the real disk's interface, and what the operating system may do."""
 
 from __future__ import annotations
 

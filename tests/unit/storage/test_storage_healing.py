@@ -1,5 +1,4 @@
-"""What becomes of damage that is known: healed by newer copies, written anew, or gone with its
-ledgers."""
+"""Known damage is repaired by newer copies, rewritten, or gone with its ledgers."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
     box.later()
     lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}
-    # One after the other: only when all of it is there once more may any of it go.
+    # One after the other: nothing may be dropped until everything exists again.
     for ledger_id in list(lacking)[:-1]:
         box.heal({ledger_id: lacking.pop(ledger_id)})
         box.later()
@@ -125,7 +124,7 @@ def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
 
 
 def look_runs(box: Box, number: int) -> list[tuple[int, int]]:
-    """(ledger, offset) of all runs of a segment."""
+    """Return (ledger, offset) of all runs of a segment."""
     segment = box.segment(number)
     file = box.disk.open(segment.name)
     scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
@@ -265,7 +264,7 @@ def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> Non
     box.config = ON_SUSPICION
     box.close()
     box.open()
-    box.flip(number, 8)  # behind the last look
+    box.flip(number, 8)  # After the last check.
     box.later()
     lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}

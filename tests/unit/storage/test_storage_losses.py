@@ -1,4 +1,4 @@
-"""What is lost of a log is missed until it has been repaired, whatever goes meanwhile."""
+"""A loss in the log is reported until it has been repaired, whatever is removed meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_a_loss(*, wholly: bool) -> StoreOnDisk:
     disk.flip_bit(name, last + 20)
     assert box.open().negatives_unknown
     if wholly:
-        # Found like this, it is only the segment behind it that tells.
+        # In this case, only the next segment shows it.
         for at in range(last, last + 16):
             disk.flip_bit(name, at)
     return box
@@ -83,7 +83,7 @@ def assert_it_is_missed_until_repaired(box: StoreOnDisk) -> None:
 
 @pytest.mark.parametrize("wholly", [False, True])
 def test_the_segment_that_tells_of_a_loss_is_not_removed(*, wholly: bool) -> None:
-    """Seed 2323457955 of amnesia: nothing in it was alive, and with it went what it said."""
+    """Nothing in the segment was live, so its report went with it (amnesia, seed 2323457955)."""
     box = with_a_loss(wholly=wholly)
     fill_segments(box, 2, 2)
     box.drop([2])
@@ -119,14 +119,14 @@ def lose_group(box: StoreOnDisk, number: int, at: int) -> None:
 
 
 def append_alone(box: StoreOnDisk, ledger_id: int, first: int, count: int) -> None:
-    """Each in a group of its own."""
+    """Append each entry in its own group."""
     for entry_id in range(first, first + count):
         box.append([(ledger_id, entry_id, bytes(300))])
         box.pump()
 
 
 def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second loss is repaired meanwhile, which seals all that have lost something."""
+    """A second loss is repaired meanwhile, which seals all segments with a loss."""
     box = opened()
     append_alone(box, 1, 0, 8)
     disk_of(box).kill()

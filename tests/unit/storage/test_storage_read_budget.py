@@ -1,4 +1,4 @@
-"""Large reads beside adds: a rate that they share, and none where nothing is added."""
+"""Large reads beside adds share a rate, which does not apply without adds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KB = 1000
 
 
 class Log:
-    """What the log says of itself."""
+    """Records the events of the log."""
 
     def __init__(self) -> None:
         self.queued_bytes = 0
@@ -63,7 +63,7 @@ def test_beside_adds_reads_share_the_rate() -> None:
 
 
 def test_what_was_written_since_the_last_look_are_adds() -> None:
-    """Between two of them nothing waits, for a moment."""
+    """For a moment between two checks, nothing waits."""
 
     async def scenario(loop: SimulatedLoop, log: Log, budget: ReadBudget) -> None:
         await budget.spend(100 * KB)

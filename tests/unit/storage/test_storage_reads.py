@@ -1,5 +1,8 @@
-"""How reads keep out of the way of adds: slices, waiting off the loop, reading ahead; and how the
-index of a sealed segment is taken over."""
+"""How reads avoid delaying adds.
+
+They use slices, wait off the event loop, and read ahead. The index of a sealed segment is taken
+over.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from tests.support.storage.reads import (
 from tests.support.storage.storage import SMALL, StoreOnDisk, compact, disk_of, run
 
 FAR = 80
-"""So many ledgers in turn that nobody reads what lies between the entries of one."""
+"""A number of ledgers in turn at which the entries between two of one ledger are not read."""
 
 
 def current(box: StoreOnDisk) -> Any:
@@ -42,7 +45,7 @@ def current(box: StoreOnDisk) -> Any:
 
 
 def turns(coroutine: Any) -> Iterator[Any]:
-    """None for each turn of the loop that it gives to others, then its result."""
+    """Yield None for each event-loop iteration that it gives to others, then its result."""
     try:
         while True:
             yield coroutine.send(None)
@@ -70,7 +73,7 @@ def test_slices_end_where_one_read_would(budget: int) -> None:
 
 
 def test_a_cold_read_fetches_nothing_twice() -> None:
-    """It began from the front again whenever it had waited: fetched once, checked many times."""
+    """After each wait it once began again: one fetch, and many checks."""
     box, recorder = sealed(1.0, 200, 20_000)
     checked: list[int] = []
     frames = box.store._reader._frames
@@ -90,7 +93,7 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
 
 @pytest.mark.parametrize("size", [400, 900])
 def test_what_lies_scattered_is_fetched_many_pieces_at_a_time(size: int) -> None:
-    """A ledger that took entries in turn with others: each of them cost a trip to the thread."""
+    """A ledger that took entries in turn with others once needed a thread call for each."""
     box, recorder = sealed(1.0, 8_000, size, ledgers=FAR)
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == written_of(box, 3)
@@ -121,8 +124,10 @@ def test_scattered_pieces_end_where_one_read_would(
 
 
 def in_turn(rng: random.Random) -> Iterator[list[tuple[int, int, bytes]]]:
-    """Batches of some or many ledgers in turn, in runs of one or some entries, of one size, mostly
-    of one, or of any, with gaps here and there."""
+    """Return batches of ledgers in turn.
+
+    Runs have one or some entries, of one size, mostly of one, or of any, sometimes with gaps.
+    """
     longest, odd = rng.choice((1, 1, 3, 6)), rng.choice((0.0, 0.02, 1.0))
     ledgers = rng.choice((5, FAR))
     usual, upcoming = rng.randrange(50, 3_000), [0] * ledgers
@@ -143,7 +148,7 @@ def in_turn(rng: random.Random) -> Iterator[list[tuple[int, int, bytes]]]:
 def test_what_is_read_as_one_is_what_is_read_alone(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever lies there, and whatever of it is damaged."""
+    """This holds for any contents and any damage."""
     rng = random.Random(seed)
     box, _ = opened(LARGE, 1.0)
     for batch in in_turn(rng):
@@ -247,7 +252,7 @@ def test_large_pieces_that_are_cached_are_read_on_the_event_loop() -> None:
 
 
 def test_where_there_is_no_memory_for_it_a_thread_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that it failed; on the event loop nobody would have been answered."""
+    """The thread reports the failure. On the event loop nobody would have got an answer."""
     box, recorder = sealed(0.0, 40, 50_000)
     box.read(1, 0)
     read = SimFile.read
@@ -274,11 +279,11 @@ def test_where_a_large_piece_is_not_cached_after_all_a_thread_reads_it() -> None
     assert [bytes(one) for one in found] == list(box.written.values())
     pieces = [size for _, size in recorder.reads if size > cold_reads.LARGE_BYTES]
     assert len(pieces) > 5
-    assert not recorder.waited  # Its reader is followed by then: nobody asks again.
+    assert not recorder.waited  # By then its reader is followed, and no request is repeated.
 
 
 class Later(Recorder):
-    """What it reads is there when the test says so."""
+    """A reader whose data arrives when the test says so."""
 
     def read(self, call: Any, done: Callable[[Any], None]) -> None:
         _, offset, size, *_ = call.args
@@ -338,7 +343,7 @@ async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> N
 def test_a_read_for_which_there_is_no_memory_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reader was cancelled, though nobody had cancelled it, and its peer waited in vain."""
+    """The reader was once cancelled without reason, and its peer waited in vain."""
     box, _ = sealed(1.0, 20, 5_000)
 
     def no_memory(data: Any) -> list[int]:
@@ -382,8 +387,10 @@ def test_damage_behind_the_first_slice_ends_the_read_and_is_told_by_the_next() -
 
 
 def many_segments(ledgers: int, rounds: int) -> tuple[StoreOnDisk, Recorder]:
-    """Entries of ledgers in turn, with gaps, in many small sealed segments and an open one, of
-    whose indexes the cache holds none for long."""
+    """Return a store with entries of ledgers in turn, with gaps, in many small segments.
+
+    The cache holds none of their indexes for long.
+    """
     box, recorder = opened(replace(SMALL, footer_cache_bytes=1), cold=1.0)
     for number in range(rounds):
         box.append([(1 + n % ledgers, number * 20 + n // ledgers, b"x" * 300) for n in range(40)])
@@ -393,7 +400,7 @@ def many_segments(ledgers: int, rounds: int) -> tuple[StoreOnDisk, Recorder]:
 
 
 def test_the_ranges_of_a_ledger_take_each_segment_once() -> None:
-    """What had been fetched of one was fetched again for each behind it, or kept for all."""
+    """Indexes were once fetched again for each later segment, or kept for all."""
     box, recorder = many_segments(8, 60)
     numbers = box.store.ledgers[3].sealed_numbers
     assert len(numbers) > 8
@@ -438,7 +445,7 @@ def test_ranges_are_whole_though_segments_are_sealed_and_compacted_meanwhile(
 def test_ranges_are_whole_though_a_segment_is_sealed_behind_newer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There was no room for its footer. The reader had been past it, and did not look again."""
+    """There was no space for its footer. The reader had passed it, and did not check again."""
     write_footer = sealer.write_footer
     postponed: list[Any] = []
 
@@ -515,7 +522,7 @@ def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_tim
 
 
 def test_a_ledger_that_is_read_again_is_read_ahead_again() -> None:
-    """It was not, in the segment that it had been read to the end of."""
+    """It was once not read ahead in the segment that it had been read to the end of."""
     box, recorder = sealed(1.0, 240, 50_000)
     asked = []
     for _ in range(2):
@@ -572,7 +579,7 @@ def test_single_looks_at_large_entries_read_nothing_ahead() -> None:
 
 
 def test_ledgers_that_share_a_segment_are_not_read_ahead() -> None:
-    """It would bring mostly what belongs to others."""
+    """Reading ahead would mostly fetch data of other ledgers."""
     box, recorder = sealed(1.0, 240, 50_000, ledgers=4)
     at = 0
     while at < 60:
@@ -628,7 +635,7 @@ class ColdFiles:
 
 
 class Bringing(Recorder):
-    """What goes ahead is there at once; that it is, is told by `finish`."""
+    """Reads ahead at once. `finish` reports that it is done."""
 
     def ahead(self, call: Any, done: Callable[[], None]) -> None:
         call()
@@ -673,7 +680,7 @@ def test_a_reader_does_not_wait_behind_the_end_of_a_segment(
 def test_what_goes_ahead_may_be_done_before_the_call_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with the simulator's disk. It was asked for without end."""
+    """This happens with the simulator's disk. It was once requested endlessly."""
     box, recorder = three_segments()
     files = ColdFiles(monkeypatch)
     box.store._cold._blocking = box.store._ahead._blocking = InlineReader()
@@ -708,7 +715,7 @@ def test_nothing_is_brought_of_segments_that_ledgers_share(
 def test_a_ledger_whose_oldest_entries_lie_in_the_newest_segment_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a compaction leaves it. It was looked for in the segment with the next number alone."""
+    """A compaction leaves it so. Only the segment with the next number was once checked."""
     eager = replace(
         LARGE, segment_bytes=6 << 20, max_queued_bytes=8 << 20,
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0,
@@ -739,7 +746,7 @@ def test_a_ledger_whose_oldest_entries_lie_in_the_newest_segment_is_read_ahead(
 def test_the_next_segments_are_known_before_they_are_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many as there is a bound for, or as lie within the bound in bytes."""
+    """The number of known segments is limited by a count and by a number of bytes."""
     monkeypatch.setattr(read_ahead, "AHEAD_EXTENTS_MAX", 2)
     box, recorder = three_segments()
     files = ColdFiles(monkeypatch)
@@ -850,7 +857,7 @@ def test_a_stop_between_two_slices_loses_nothing(monkeypatch: pytest.MonkeyPatch
     timers = box.timers
     box.close()
     while timers.fire():
-        pass  # what was scheduled finds a closed store
+        pass  # The scheduled call finds a closed store.
     assert segment.state is SegmentState.CLOSED
     assert box.open().clean
     for (ledger_id, entry), data in box.written.items():

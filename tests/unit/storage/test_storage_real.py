@@ -1,4 +1,4 @@
-"""The store on the real disk with its threads: restart, and death by SIGKILL."""
+"""The store on the real disk with its threads: restarts, and SIGKILL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def write(opened: Opened, ledger_id: int, batches: int, per_batch: int) ->
 
 
 async def sealed(opened: Opened) -> None:
-    """Until maintenance has nothing left to seal."""
+    """Wait until maintenance has nothing left to seal."""
     async with asyncio.timeout(LIMIT_S):
         while opened.store.stats().segments_to_seal:
             await asyncio.sleep(0.01)
@@ -102,8 +102,10 @@ async def test_a_quiet_log_is_marked_without_anyone_asking(tmp_path: Path) -> No
 
 
 def run_until(path: Path, lines: int) -> dict[int, int]:
-    """Let a process write until it has acknowledged so much, kill it, and return the last
-    acknowledged entry of each ledger."""
+    """Run a writing process until it has acknowledged enough, and kill it.
+
+    Return the last acknowledged entry of each ledger.
+    """
     command = [sys.executable, "-m", "tests.support.storage.storage_program", str(path)]
     last: dict[int, int] = {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -1,5 +1,7 @@
-"""What a start makes of a log that has lost something: absence is unknown, what is lost is found
-elsewhere, or the start is refused."""
+"""A start with a log that has lost something.
+
+Absence is unknown, lost data is found elsewhere, or the start is refused.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_a_missing_segment_makes_absence_unknown_until_it_is_repaired() -> None:
         assert not box.store.writable
         with pytest.raises(NoEntry):
             box.read(1, 0)
-        # What is there is still served, and recovery adds are taken.
+        # The remaining entries are still served, and recovery adds are accepted.
         assert box.read(1, box.store.last_entry_id(1))
         box.idle()
         box.close()
@@ -105,8 +107,10 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 4, 5])
 def test_groups_lost_at_the_end_are_missed(lost: int) -> None:
-    """Seed 580161115 of amnesia. The last was written whole, and one behind which another was begun
-    was synced."""
+    """The last group was written completely, and the one before a begun group was synced.
+
+    Found by seed 580161115 of amnesia.
+    """
     box = opened()
     for number in range(4):
         box.append(entries(1, number * 3, 3))
@@ -129,7 +133,7 @@ def test_groups_lost_at_the_end_are_missed(lost: int) -> None:
 
 
 def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
-    """Nothing else told that there had been groups before the first one that was left."""
+    """Nothing else showed that there had been groups before the first remaining one."""
     box = opened()
     lose_a_group(box)
     disk, name = disk_of(box), segment_name(1)
@@ -160,8 +164,10 @@ def test_groups_of_segments_that_were_dropped_are_not_missed_behind_a_lost_heade
 
 
 def killed_behind(box: StoreOnDisk, entry: bytes, ledgers: int = 1) -> tuple[SimDisk, str, int]:
-    """Three entries, and this one of so many ledgers in the last group; the file, and where in it
-    the first of them lies."""
+    """Write three entries, and then this one of each of several ledgers in the last group.
+
+    Return the file, and the offset of the first of them.
+    """
     box.append(entries(1, 0, 3))
     box.pump()
     box.append([(ledger, 3, entry) for ledger in range(1, ledgers + 1)])
@@ -183,7 +189,7 @@ def assert_only_the_last_entry_is_damaged(box: StoreOnDisk, report: RecoveryRepo
 
 
 def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
-    """Whatever began to be written next shows that it was synced: it is damaged."""
+    """A later write shows that the group was synced, so it is damaged."""
     box = opened()
     disk, name, at = killed_behind(box, b"z" * 5000)
     data = bytes(disk.open(name).read(0, 1 << 20) or b"")
@@ -224,7 +230,7 @@ def test_a_wrong_bit_in_the_last_group_is_damage() -> None:
 
 @pytest.mark.parametrize("bits", [1, 2])
 def test_one_wrong_bit_beside_zeros_of_an_entry_is_damage_and_two_look_torn(bits: int) -> None:
-    """One bit explains the checksum; what else may lie under zeros nobody knows."""
+    """One bit explains the checksum. What else the zeros replaced is unknown."""
     box = opened()
     disk, name, at = killed_behind(box, b"z" + bytes(5000))
     for bit in range(bits):
@@ -238,8 +244,10 @@ def test_one_wrong_bit_beside_zeros_of_an_entry_is_damage_and_two_look_torn(bits
 
 @pytest.mark.parametrize("ledgers", [1, 60])
 def test_a_wrong_bit_in_the_front_of_the_last_group_is_damage(ledgers: int) -> None:
-    """Nobody knows of which entries: so none may be called absent. With runs of one entry the table
-    is longer than a sector."""
+    """It is unknown which entries it had, so none may be called absent.
+
+    With runs of one entry, the table is longer than a sector.
+    """
     box = opened()
     disk, name, _ = killed_behind(box, b"z" * 100, ledgers)
     data = bytes(disk.open(name).read(0, 1 << 20) or b"")
@@ -355,7 +363,7 @@ def test_a_log_of_a_later_version_is_refused_untouched() -> None:
     ],
 )  # fmt: skip
 def test_no_small_file_that_cannot_be_read_keeps_a_bookie_from_starting(name: str) -> None:
-    """A bad sector, say. What each of them says is a help, or is found out again."""
+    """An example is a bad sector. The contents are only hints, or can be found out again."""
     box = opened()
     fill_segments(box, 1, 2)
     box.store.suspend_compaction(minor=True, major=True, by="me")

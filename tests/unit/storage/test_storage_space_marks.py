@@ -62,8 +62,10 @@ def test_free_space_that_swings_around_the_marks_changes_the_state_once_a_dwell(
 
 
 def test_a_store_that_writes_on_a_nearly_full_disk_changes_its_state_once_a_dwell() -> None:
-    """Space goes with each segment that is prepared, and comes back when somebody deletes a file:
-    without marks and dwell the state changed with each of them."""
+    """Each prepared segment uses space, and deletions free some.
+
+    Without two marks and a minimum time, the state once changed with each of them.
+    """
     box = opened(replace(CONFIG, writable_free_bytes=LOW))
     changes: list[bool] = []
     box.store.on_writable_changed = changes.append

@@ -1,4 +1,4 @@
-"""The store's calls: order of visibility, space, failure and life."""
+"""The store's calls: order of visibility, space, failure, and lifecycle."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_while_no_segment_is_prepared_no_more_should_be_received() -> None:
     drained: list[int] = []
     box.store.on_drained = lambda: drained.append(1)
     for number in range(40):
-        # Maintenance does not run: what was received already still finds room.
+        # Maintenance does not run, but there is still space for what was received already.
         box.append(entries(1, number * 10, 10, 200))
         while box.log.run():
             pass
@@ -285,7 +285,7 @@ def test_what_found_no_room_is_tried_again() -> None:
 
 
 def use_up_the_reserve(box: StoreOnDisk) -> tuple[int, str]:
-    """How many entries found room, and what the next was told."""
+    """Return how many entries found space, and the error of the next one."""
     number = 0
     while True:
         try:
@@ -297,7 +297,7 @@ def use_up_the_reserve(box: StoreOnDisk) -> tuple[int, str]:
 
 
 def test_a_reserve_is_never_larger_than_a_segment() -> None:
-    """Nor is the share of it that recovery adds leave to state records."""
+    """Neither is the share of it that recovery adds leave to state records."""
     taken = []
     for reserve_bytes in (SMALL.segment_bytes, 100 * SMALL.segment_bytes):
         box = opened(replace(SMALL, reserve_bytes=reserve_bytes))

@@ -1,4 +1,4 @@
-"""What is left to the system's cache: the newest of the log. What is not synced always is."""
+"""Only the newest part of the log stays in the system's cache, and everything not yet synced."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.storage.storage import SMALL, compact, entries, fill_segments
 
 PIECE = 1024
 FEW = 8
-"""Where every byte is looked at."""
+"""A size at which every byte is checked."""
 Given = tuple[str, int, int]
 
 
 @pytest.fixture(autouse=True)
 def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Given]:
-    """Name, offset and size of what the system was told to give back, in order."""
+    """Return the name, offset and size of the ranges to be uncached, in order."""
     told: list[Given] = []
 
     def uncache(file: SimFile, offset: int, size: int) -> None:
@@ -55,7 +55,7 @@ def test_the_oldest_is_given_back_once_and_the_newest_stays(
     names = [f"file {number}" for number in range(len(files))]
     cache = LogPageCache(disk_with(*names), limit)
     written: list[tuple[str, int]] = []
-    """Every byte, in order."""
+    """Every written byte, in order."""
     largest = max(size for sizes in files for size in sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(system_cache, "PIECE_BYTES", FEW)
@@ -77,7 +77,7 @@ def test_the_oldest_is_given_back_once_and_the_newest_stays(
 
 
 def test_pieces_begin_where_pages_do(given_back: list[Given]) -> None:
-    """A page is given back as a whole: one that pieces share would stay for ever."""
+    """A page is dropped as a whole, so a page that pieces share would stay forever."""
     cache = LogPageCache(disk_with("file"), 2 * PIECE)
     for end in range(300, 20 * PIECE, 300):
         cache.wrote("file", end)
@@ -109,7 +109,7 @@ def test_of_a_log_the_newest_bytes_are_left(given_back: list[Given]) -> None:
     assert {name for name, _, _ in given_back} >= {segment_name(n) for n in sealed(box)}
     assert stats.log_given_back_bytes == sum(size for _, _, size in given_back)
     kept = sum(one.end_bytes for one in box.store.usage()) - stats.log_given_back_bytes
-    assert kept < 8 * PIECE + 4 * 10 * 1024  # and the ends of segments, behind their last groups
+    assert kept < 8 * PIECE + 4 * 10 * 1024  # And the ends of segments, after their last groups.
     assert box.read(7, 0, 10) == [box.acknowledged[7, n] for n in range(10)]
 
 

@@ -1,4 +1,4 @@
-"""The threads below the storage seams."""
+"""The threads below the storage interfaces."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_reads_run_off_the_loop() -> None:
 
 
 async def test_what_is_read_ahead_holds_up_no_read() -> None:
-    """It ran on the same threads: so many readers ahead, and a look at one entry waited for all."""
+    """Read-ahead once used the same threads, so a read of one entry waited for all of it."""
     reader = ThreadReader(asyncio.get_running_loop(), threads=1)
     go = threading.Event()
     ended: list[None] = []

@@ -1,5 +1,7 @@
-"""Segments that a compaction has copied and a crash has kept: what they become later is not voided
-by what the copy says of them."""
+"""Segments that a compaction has copied and a crash has kept.
+
+If their numbers are reused, the copy's records do not void the new segments.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.support.storage.storage import EAGER, StoreOnDisk, check, disk_of, op
 LEDGERS = range(1, 7)
 SEGMENTS = 4
 POWER_LOSSES = 12
-"""What was not synced is kept in other parts each time."""
+"""The number of seeds. Each keeps other unsynced parts."""
 
 
 class Killed(BaseException):
@@ -40,7 +42,7 @@ def shared(box: StoreOnDisk, entry_id: int = 0) -> None:
 
 
 def begin(box: StoreOnDisk, *numbers: int) -> None:
-    """Whatever the compactor would choose."""
+    """Begin a compaction, whatever the compactor would choose."""
     size = sum(box.store._catalogue.segments[number].file_bytes for number in numbers)
     box.store._maintenance.compactor._begin(Choice(numbers, size, EAGER.segment_bytes))
 
@@ -53,7 +55,7 @@ def finish(box: StoreOnDisk) -> None:
 
 
 def until_renamed(box: StoreOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The output has taken its place, durable, and nobody has been told."""
+    """Run until the output has durably replaced its source, but nobody was notified."""
     disk, renamed = disk_of(box), False
     rename = disk.rename
 
@@ -128,7 +130,7 @@ def test_its_index_was_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
             append()
     disk.kill()
     box.open()
-    assert 2 in sealed(box)  # as far as the system's cache goes
+    assert 2 in sealed(box)  # As far as the system's cache is concerned.
     shared(box, entry_id + 1)
     lived_again = 0
     for seed in range(POWER_LOSSES):

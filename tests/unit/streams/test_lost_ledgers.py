@@ -1,4 +1,4 @@
-"""Ledgers that streams, objects and datasets name and that are gone: found, named and counted."""
+"""Ledgers that streams, objects and datasets name but that are gone: found, named and counted."""
 
 from __future__ import annotations
 

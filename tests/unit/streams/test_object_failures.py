@@ -1,5 +1,7 @@
-"""Puts of objects that fail, what they leave behind, and what races make of it: never an object
-that has lost its ledger."""
+"""Puts of objects that fail, their leftovers, and races.
+
+An object never exists without its ledger.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +192,7 @@ async def test_a_store_that_stays_away_leaves_an_orphan(bench: Bench, objects: O
 
 
 async def orphan(bench: Bench, name: str, bucket: str = "default") -> int:
-    """What a put that was killed leaves behind."""
+    """Create what a killed put leaves."""
     custom = {BUCKET_KEY: bucket.encode(), NAME_KEY: name.encode()}
     writer = await (await bench.client()).create_ledger(custom=custom)
     await writer.append(b"a part of it")
@@ -244,7 +246,7 @@ async def test_the_sweep_goes_on_past_what_it_cannot_read(
 
 @pytest.mark.parametrize("replace", [False, True])
 async def test_a_put_whose_ledger_is_swept_fails(bench: Bench, replace: bool) -> None:
-    """It is slower than the age limit of the sweep. The old version stays."""
+    """The put is slower than the age limit of the sweep. The old version stays."""
     objects = await bench.objects()
     if replace:
         await objects.put("o", b"old")

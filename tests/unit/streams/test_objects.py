@@ -1,4 +1,4 @@
-"""Objects: what is put comes back whole, is replaced, deleted and listed, and damage is told."""
+"""Objects are put, read, replaced, deleted and listed, and damage is reported."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ async def test_replace_frees_the_old_ledger(bench: Bench, objects: Objects) -> N
 async def test_a_reader_of_an_old_version_never_sees_the_new_one(
     bench: Bench, objects: Objects
 ) -> None:
-    """It reads on as long as bookies have the entries, and is told once they have not."""
+    """It reads on as long as bookies have the entries, and then gets an error."""
     data = some_bytes(100_000)
     first = await objects.put("o", data, chunk_bytes=1_000)
     other = await bench.objects()
@@ -223,7 +223,7 @@ async def test_a_reader_of_an_old_version_never_sees_the_new_one(
         assert await old.read_all() == data
 
         async def gone(first: int, last: int, near: str | None = None):  # type: ignore[no-untyped-def]
-            await old._ledger._view.refresh()  # what the engine does where all bookies deny it
+            await old._ledger._view.refresh()  # What the engine does when all bookies deny it.
             yield
 
         old._ledger._engine.runs = gone  # type: ignore[method-assign]
@@ -245,7 +245,9 @@ async def test_delete(bench: Bench, objects: Objects) -> None:
 
 
 async def test_an_object_whose_ledger_was_deleted(bench: Bench, objects: Objects) -> None:
-    """By `quire ledger delete`, say: that is damage, not absence, and the name is free."""
+    """A deletion by `quire ledger delete`, for instance, is damage, not absence, and the name is
+    free.
+    """
     info = await objects.put("o", b"one")
     await (await bench.client()).delete_ledger(info.ledger_id)
     with pytest.raises(ObjectDamagedError, match=f"its ledger {info.ledger_id} was deleted"):
@@ -289,7 +291,7 @@ async def test_delete_leaves_a_version_that_came_meanwhile(bench: Bench, objects
 async def put_badly(
     bench: Bench, entries: list[bytes], *, sealed: bool = True, **other: object
 ) -> None:
-    """An object 'bad' whose ledger holds these entries, whatever its head says."""
+    """Create an object 'bad' whose ledger has these entries, whatever its head says."""
     client = await bench.client()
     writer = await client.create_ledger()
     if entries:
@@ -407,7 +409,7 @@ async def test_bad_heads_give_one_clear_error(
     assert listed == ["a", "z"]
 
 
-# Whatever is printable: what the filter would drop is mostly not made.
+# All printable characters, because a filter would discard most generated examples.
 printable = st.characters(
     codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ", exclude_characters="/"
 )
@@ -418,7 +420,7 @@ good_parts = st.text(printable, min_size=1, max_size=8).filter(
 
 @given(st.lists(good_parts, min_size=1, max_size=4), good_parts)
 def test_keys_give_the_names_back(parts: list[str], bucket: str) -> None:
-    """And can be kept in every store."""
+    """Keys can be stored in every metadata store."""
     name = "/".join(parts)
     key = head_key(object_format.check_bucket(bucket), object_format.check_name(name))
     assert all(part.isascii() and part.isprintable() and "/" not in part for part in key)
@@ -432,7 +434,7 @@ def test_keys_give_the_names_back(parts: list[str], bucket: str) -> None:
 
 
 async def place(bench: Bench, *some: str) -> None:
-    """Heads alone, as a listing does not look at ledgers."""
+    """Create only heads, because a listing does not read ledgers."""
     store = (await bench.client()).metadata
     for name in some:
         head = encode_head(ObjectInfo(name, 1, 0, 1, "0" * 64, 1))

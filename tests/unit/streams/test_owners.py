@@ -1,4 +1,4 @@
-"""Who a ledger belongs to: streams, objects, datasets and Pulsar, before somebody deletes it."""
+"""The owner of a ledger before its deletion: streams, objects, datasets or Pulsar."""
 
 from __future__ import annotations
 

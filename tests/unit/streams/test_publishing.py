@@ -1,4 +1,4 @@
-"""Batches of many processes in one stream: each once, whoever does what twice or dies between."""
+"""Batches of many processes in one stream are stored once, despite repetitions and deaths."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
 def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has the same numbers, and was published between the last look and the transaction."""
+    """It has the same numbers, and was published between the last check and the transaction."""
     from quire.streams.publish import publishing
 
     commit = publishing._commit
@@ -358,7 +358,7 @@ def test_the_ledgers_of_failed_attempts_are_swept() -> None:
 
 
 def test_segments_are_numbered_without_gaps() -> None:
-    """Also behind a writer that died with an empty segment: its number comes again."""
+    """The number of an empty segment of a dead writer is used again."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")
@@ -395,7 +395,7 @@ def test_producers_and_tokens_outlive_a_batch() -> None:
             built = [await build(b, batch, [b"x"]), await build(b, batch, [b"y"])]
             await publish(b.streams, "s", batch, built)
         assert await payloads(b) == [b"sale", b"x", b"y", b"x", b"y"]
-        # The last segment says it all: nothing before it needs to be read.
+        # The last segment has all facts, so no earlier one must be read.
         newest = (await b.streams.segments("s"))[-1:]
         marks = await read_marks(b.client, newest, b"")
         assert (marks.last_sequence("till"), marks.token) == (41, "t")

@@ -137,7 +137,8 @@ def test_a_snapshot_whose_ledger_was_deleted() -> None:
             snapshot = await Objects(b.client, BUCKET).info("acme/test/d")
             await b.client.delete_ledger(snapshot.ledger_id)
             await d.set("b", 2)
-        # The log still has all commands: the segment was being written when they were given up.
+        # The log still has all commands, because the segment was being written when they were
+        # truncated.
         async with await open_dict(b.streams, "d") as d:
             assert dict(d) == {"a": 1, "b": 2}
         await b.streams.truncate("d", DLSN(2, 0, 0))

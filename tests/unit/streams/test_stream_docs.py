@@ -1,4 +1,4 @@
-"""The guide to streams lists all settings, with their defaults."""
+"""The guide to streams lists all settings with their defaults."""
 
 from __future__ import annotations
 

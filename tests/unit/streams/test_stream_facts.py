@@ -1,5 +1,8 @@
-"""What is in streams, how far readers are from their end, where namespaces are, and which ledgers
-no stream names: on simulated bookies."""
+"""Facts about streams on simulated bookies.
+
+The tests cover contents, distances of readers, locations of namespaces, and ledgers without a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,7 @@ def test_a_writer_that_slept_is_fenced_before_its_ledger_goes() -> None:
 
 
 def test_a_stream_renamed_while_one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look misses it: the second decides."""
+    """The first read misses it, and the second decides."""
     looks = 0
     named = orphans._named
 

@@ -1,4 +1,4 @@
-"""A stream one of whose ledgers was deleted behind its back: the gap stays, and is reported."""
+"""A stream one of whose ledgers was deleted: the gap stays, and is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def fill(b: Bench, *numbers: int, leave_open: bool = False) -> StreamWrite
 
 
 async def lose(b: Bench, lssn: int) -> StreamSegment:
-    """Delete the ledger of a segment, as somebody does who does not know whose it is."""
+    """Delete the ledger of a segment, like somebody who does not know its owner."""
     (segment,) = [each for each in await b.streams.segments("s") if each.lssn == lssn]
     await b.client.delete_ledger(segment.ledger_id)
     return segment
@@ -68,7 +68,7 @@ def test_a_takeover_keeps_the_gap(caplog: pytest.LogCaptureFixture) -> None:
         records = await b.read("s", on_gap="skip")
         assert [record.payload for record in records] == [b"1", b"2", b"5", b"6"]
         assert [str(record.position) for record in records[2:]] == ["3:0:0", "3:0:1"]
-        # Records 3 and 4 had the sequence ids 2 and 3: nobody else ever gets them.
+        # Records 3 and 4 had the sequence ids 2 and 3, which no other records ever get.
         assert [record.sequence for record in records] == [0, 1, 2 + MAX_POSITION, 3 + MAX_POSITION]
         batches = (await b.streams.open_reader("s", on_gap="deliver")).batches()
         gaps = [batch async for batch in batches if isinstance(batch, Gap)]
@@ -201,7 +201,7 @@ def test_producers_and_tokens_survive_it() -> None:
 
 
 def test_a_completed_segment_without_its_ledger() -> None:
-    """Nothing has to be kept for it: its node says how many records it had."""
+    """Nothing must be stored for it, because its node has the number of its records."""
 
     async def scene(b: Bench) -> None:
         for number in (1, 2, 3):
@@ -242,7 +242,7 @@ def test_what_is_told_of_it() -> None:
 
 
 def test_how_it_is_stored() -> None:
-    """Every version of Quire and DistributedLog's programs read it, as a completed segment."""
+    """Every version of Quire and DistributedLog's programs read it as a completed segment."""
     segment = StreamSegment(2, 17, 100).completed_as_lost(
         last_txid=120, record_count=MAX_POSITION, completion_time_ms=1_000, start_sequence_id=7
     )

@@ -1,4 +1,4 @@
-"""Streams on simulated bookies: what writers and readers see, and what is left in the metadata."""
+"""Streams on simulated bookies: what writers and readers see, and what remains in the metadata."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_lone_record_is_seen_at_once_by_who_follows() -> None:
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
         await writer.append(b"before")
-        await asyncio.sleep(0.5)  # an entry behind it tells the bookies that it is acknowledged
+        await asyncio.sleep(0.5)  # A later entry shows the bookies that it is acknowledged.
         seen: list[tuple[bytes, float]] = []
 
         async def follow() -> None:
@@ -96,7 +96,7 @@ def test_segments_roll_by_size_without_a_gap() -> None:
         found = await b.read("s")
         assert [r.payload for r in found] == payloads
         assert [r.sequence for r in found] == list(range(400))
-        # What was made ahead is gone, and so is its name.
+        # The ledger that was allocated ahead is gone, and so is its name.
         assert sorted(await b.ledgers()) == sorted(s.ledger_id for s in segments)
 
     run(scene)
@@ -165,7 +165,7 @@ def test_an_abandoned_writer_leaves_its_records_to_the_next() -> None:
 
 
 def test_a_writer_goes_on_in_a_new_segment_when_its_ledger_is_fenced() -> None:
-    """Somebody opened the ledger with recovery, but nobody took the stream."""
+    """Another client opened the ledger with recovery, but nobody took over the stream."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -287,7 +287,7 @@ def test_truncation_frees_ledgers_and_tells_readers() -> None:
         assert got[0] == Gap("truncated", whole[2].position, before)
         skipped = await b.read("s", start=whole[2].position, on_gap="skip")
         assert [r.sequence for r in skipped] == list(range(31, 60))
-        await b.streams.truncate("s", whole[5].position)  # never goes back
+        await b.streams.truncate("s", whole[5].position)  # It never goes back.
         assert [r.sequence for r in await b.read("s")] == list(range(31, 60))
 
     run(scene)
@@ -350,7 +350,7 @@ def test_producers_may_send_again() -> None:
         assert await producer.append(b"4", 4) is None
         await producer.append(b"5", 5)
         await writer.close()
-        # A segment without a record of it, then another: the state goes on.
+        # A segment without its records, then another one: the state continues.
         async with await b.streams.open_writer("s") as writer:
             await writer.append(b"other")
         async with await b.streams.open_writer("s") as writer:
@@ -556,7 +556,8 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
         found = await b.read("s")
         assert 6_000 <= sum(len(r.payload) for r in found) + 40 * len(found) < 12_000
         assert found[-1].payload == b"99" * 200
-        # The node of the newest that went stays: who has read it to its end has missed nothing.
+        # The node of the newest truncated segment stays, so a reader at its end knows that it
+        # missed nothing.
         gone, *kept = await b.streams.segments("s")
         assert gone.truncation is Truncation.TRUNCATED
         assert await b.ledgers() == [segment.ledger_id for segment in kept]
@@ -626,7 +627,7 @@ def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_defect_in_the_writer_fails_its_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends must not wait for ever for a task that has ended."""
+    """Appends must not wait forever for a task that has ended."""
 
     def defective(self: SegmentWriter, entry: object) -> None:
         raise RuntimeError("a defect")

@@ -1,4 +1,4 @@
-"""What the simulator found in streams: each bug, made to happen without a seed."""
+"""Bugs of streams that the simulator found, reproduced without a seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
 
 
 async def fill(b: Bench, name: str, segments: int) -> None:
-    """As many segments of one record."""
+    """Write this number of segments of one record."""
     for number in range(segments):
         async with await b.streams.open_writer(name, create=True) as writer:
             await writer.append(b"%d" % number)
@@ -64,11 +64,11 @@ def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
         await b.streams.truncate("s", behind)
         assert [r.payload for r in await b.read("s", start=behind)] == [b"2"]
         assert [r.payload for r in await b.read("s", start=DLSN(2, 1, 0))] == [b"2"]
-        # Its ledger is deleted all the same; the segments before it are gone.
+        # Its ledger is deleted nevertheless, and the segments before it are gone.
         first, last = await b.streams.segments("s")
         assert (first.lssn, first.truncation) == (2, Truncation.TRUNCATED)
         assert first.ledger_id not in await b.ledgers()
-        # Who was further behind is told of one gap.
+        # A reader that was further behind gets one gap.
         reader = await b.streams.open_reader("s", start=whole[0].position, on_gap="deliver")
         async with aclosing(reader.batches()) as batches:
             got = [batch async for batch in batches]
@@ -192,8 +192,10 @@ def test_a_stream_with_too_many_nodes_to_be_renamed_keeps_its_writer(
 
 
 def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
-    """Who deletes a stream removes its segments: a writer that wanted to drop an empty one found it
-    gone, and took that for the answer that was lost."""
+    """Deleting a stream removes its segments.
+
+    A writer that wanted to drop an empty segment found it gone, and took that for a lost answer.
+    """
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -211,7 +213,7 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
 
 
 def loses_an_answer(metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[object]]) -> None:
-    """The next transaction is done, and its answer lost; `meanwhile` comes before the next try."""
+    """Execute the next transaction, lose its answer, and run `meanwhile` before the retry."""
     tree, real = metadata.tree, metadata.tree.commit
 
     async def commit(*operations: Operation) -> None:
@@ -289,7 +291,7 @@ def test_what_nobody_has_done_is_not_taken_for_done_and_freed() -> None:
 
 
 def test_what_apache_s_writer_has_completed_is_not_taken_for_one_s_own() -> None:
-    """It takes over without a claim as ours: only what stands in the nodes tells."""
+    """It takes over without a claim as ours does, so only the nodes show it."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -337,8 +339,10 @@ def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
 
 
 def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None:
-    """What is known of producers stands there. Where it was as long as `roll_bytes`, the writer
-    rolled from one segment to the next and never came to a record."""
+    """The facts about producers are there.
+
+    When they were as long as `roll_bytes`, the writer rolled forever and never wrote a record.
+    """
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s", settings={"roll_bytes": 1, "roll_interval_s": 0.001})
@@ -466,7 +470,7 @@ def test_an_empty_segment_is_given_up_though_its_ledger_cannot_be_deleted_at_onc
         await asyncio.sleep(1)
         metadata = b.streams.metadata("s")
         allocated = int((await metadata.tree.read(metadata.paths.allocation)).value)
-        # Somebody recovers the ledger before its first record: the segment is empty.
+        # Another client recovers the ledger before its first record, so the segment is empty.
         await b.client.open_ledger(allocated, recover=True)
         b.client.delete_ledger = fails_once(b.client.delete_ledger)  # type: ignore[method-assign]
         await writer.append(b"x")
@@ -541,7 +545,7 @@ def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
 
 
 def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
-    """Not at the oldest record that is left, if both came just between."""
+    """It does not begin at the oldest remaining record, if both came just in between."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
@@ -568,7 +572,7 @@ def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
 
 
 def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
-    """What it had not read was no command."""
+    """Everything that it had not read were not commands."""
 
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("d", settings=SMALL)
@@ -577,7 +581,7 @@ def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
         await leader.set("a", 1)
         follower = await follow(b.streams, "d", machine)
         await follower.wait_applied(1)
-        await follower._tasks.close()  # it stands still
+        await follower._tasks.close()  # It has stopped.
         await leader.leader.snapshot()
         await leader.close()
         await fill_dictionary(b)
@@ -627,7 +631,7 @@ def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
 
 
 def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
-    """It waited for ever for a mark that nobody sent any more (seed 531276781)."""
+    """The writer once waited forever for a mark that nobody sent any more (seed 531276781)."""
 
     async def scene(b: Bench) -> None:
         for ends in ("fenced", "abandoned"):

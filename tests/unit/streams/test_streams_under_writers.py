@@ -1,5 +1,7 @@
-"""A stream that is deleted or renamed under its writer, the writer's lock, and nodes that Java has
-named in its former way."""
+"""A stream is deleted or renamed while it has a writer.
+
+The tests also cover the writer's lock, and nodes with Java's former names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.support.streams import Bench, run
 
 
 def test_deleted_under_its_writer() -> None:
-    """It gets an error: bookies alone would take its entries, and nobody would ever read them."""
+    """It gets an error. Bookies alone would accept its entries, and nobody would ever read them."""
 
     async def scene(b: Bench) -> None:
         writer = await b.streams.open_writer("s", create=True)
@@ -78,7 +80,7 @@ def test_the_lock_is_held_until_the_writer_ends() -> None:
         second = await waits
         await second.append(b"three")
         assert len(await tree.children(path)) == 1
-        # Without the lock nobody is waited for; it goes with the writer that was replaced.
+        # Without the lock, nothing waits. The lock ends with the writer that was replaced.
         third = await b.streams.open_writer("s")
         with pytest.raises(StreamFencedError):
             await second.append(b"lost")
