@@ -672,7 +672,8 @@ class LedgerReader(ContextHandle[AsyncLedgerReader]):
             The entry.
 
         Raises:
-            NoSuchEntryError: The ledger has no entries.
+            NoSuchEntryError: The ledger is closed and has no entries.
+            ReadError: The ledger is open, and no entry is known to be acknowledged yet.
             QuireError: The other errors of `read`.
         """
         return call(self.aio.read_last())
