@@ -87,7 +87,7 @@ async def test_the_last_entry_of_an_open_ledger_is_not_denied(quire_client: quir
     await writer.append(b"acknowledged, but no entry carries this LAC yet")
     reader = await quire_client.open_ledger(writer.ledger_id)
     assert reader.last_add_confirmed == -1
-    with pytest.raises(ReadError, match="no entry of ledger .* is known") as caught:
+    with pytest.raises(ReadError, match=r"no entry of ledger .* is known") as caught:
         await reader.read_last()
     assert not isinstance(caught.value, NoSuchEntryError)
     assert caught.value.remedy == "Call refresh() for a newer view"
