@@ -228,7 +228,9 @@ def test_a_table_through_spark(
 def test_one_clear_error(read: Read) -> None:
     with pytest.raises(PySparkException) as caught:
         read(table="leders").load()
-    assert "there is no table 'leders'. The tables are ledgers, fragments" in message_of(caught.value)
+    assert "there is no table 'leders'. The tables are ledgers, fragments" in message_of(
+        caught.value
+    )
     with pytest.raises(PySparkException) as caught:
         read(table="lag", namespace="/no/where").load().collect()
     assert "there is no namespace /no/where" in message_of(caught.value)
