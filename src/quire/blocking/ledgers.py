@@ -442,7 +442,7 @@ class CallerIdWriter(ContextHandle[AsyncCallerIdWriter]):
 
     @property
     def held_entry_ids(self) -> Sequence[int]:
-        """The ids of the entries that wait for a smaller id, ascending."""
+        """The ids of the entries that are held until a smaller id is appended, ascending."""
         return self._opened.held_entry_ids
 
 

@@ -154,7 +154,7 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
     if report.absence_unknown:
         lines.append(
             "The bookie lost data: it accepts no new ledgers, and answers that an entry it does "
-            "not have may be lost. This ends when autorecovery has restored all its ledgers; its "
+            "not have may be lost. This ends when autorecovery has repaired all its ledgers; its "
             "log then has the event `loss_healed`"
         )
     return lines
